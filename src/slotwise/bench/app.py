@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from slotwise.bench.journal import Journal
 from slotwise.jobs.context import Context, JobContext
@@ -41,7 +40,7 @@ def make_registry() -> JobRegistry:
     return JobRegistry(jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number))
 
 
-def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[Any]:
+def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[object]:
     """Return a job for each (interval, anchor), both in seconds."""
     return [
         _job(place, Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)), note, number)

@@ -92,7 +92,7 @@ class Slotwise(Contender):
         places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
         return self._worker(url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places])
 
-    def _worker(self, url: str, **options: Any) -> Command:
+    def _worker(self, url: str, **options: object) -> Command:
         settings = {f"SLOTWISE_{name.upper()}": value for name, value in self._settings.items()}
         arguments = ["-m", "slotwise", "worker", "--app", "slotwise.bench.app:make_registry", "--log-level", "WARNING"]
         return Command(

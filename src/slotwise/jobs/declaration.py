@@ -32,7 +32,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import JSON, Codec, Payload, Upgrade, codec_named, codec_names
+from slotwise.payload.payload import CODECS, JSON, Codec, Payload, Upgrade
 from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
 
 def _codec(source: object, where: str) -> Codec:
     name = declared(source, "codec", JSON.name)
-    found = codec_named(name) if isinstance(name, str) else None
+    found = CODECS.get(name) if isinstance(name, str) else None
     if found is None:
-        known = ", ".join(codec_names())
+        known = ", ".join(sorted(CODECS))
         raise InvalidJob(f"{where}.codec is {name!r}; registered are {known}; call register_codec first")
     return found
 

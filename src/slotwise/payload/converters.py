@@ -26,6 +26,8 @@ from typing import (
     NewType,
     NotRequired,
     Required,
+    TypeAlias,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -36,6 +38,10 @@ from uuid import UUID
 
 from slotwise.errors import InvalidPayload
 from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Convert, Misfit, Shape, member
+
+K = TypeVar("K")
+#: Makes a collection of its members.
+Collect: TypeAlias = Callable[[Iterable[object]], object]
 
 #: Types without a JSON form: how they are written as strings and read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], object]]] = {
@@ -55,7 +61,7 @@ def wrong(kind: object, value: object) -> Misfit:
     return Misfit(f"expected {called(kind)}, got {value!r:.80}")
 
 
-def instance(value: object, accepted: type | tuple[type, ...], kind: object) -> Any:
+def instance(value: object, accepted: type[K] | tuple[type[K], ...], kind: object) -> K:
     """Return the value if it is an instance of what is accepted for this type. Raise Misfit."""
     if not isinstance(value, accepted):
         raise wrong(kind, value)
@@ -116,7 +122,7 @@ def _items(convert: Convert, values: Iterable[object]) -> list[object]:
     return [member(convert, value, place) for place, value in enumerate(values)]
 
 
-def list_of(kind: object, accepted: type | tuple[type, ...], make: Convert, item: Shape) -> Shape:
+def list_of(kind: object, accepted: type | tuple[type, ...], make: Collect, item: Shape) -> Shape:
     return Shape(
         lambda value: _items(item.write, instance(value, accepted, kind)),
         lambda value: make(_items(item.read, instance(value, (list, tuple), kind))),
@@ -194,7 +200,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[object, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[object, Collect] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -279,7 +285,7 @@ def _record(kind: type) -> Shape | None:
     return _data_class(kind) if dataclasses.is_dataclass(kind) else None
 
 
-def _pydantic(library: Any, kind: Any) -> Shape:
+def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
     fields = kind.model_fields.items()
     literals = {spec.serialization_alias or spec.alias or name: spec.annotation for name, spec in fields}
     stored = PLAIN_TYPES - {type(None)} if issubclass(kind, library.RootModel) else frozenset({dict})
@@ -289,7 +295,7 @@ def _pydantic(library: Any, kind: Any) -> Shape:
     )  # fmt: skip
 
 
-def _msgspec(library: Any, kind: Any) -> Shape:
+def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
     how = kind.__struct_config__
     return foreign(
         kind, library.to_builtins, lambda value: library.convert(value, kind),
@@ -308,7 +314,7 @@ def _dumped(model: Any) -> object:
     return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
-def _model_of(library: str, base: str, kind: type) -> object:
+def _model_of(library: str, base: str, kind: type) -> types.ModuleType | None:
     """Return the library if it is loaded and ``kind`` is one of its models."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None

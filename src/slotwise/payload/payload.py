@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from slotwise.errors import ConfigurationError, InvalidPayload
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: One direction of a conversion; raises Misfit.
-Convert: TypeAlias = Callable[[Any], Any]
+Convert: TypeAlias = Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def same(value: object) -> object:
     return value
 
 
-def member(convert: Convert, value: object, place: str | int) -> Any:
+def member(convert: Callable[[object], R], value: object, place: str | int) -> R:
     """Convert what stands at a place of a container: under a name, or at an index."""
     try:
         return convert(value)
@@ -171,7 +172,8 @@ class JsonCodec:
 
 
 JSON = JsonCodec()
-_codecs: dict[str, Codec] = {JSON.name: JSON}
+#: The registered codecs by name.
+CODECS: dict[str, Codec] = {JSON.name: JSON}
 
 
 def register_codec(codec: Codec) -> None:
@@ -182,18 +184,8 @@ def register_codec(codec: Codec) -> None:
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ConfigurationError(f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'")
-    if _codecs.setdefault(name, codec) is not codec:
+    if CODECS.setdefault(name, codec) is not codec:
         raise ConfigurationError(f"codec {name!r} is registered already; choose another name")
-
-
-def codec_named(name: str) -> Codec | None:
-    """Return the codec registered under ``name``, or None."""
-    return _codecs.get(name)
-
-
-def codec_names() -> list[str]:
-    """Return the registered names, for messages."""
-    return sorted(_codecs)
 
 
 #: A value with deeper nesting contains itself, or is too deep.
@@ -233,7 +225,7 @@ PAYLOAD_LIMIT = 1_048_576
 _MAGIC = b"slotwise/"
 _HEADER = re.compile(rb"slotwise/([a-z0-9.+-]+)/([0-9]{1,9})\n")
 
-Upgrade = Callable[[Any], Any]
+Upgrade: TypeAlias = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,19 +316,11 @@ def plain(stored: bytes | None) -> object:
 
 def _decoded(stored: bytes) -> tuple[object, int]:
     """Return plain values and their version."""
-    name, version, body = _taken_apart(stored)
-    codec = codec_named(name)
-    if codec is None:
-        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(codec_names())}")
+    header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
+    name = header[1].decode() if header else JSON.name
+    if (codec := CODECS.get(name)) is None:
+        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
     try:
-        return codec.decode(body), version
+        return (codec.decode(stored[header.end() :]), int(header[2])) if header else (codec.decode(stored), 1)
     except Exception as error:  # a user's codec may raise any exception
         raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
-
-
-def _taken_apart(stored: bytes) -> tuple[str, int, bytes]:
-    """Split stored bytes into codec, version and body."""
-    header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
-    if header is None:
-        return JSON.name, 1, stored
-    return header[1].decode(), int(header[2]), stored[header.end() :]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core import checks
 
 from slotwise.contrib.django.project import InMemory, registry
 from slotwise.errors import SlotwiseError
 
 
-def check_slotwise(app_configs: Any = None, **options: Any) -> list[checks.CheckMessage]:
+def check_slotwise(app_configs: object = None, **options: object) -> list[checks.CheckMessage]:
     """Report what keeps a registry from being built: a wrong setting, an invalid job. Opens no connection."""
     try:
         registry()

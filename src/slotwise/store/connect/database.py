@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -226,7 +226,7 @@ class Database:
             self._forget_parent()
         with self._lock:
             if role not in self._engines:
-                pool: dict[str, Any] = {"poolclass": NullPool}
+                pool: dict[str, object] = {"poolclass": NullPool}
                 if size:
                     pool = {
                         "poolclass": ClosingPool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True

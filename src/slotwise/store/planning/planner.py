@@ -275,13 +275,13 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
-def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
+def _revision_of(plan: Mapping[str, object] | None) -> Revision:
     """The deploy that has planned a row."""
     found = Declared.load(plan)
     return Revision(text=found.revision, started=found.deployed)
 
 
-def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:
     """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
 
     A deploy with an id started when its first worker did: one that is restarted later must not look newer than

@@ -54,7 +54,7 @@ RECORDED_COLUMNS = {
 ADDED_COLUMNS = ("lost", "aborted")
 
 
-def utc(value: Any) -> Any:
+def utc(value: object) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
@@ -118,7 +118,7 @@ class Declared:
             deployed=deployed and datetime.fromisoformat(deployed),
         )  # fmt: skip
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return what is stored: the values that are there."""
         found = {
             "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -483,12 +483,14 @@ class LateClaims:
         return is_free and self._dialect.by_row.enter(connection, row, now, strict=False)
 
     def _move_on(
-        self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
+        self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, object] | None
     ) -> Row | None:
         """Let the row go with these columns (None: delete it); nothing starts."""
         return self._let_go(connection, row, now, Transition(label=Release.MOVED_ON, row=columns))
 
-    def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> Row | None:
+    def _pass(
+        self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, object] | None
+    ) -> Row | None:
         """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
         self._move_on(connection, row, now, columns)
         ledger.end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)

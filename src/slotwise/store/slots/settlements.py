@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -509,7 +509,7 @@ class FollowUpWriter:
                 self._queue.put(connection, name, wanted, if_exists)
 
 
-def _history(end: End) -> dict[str, Any] | None:
+def _history(end: End) -> dict[str, object] | None:
     """The ledger row of a one-time task that has come to its end; None where none is kept."""
     row, now, definition = end.change.held.row, end.change.held.now, end.definition
     ended: Record | None = end.change.transition.ended

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -21,7 +21,7 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joined, within
+from slotwise.store.connect.caller_transaction import Joinable, Joined, within
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.dialects.port import Dialect
@@ -224,18 +224,18 @@ class LedgerFence:
         self._store = store
         self._installation: str | None = None
 
-    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+    def guard(self, claim: Claim, connection: object) -> Awaitable[None] | None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
 
         With an async connection all of that happens where the answer is awaited.
         """
         return within(connection, lambda own: self._guard(own, claim))
 
-    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+    def complete_in(self, claim: Claim, connection: object) -> Awaitable[None] | None:
         """Guard, and write the success; as ``guard``."""
         return within(connection, lambda own: self._complete(own, claim))
 
-    def _guard(self, own: Any, claim: Claim) -> None:
+    def _guard(self, own: Joinable, claim: Claim) -> None:
         self._check_database(own)
         with _stale_snapshot_is_lost(claim):
             self._limit_idleness(own, claim)
@@ -244,7 +244,7 @@ class LedgerFence:
         if not held:
             raise _completed(claim) if self._has_succeeded(own, claim) else _lost(claim)
 
-    def _has_succeeded(self, own: Any, claim: Claim) -> bool:
+    def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
         """Whether this very attempt has written its success before."""
         if claim.row.ledger_key is None:
             return False
@@ -252,13 +252,13 @@ class LedgerFence:
         mine = ledger.entry_of(self._store.dialect, claim)
         return own.execute(sa.select(outcome).where(*mine, outcome == Outcome.SUCCEEDED)).fetchone() is not None
 
-    def _complete(self, own: Any, claim: Claim) -> None:
+    def _complete(self, own: Joinable, claim: Claim) -> None:
         self._guard(own, claim)
         with _stale_snapshot_is_lost(claim):
             if not ledger.complete(own, self._store.dialect, claim, self._now(own)):
                 raise _lost(claim)
 
-    def _check_database(self, connection: Any) -> None:
+    def _check_database(self, connection: Joinable) -> None:
         """Work and settlement can only commit together in the database that holds the tables."""
         meta = self._store.tables.meta
         try:
@@ -302,13 +302,13 @@ class LedgerFence:
             connection.close()
         return found[0] if found else None
 
-    def _limit_idleness(self, connection: Any, claim: Claim) -> None:
+    def _limit_idleness(self, connection: Joinable, claim: Claim) -> None:
         """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
         if connection.dialect.name == "postgresql":
             limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
             connection.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
 
-    def _lock(self, connection: Any, claim: Claim) -> bool:
+    def _lock(self, connection: Joinable, claim: Claim) -> bool:
         if claim.row.ledger_key is None:
             return self._lock_task(connection, claim)
         slots = self._store.tables.slots
@@ -317,13 +317,13 @@ class LedgerFence:
         statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
         return connection.execute(statement).fetchone() is not None
 
-    def _take_turn(self, connection: Any) -> None:
+    def _take_turn(self, connection: Joinable) -> None:
         """SQLite has one writer at a time and knows no FOR SHARE: a write that finds nothing keeps others out, too."""
         if connection.dialect.name == "sqlite":
             meta = self._store.tables.meta
             connection.execute(meta.update().where(sa.false()).values(value=meta.c.value))
 
-    def _lock_task(self, connection: Any, claim: Claim) -> bool:
+    def _lock_task(self, connection: Joinable, claim: Claim) -> bool:
         """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
         tasks = self._store.tables.tasks
         mine = [
@@ -336,11 +336,12 @@ class LedgerFence:
         statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
         return connection.execute(statement).fetchone() is not None
 
-    def _now(self, connection: Any) -> Any:
+    def _now(self, connection: Joinable) -> datetime:
         dialect = self._store.dialect
         if dialect.name == "postgresql" and dialect.clock.override() is None:
-            return connection.execute(sa.select(sa.func.statement_timestamp())).fetchone()[0]
-        return dialect.now(connection)
+            (now,) = connection.execute(sa.select(sa.func.statement_timestamp())).fetchall()[0]
+            return cast("datetime", now)
+        return dialect.now(cast("sa.Connection", connection))
 
 
 def _lost(claim: Claim) -> ClaimLost:
@@ -372,7 +373,7 @@ def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
         raise
 
 
-def _refuse_autocommit(own: Any) -> None:
+def _refuse_autocommit(own: Joinable) -> None:
     """Asked of the driver, after a write: nobody else tells what an engine or a driver was told before."""
     driver = own.driver if isinstance(own, Joined) else own.connection.driver_connection
     if _is_without_transaction(driver):
