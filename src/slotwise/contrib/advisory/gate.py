@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob
 from slotwise.contrib.locks.sql import impatient, shown
@@ -17,6 +17,12 @@ from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+    Session: TypeAlias = Connection[TupleRow]
 
 logger = logging.getLogger("slotwise.advisory")
 
@@ -103,7 +109,7 @@ class AdvisoryGate:
             return None
         session = self._connect()
         try:
-            is_mine = bool(session.execute(_TRY, {"key": key}).fetchone()[0])
+            ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
         except BaseException:
             session.close()
             raise
@@ -114,7 +120,7 @@ class AdvisoryGate:
         return self._held(ctx, session, key)
 
     @contextmanager
-    def _held(self, ctx: Context, session: Any, key: int) -> Iterator[None]:
+    def _held(self, ctx: Context, session: Session, key: int) -> Iterator[None]:
         acquired, over = elapsed(), threading.Event()
         watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
         watch.start()
@@ -129,7 +135,7 @@ class AdvisoryGate:
             else:
                 _release(session, key)
 
-    def _watch(self, ctx: Context, session: Any, key: int, over: threading.Event) -> None:
+    def _watch(self, ctx: Context, session: Session, key: int, over: threading.Event) -> None:
         while not over.wait(self._check_every):
             try:
                 session.execute("SELECT 1")
@@ -139,8 +145,8 @@ class AdvisoryGate:
                 ctx.cancel(LOCK_LOST)
                 return
 
-    def _connect(self) -> Any:
-        return impatient(self._timeout).connect(
+    def _connect(self) -> Session:
+        session: Session = impatient(self._timeout).connect(
             autocommit=True,
             prepare_threshold=None,
             **{
@@ -149,18 +155,20 @@ class AdvisoryGate:
                 **connect_arguments(self._address),
             },
         )
+        return session
 
 
-def _backend(session: Any) -> int:
-    return int(session.execute("SELECT pg_backend_pid()").fetchone()[0])
+def _backend(session: Session) -> int:
+    ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
+    return int(process)
 
 
-def _release_later(session: Any, key: int, seconds: float) -> None:
+def _release_later(session: Session, key: int, seconds: float) -> None:
     threading.Event().wait(seconds)
     _release(session, key)
 
 
-def _release(session: Any, key: int) -> None:
+def _release(session: Session, key: int) -> None:
     """Unlock, and close the session, which would unlock as well, but later."""
     with suppress(Exception):
         session.execute(_UNLOCK, {"key": key})
