@@ -69,10 +69,17 @@ def _is_job(task: object) -> bool:
 
 def task_name(task: object) -> str:
     """Return the name of a one-time task. Raise InvalidJob."""
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
+    name = given_name(task, "a task; pass a OneTimeTask, a function under @task, or a name")
     refuse_a_job(name, _is_job(task))
+    return name
+
+
+def given_name(subject: object, need: str) -> str:
+    """Return the name of a job or a task, which may be given itself. Raise InvalidJob: it is not what is needed."""
+    name = subject if isinstance(subject, str) else declared(subject, "name")
+    is_ours = isinstance(subject, str | DistributedJob | OneTimeTask | type)
+    if not is_ours or not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{subject!r} is not {need}")
     return name
 
 
@@ -87,8 +94,8 @@ def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> No
     for near in known:
         if _is_a_slip(name, near):
             raise UnknownTask(
-                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? A task that another "
-                "service runs is declared here, too: @task(name=…)"
+                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? If another service "
+                "runs it, declare it here with @task(name=…)"
             )
 
 
@@ -110,9 +117,7 @@ def _shared(one: str, other: str) -> int:
 
 def recurring(task: object, id: object) -> tuple[str, str]:
     """Return the task's name and the instance, of a job or a task."""
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
+    name = given_name(task, "a job or a task; pass one, or its name")
     return name, checked_id(id, name, "schedule_recurring")
 
 

@@ -290,33 +290,23 @@ class Client:
         """
         name, _ = self._known(task, "retry")
         due = when(at, delay, name, "retry")
-        if ids is None:
-            found = self._retry_dead(connection, name, due)
-        else:
-            given = [ids] if isinstance(ids, str) else ids
-            found = self._retry_some(connection, name, [checked_id(one, name, "retry") for one in given], due)
-        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
-
-    def _retry_dead(self, connection: Connection | None, name: str, due: When) -> builtins.list[Receipt]:
-        found: builtins.list[str] = []
-        while True:
+        given = None if ids is None else [ids] if isinstance(ids, str) else ids
+        asked = None if given is None else [checked_id(one, name, "retry") for one in given]
+        batches: builtins.list[builtins.list[str] | None] = [None]
+        if asked is not None:
+            batches = [asked[at : at + AT_ONCE] for at in range(0, len(asked), AT_ONCE)]
+        dead: dict[str, None] = {}
+        for batch in batches:
             with self._joining(connection, name) as (queue, own):
-                some = queue.tasks.retry(own, name, None, due)
-            found += some
-            if len(some) < AT_ONCE:
-                return [Receipt(task=name, id=id, status="scheduled") for id in found]
-
-    def _retry_some(
-        self, connection: Connection | None, name: str, ids: builtins.list[str], due: When
-    ) -> builtins.list[Receipt]:
-        dead: set[str] = set()
-        for start in range(0, len(ids), AT_ONCE):
-            with self._joining(connection, name) as (queue, own):
-                dead.update(queue.tasks.retry(own, name, ids[start : start + AT_ONCE], due))
-        return [
+                some = queue.tasks.retry(own, name, batch, due)
+            dead |= dict.fromkeys(some)
+            if batch is None and len(some) == AT_ONCE:
+                batches.append(None)  # there may be more dead ones
+        found = [
             Receipt(task=name, id=id, status="scheduled") if id in dead else self._move(connection, Key(name, id), due)
-            for id in ids
+            for id in (dead if asked is None else asked)
         ]
+        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
 
     def _move(
         self, connection: Connection | None, key: Key, due: When, rank: int | None = None, word: str | None = None

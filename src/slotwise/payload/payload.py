@@ -212,8 +212,8 @@ def unwritable(plain: object, depth: int = 0) -> Misfit | None:
         return next((misfit.within(place) for place, misfit in found if misfit is not None), None)
     if not isinstance(plain, float):
         return Misfit(
-            f"{plain!r:.80} is a {type(plain).__name__}, for which JSON has no form; declare the type of the data, or "
-            "pass a string"
+            f"{plain!r:.80} is of type {type(plain).__name__}, which JSON cannot express; declare the type of the "
+            "data, or pass a string"
         )
     return None if math.isfinite(plain) else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
 
