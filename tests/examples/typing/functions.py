@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, assert_type
 
 import sqlalchemy as sa
 
@@ -28,6 +28,8 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.store.operations.backfill import Backfill
+from slotwise.store.operations.job_operations import Resumed
 
 
 @job(name="synchronous", schedule=Every("1m"))
@@ -111,6 +113,20 @@ def script() -> int:
     with registry:
         pass
     return registry.stop(timedelta(seconds=5))
+
+
+def order(slot: datetime) -> None:
+    operations = registry.operations
+    assert_type(operations.pause(synchronous, note="deploy"), bool)
+    assert_type(operations.resume("synchronous", replay=True, dry_run=True), list[Resumed])
+    assert_type(operations.trigger(synchronous, overlap="queue"), datetime)
+    assert_type(operations.skip_next(synchronous), datetime)
+    assert_type(operations.cancel("synchronous", slot, id="ann"), list[datetime])
+    assert_type(operations.retry(synchronous, slot), None)
+    assert_type(operations.backfill(synchronous, slot, slot, pace="5s", dry_run=True), Backfill)
+    assert_type(operations.cancel_backfill(fetch), int)
+    assert_type(operations.delete("synchronous", force=True), int)
+    assert_type(registry.inspect.slot(synchronous, slot), SlotInfo | None)
 
 
 def operate() -> str:
