@@ -26,7 +26,7 @@ from typing import (
 
 from slotwise.errors import InvalidJob, InvalidPayload, InvalidSchedule, InvalidSetting
 from slotwise.jobs.context import TaskContext
-from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
+from slotwise.jobs.job import Declaration, DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.jobs.policies import CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
@@ -233,7 +233,7 @@ POLICIES: dict[str, Policy] = {
 }
 _OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
 _OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
-_NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
+_NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
 #: Names that other libraries have for policies of ours.
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
