@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.core import checks
 
-from slotwise.contrib.django.project import InMemory, registry
+from slotwise.contrib.django.databases import InMemory
+from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
 
 

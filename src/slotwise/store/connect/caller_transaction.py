@@ -135,6 +135,17 @@ def _commits_alone(connection: Joinable) -> bool:
     return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
 
+def is_without_transaction(connection: Joinable) -> bool:
+    """Whether the driver is in no transaction after a statement: nothing else knows what it was told before."""
+    driver: Any = _driver_of(connection)
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return not driver.in_transaction
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return not driver.is_in_transaction()
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
+    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True
+
+
 def sqlalchemy_connection(connection: object) -> sa.Connection:
     """Return the Connection, or that of a Session. Raise ConfigurationError with the cure."""
     if isinstance(connection, sa.Connection):
@@ -150,6 +161,10 @@ def sqlalchemy_connection(connection: object) -> sa.Connection:
         raise ConfigurationError(
             f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
             "connection.run_sync(lambda inner: ….(inner))"
+        )
+    if (module := type(connection).__module__.partition(".")[0]) in ("asyncpg", "psycopg2"):
+        raise ConfigurationError(
+            f"a connection of {module} cannot be joined; pass one of psycopg 3, or a SQLAlchemy Connection or Session"
         )
     raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
 
