@@ -179,7 +179,7 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     settled = Settled(**about(claim), outcome=transition.label, reason=reason, error=told)
     if transition.label == Outcome.DEAD:
         settled = SettledDead(**about(claim), outcome=Outcome.DEAD, reason=reason, error=told, cure=_cure(claim))
-    return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
+    return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
 
 
 def _cure(claim: Claim) -> str:
