@@ -31,7 +31,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.connect.notifications import PAUSE
-from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.planning.calendars import CalendarChanges
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -19,6 +19,7 @@ from slotwise.model import events
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
+from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
@@ -185,6 +186,8 @@ class SignIn:
         plans = planner.plan(jobs, revision)
         for plan in plans:
             self._common.listeners.publish(planned(self._common.worker, plan, revision))
+            for gap in plan.superseded:
+                self._common.listeners.publish(events.skipped(self._common.worker, Key(plan.job, RECURRING), gap))
         for one in moved(self._store, sorted(known) if only is None else [only]):
             self._common.listeners.publish(events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
@@ -232,5 +235,5 @@ def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
         return Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=plan.cure or ours.cure(theirs)
+        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
     )
