@@ -250,7 +250,7 @@ class WakeUp(Service):
             self._database.notify([self.worker])
             end = self.elapsed() + ECHO.total_seconds()
             while self.worker not in self._wait(hearing, max(end - self.elapsed(), 0)):
-                if self.is_stopping:
+                if self._stopping.is_set():
                     break
                 if self.elapsed() >= end:
                     raise _Unheard("a notification sent through the pool does not arrive")

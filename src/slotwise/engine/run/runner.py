@@ -100,10 +100,6 @@ class Threads:
         self._taken = 0
         self._is_closed = False
 
-    def __len__(self) -> int:
-        """Return how many pieces of work wait."""
-        return len(self._queue)
-
     @property
     def busy(self) -> int:
         """How many threads are at work."""
