@@ -34,9 +34,9 @@ class Change:
     """What a deploy would make of one job.
 
     ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated (a newer deploy
-    has planned it, so this one's schedule would be refused), refused (the row would become too long to be read), or
-    orphaned (it has a row, and no code). ``known_by``: a
+    has planned it, so this one's schedule would be refused), or orphaned (it has a row, and no code). ``known_by``: a
     live worker that knows an orphan, of another application perhaps. ``at_once``: a slot is due by now.
+    ``superseded``: how many slots would be skipped that an earlier schedule still owes.
     """
 
     job: str
@@ -46,6 +46,7 @@ class Change:
     after: str | None = None
     after_slots: Sequence[datetime] = ()
     at_once: bool = False
+    superseded: int = 0
     known_by: str | None = None
 
     @property
@@ -83,6 +84,7 @@ def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Defin
         job=plan.job, change=change, before=before,
         before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
         after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
+        superseded=sum(gap.count for gap in plan.superseded),
     )  # fmt: skip
 
 
