@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
@@ -111,6 +112,12 @@ def test_scheduling_from_async_code(shop: str) -> None:
         return (await aschedule(send_mail, {"order": 1})).status
 
     assert asyncio.run(call()) == "scheduled"
+
+    async def block() -> None:
+        schedule(send_mail, {"order": 1})
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop; write: await aschedule\("):
+        asyncio.run(block())
 
 
 def test_a_connection_outside_a_transaction_is_refused(shop: str) -> None:
@@ -375,6 +382,7 @@ import sys
 from contextlib import nullcontext
 import django
 from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 
 file = sys.argv[1]
