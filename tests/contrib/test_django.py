@@ -24,6 +24,7 @@ from django.test.utils import override_settings
 from slotwise import SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.databases import database_address
+from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import fresh_connections
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -320,6 +321,7 @@ def test_commands_know_the_project(
     for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX"):
         monkeypatch.setenv(name, "")  # restored afterwards
     call_command("slotwise", "db", "check")
+    Command().run_from_argv(["manage.py", "slotwise", "db", "check", "--settings", "x", "--pythonpath=x", "--no-color"])
     call_command("slotwise", "run", "tidy", "--json")
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
     with pytest.raises(SystemExit, match="1"):
