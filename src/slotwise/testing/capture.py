@@ -12,7 +12,7 @@ from typing import Any
 
 from slotwise.client.arguments import task_name
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.jobs.context import JobContext, Signal, TaskContext
+from slotwise.jobs.context import Context, Signal, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Claim, FollowUps, Row
 from slotwise.payload.payload import UNTYPED
@@ -199,7 +199,7 @@ async def _awaited(result: Any) -> object:
 
 
 @contextmanager
-def _intercepted(registry: JobRegistry, ctx: JobContext) -> Iterator[None]:
+def _intercepted(registry: JobRegistry, ctx: Context) -> Iterator[None]:
     with ExitStack() as stack:
         for interceptor in registry.interceptors:
             stack.enter_context(interceptor(ctx))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.utils.asyncio import async_unsafe
 
 from slotwise.client.arguments import Receipt
 from slotwise.contrib.django.databases import alias, checked_alias, is_same_database
@@ -67,12 +68,13 @@ class Options(TaskOptions, total=False):
 def schedule(task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
 @overload
 def schedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+@async_unsafe("schedule() would block the event loop; write: await aschedule(…)")
 def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None, **options: Any) -> Receipt:
     """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
 
     Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule`` without ``connection``,
     ``using`` is that of ``joining``. Raises ConfigurationError if ``transaction.atomic`` is open on other databases
-    alone, and what ``joining`` and ``Client.schedule`` raise.
+    alone, SynchronousOnlyOperation in an event loop, and what ``joining`` and ``Client.schedule`` raise.
     """
     if "connection" in options:
         raise ConfigurationError(
