@@ -251,13 +251,17 @@ class Worker:
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
-            if self.loop is not None:
-                self.contexts.state = self.loop.start(self._stopping)
-            for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
-                service.start()
+            self.mind()
             yield
         finally:
             self._shutdown.close()
+
+    def mind(self) -> None:
+        """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
+        if self.loop is not None:
+            self.contexts.state = self.loop.start(self._stopping)
+        for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
+            service.start()
 
     def plan(self, revision: str | None = None) -> list[Plan]:
         """Create or update the rows of the jobs to match the code."""

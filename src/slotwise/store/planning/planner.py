@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -108,13 +108,19 @@ class Planner:
         self._store = store
         self._tasks = store.tables.tasks
 
-    def plan(self, jobs: Iterable[Definition], revision: Revision | None = None) -> list[Plan]:
-        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now."""
+    def plan(
+        self, jobs: Iterable[Definition], revision: Revision | None = None, *, from_due: timedelta | None = None
+    ) -> list[Plan]:  # fmt: skip
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now.
+
+        ``from_due``: the first slot of a new row is the newest that has come, unless the next one comes within this
+        time; instead of the first one after now.
+        """
         ours = revision or Revision(started=self._store.now())
         ordered = sorted(jobs, key=lambda job: job.name)
         batches = (ordered[first : first + BATCH] for first in range(0, len(ordered), BATCH))
         kept = {plan.job: plan for batch in batches for plan in self._kept(batch, ours)}
-        return [kept.get(job.name) or self._plan(job, ours) for job in ordered]
+        return [kept.get(job.name) or self._plan(job, ours, from_due=from_due) for job in ordered]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
@@ -151,7 +157,7 @@ class Planner:
             for row in rows
         ]
 
-    def _plan(self, job: Definition, revision: Revision) -> Plan:
+    def _plan(self, job: Definition, revision: Revision, *, from_due: timedelta | None) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
             job, schedule = self._bound(connection, job)
             row, theirs = self._read(connection, job.name)
@@ -159,7 +165,7 @@ class Planner:
             now = self._store.dialect.now(connection)
             end_orphans(connection, self._store.dialect, job.name, RECURRING, now)
             if row is None:
-                if self._insert(connection, job, schedule, now, revision):
+                if self._insert(connection, job, schedule, now, revision, from_due=from_due):
                     row, _ = self._read(connection, job.name)
                     return _plan_of(job, row, "added")
                 row, theirs = self._read(connection, job.name)  # somebody else was first
@@ -229,11 +235,15 @@ class Planner:
             columns[where] = max(columns[where], last + job.min_interval)
 
     def _insert(
-        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
-    ) -> bool:
+        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
+        from_due: timedelta | None,
+    ) -> bool:  # fmt: skip
         newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
-        columns = decide.ahead(schedule, first_slot(blank, schedule, now))
+        first = first_slot(blank, schedule, now)
+        if from_due is not None and not schedule.from_end and (first is None or first - now > from_due):
+            first = schedule.running.latest_before(now + TICK, floor=newest) or first
+        columns = decide.ahead(schedule, first)
         self._keep_distance(connection, job, columns)
         values = dict(
             task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),

@@ -202,14 +202,17 @@ class Claims:
         claims: list[Claim] = []
         for key in keys:
             try:
-                claims += self._claim_one(holder, key, lease, on_skipped)
+                claims += self.claim_row(holder, key, lease=lease, on_skipped=on_skipped)
             except SQLAlchemyError:
                 if not claims:
                     raise
                 break  # what is claimed must be told
         return len(keys), claims
 
-    def _claim_one(self, holder: str, key: Key, lease: timedelta, on_skipped: OnSkipped) -> list[Claim]:
+    def claim_row(
+        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = _nobody
+    ) -> list[Claim]:  # fmt: skip
+        """As ``claim``, this row alone; a row that cannot be claimed is set aside."""
         try:
             return self._claim(holder, [key.task_name], 1, lease, on_skipped, lost=1, instance=key.task_instance)[1]
         except Exception as error:
