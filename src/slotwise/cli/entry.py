@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "db": "db",
     "delete": "operations",
     "explain": "slots",
+    "export": "export",
     "health": "cluster",
     "jobs": "jobs",
     "lock-keys": "lock_keys",
