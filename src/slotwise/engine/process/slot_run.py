@@ -31,7 +31,7 @@ from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from slotwise.engine.loops.housekeeping import Reaper
-from slotwise.engine.loops.service import Outage
+from slotwise.engine.loops.service import Common
 from slotwise.engine.process.foreground import definition_of
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
@@ -40,7 +40,6 @@ from slotwise.model.events import skipped
 from slotwise.model.records import TICK, Gap, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule
-from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.reading.slot_state import SlotState, plan_row, schedule_of, slot_state
 
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
@@ -183,14 +182,14 @@ class SlotRun:
         self._early, self._waits = options.get("early", timedelta(0)), options.get("waits", True)
         self._tell = options.get("tell", _silent)
         self._asked = threading.Event()
-        self._outage = Outage(worker.listeners, worker.name, worker.clock.elapsed)
+        self._common = Common(worker.listeners, worker.name, elapsed=worker.clock.elapsed)
         self._told: str | None = None
         self._ran = 0
         self._schedule: Schedule = Disabled()
-        settings, listeners, interval = worker.settings, worker.listeners, worker.settings.heartbeat_interval
+        settings, interval = worker.settings, worker.settings.heartbeat_interval
         self._reaper = Reaper(
-            worker.store, names=[name], interval=settings.reaper_interval or interval, heartbeat_interval=interval,
-            listeners=listeners, worker=worker.name, is_transient=is_transient, elapsed=worker.clock.elapsed,
+            self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
+            heartbeat_interval=interval,
         )  # fmt: skip
         self._pause = min(settings.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
 
@@ -381,7 +380,7 @@ class SlotRun:
     def _lasting(self, ask: Callable[[], T]) -> T:
         """Ask the database, again and again while it is away. Raise JobCancelled if a stop was requested."""
         found: list[T] = []
-        if not self.worker.is_draining and not keep_trying(lambda: found.append(ask()), self._outage, self._asked):
+        if not self.worker.is_draining and not keep_trying(lambda: found.append(ask()), self._common, self._asked):
             raise self._cancelled()
         return found[0] if found else ask()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model.records import (
     EARLIEST,
     FOREVER,
@@ -30,6 +30,7 @@ from slotwise.model.records import (
     Succeeded,
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import (
     CHANGED_COLUMNS,
@@ -247,7 +248,7 @@ class RowStatements:
 
     def upsert(
         self,
-        connection: sa.Connection,
+        connection: Joinable,
         table: sa.Table,
         values: Mapping[str, object],
         again: Callable[[New], Mapping[str, object]],
@@ -264,6 +265,12 @@ class RowStatements:
             where=where and where(insert.excluded),
         )  # fmt: skip
         return _has_written(connection, statement, told)
+
+    def replace_all(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        """Insert these rows, all of the same columns; each replaces the row that has its key."""
+        insert, key = self._dialect.insert(table), list(table.primary_key.columns)
+        again = {name: insert.excluded[name] for name in rows[0] if table.c[name] not in set(key)}
+        connection.execute(insert.on_conflict_do_update(index_elements=key, set_=again), list(rows))
 
     def update_and_read(
         self, connection: sa.Connection, statement: sa.Update, *columns: Expression
@@ -323,10 +330,10 @@ class RowStatements:
         return None if found is None else found.state or Release.POSTPONED
 
 
-def _has_written(connection: sa.Connection, insert: Upsert, told: Expression | None) -> bool:
+def _has_written(connection: Joinable, insert: Upsert, told: Expression | None) -> bool:
     if told is None:
         return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
-    return connection.execute(insert.returning(told)).first() is not None
+    return connection.execute(insert.returning(told)).fetchone() is not None
 
 
 @lru_cache(maxsize=16)

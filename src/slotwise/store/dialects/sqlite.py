@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from slotwise import decide
-from slotwise.decide.fast_finish import FastFinish
+from slotwise.decide.claim import is_weighed
 from slotwise.model.clock import Clock, host_now
-from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, When
+from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition, When
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
@@ -95,7 +94,7 @@ class SQLite:
         keys = self.by_row.due(connection, names, limit, lost=lost, instance=instance)
         taken = [self._take(connection, key, holder, lease, now) for key in keys]
         return [
-            (row, now, not decide.is_weighed(row, now, weighed, late) and self._enter(connection, row, now, strict))
+            (row, now, not is_weighed(row, now, weighed, late) and self._enter(connection, row, now, strict))
             for row in taken
         ]
 
@@ -210,7 +209,7 @@ class SQLite:
         return None, count
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
         del connection, endings
         return None, set()
