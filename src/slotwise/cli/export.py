@@ -9,6 +9,7 @@ import click
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Given, Group, common, duration, kept, pass_given
 from slotwise.cli.shared.output import print_json
+from slotwise.cli.shared.terminal import say, say_document
 from slotwise.contrib.kubernetes import as_yaml, manifests, read_plan
 
 _EXAMPLES = """
@@ -70,7 +71,7 @@ def kubernetes(
     if given.json:
         print_json({"apiVersion": "v1", "kind": "List", "items": objects})
     else:
-        click.echo(as_yaml(objects), nl=False)
+        say_document(as_yaml(objects))
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     return exits.FAILED if strict and notes else exits.OK

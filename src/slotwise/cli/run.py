@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -15,12 +17,13 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.exits import end_now
-from slotwise.cli.shared.options import FORMS, Command, Given, common, duration, pass_given, read_instant
-from slotwise.cli.shared.output import moment, print_json, span
-from slotwise.contrib.logging import LogListener, configure, escaped_lines
+from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
+from slotwise.cli.shared.output import print_json, span
+from slotwise.cli.shared.terminal import moment, say, say_lines
+from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.slot_run import SlotEnd, SlotRun, Wanted
+from slotwise.engine.process.slot_run import SlotEnd, SlotRun
 from slotwise.errors import JobCancelled
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import Outcome
@@ -34,14 +37,14 @@ _STATUS = {
 }
 
 
-def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Wanted | None:
+def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Literal["due", "previous"] | Written | None:
     """Callback of --slot: one of two words, or an instant in ISO 8601."""
     if text is None:
         return None
     if text in ("due", "previous"):
         return "due" if text == "due" else "previous"
     try:
-        return read_instant(text)
+        return read_written(text)
     except ValueError:
         raise click.BadParameter(f"{text!r:.60} is neither due, nor previous, nor {FORMS}", ctx, option) from None
 
@@ -83,7 +86,8 @@ def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Want
 @common
 @pass_given
 def run(
-    given: Given, name: str, wanted: Wanted | None, early: timedelta, no_wait: bool, crontabs: CrontabChoice
+    given: Given, name: str, wanted: Literal["due", "previous"] | Written | None, early: timedelta, no_wait: bool,
+    crontabs: CrontabChoice,
 ) -> int:  # fmt: skip
     """Run one slot of the job NAME in the foreground.
 
@@ -101,16 +105,16 @@ def run(
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())
     if wanted is not None:
-        return _run_slot(
-            given, registry, registry._make_slot_run(name, wanted, early=early, waits=not no_wait, tell=_say)
-        )
+        slot = wanted.within(_zone(registry, name), "--slot") if isinstance(wanted, Written) else wanted
+        slot_run = registry._make_slot_run(name, slot, early=early, waits=not no_wait, tell=_say)
+        return _run_slot(given, registry, slot_run)
     single = registry._make_run(name)
     signals = StopSignals(_reaction(single))
     try:
         with signals, _output_for_answers(given.json), lifespan_of(single.worker):
             ended = single.run()
     except JobCancelled as error:
-        click.echo(f"{error}", err=True)
+        say(f"{error}", err=True)
         end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
@@ -129,7 +133,7 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
             if end.unfinished:  # its slot was handed back as the last write
                 end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     except JobCancelled as error:
-        click.echo(f"{error}", err=True)
+        say(error, err=True)
         end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
@@ -139,6 +143,12 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     if signals.first is not None:
         end_now(status)
     return status
+
+
+def _zone(registry: JobRegistry, name: str) -> ZoneInfo | None:
+    """Return the zone of the job's schedule, in which an instant without one is read."""
+    found = registry.definitions.get(name)
+    return None if found is None or found.schedule is None else found.schedule.local_zone
 
 
 def _slot_status(end: SlotEnd) -> int:
@@ -157,7 +167,7 @@ def _drain(slot_run: SlotRun) -> Callable[[int, int], None]:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    say(line, err=True)
 
 
 def _tell_slot(given: Given, end: SlotEnd) -> None:
@@ -165,7 +175,7 @@ def _tell_slot(given: Given, end: SlotEnd) -> None:
         print_json(end)
         return
     if end.error and end.ran_here and not end.succeeded:
-        click.echo(escaped_lines(end.error), err=True)
+        say_lines(end.error, err=True)
     slot = "" if end.slot is None else f" {moment(end.slot)}"
     if end.left is not None:
         _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
@@ -203,7 +213,7 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            click.echo("asked the job to stop; once more does not wait for it", err=True)
+            say("asked the job to stop; once more does not wait for it", err=True)
         single.cancel()
 
     return react
@@ -220,7 +230,7 @@ def _tell(given: Given, ended: Ended) -> None:
         print_json(ended)
         return
     if ended.error and not ended.succeeded:
-        click.echo(escaped_lines(ended.error), err=True)
+        say_lines(ended.error, err=True)
     reason = f" ({ended.reason})" if ended.reason and ended.reason != error_summary(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
-    click.echo(line, err=True)
+    say(line, err=True)
