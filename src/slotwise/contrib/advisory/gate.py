@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob
+from slotwise.contrib.advisory.scheduled import KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.jobs.context import Context, Skip
@@ -50,7 +51,7 @@ _UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
 class AdvisoryGate:
     """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
 
-    ``url`` is the database in which the other programs take their locks. ``keys`` are the jobs of ``CRON_JOBS``, or
+    ``url`` is the database in which the other programs take their locks. ``keys`` are jobs with a ``lock_key``, or
     names with keys; other jobs start without a lock. If another program holds the key, the slot ends as skipped with
     the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key so long after it was acquired,
     so that a program whose clock is behind does not run the same tick again. The session is looked at every
@@ -62,7 +63,7 @@ class AdvisoryGate:
     def __init__(
         self,
         url: str,
-        keys: Iterable[CronJob] | Mapping[str, int],
+        keys: Iterable[CronJob | KeyedJob] | Mapping[str, int],
         *,
         hold_at_least: timedelta | str = timedelta(0),
         check_every: timedelta | str = "1s",
