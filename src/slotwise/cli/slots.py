@@ -28,9 +28,10 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules.short_text import UTC
-from slotwise.store.reading.failures import Failure, ledger_names
+from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.task_counts import names_in
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
@@ -134,7 +135,7 @@ def _ended(
     if name is not None:
         return ((name, line) for line in reader.slots(name, id, limit=limit, since=since, before=before, ended=True))
     with store.transaction() as connection:
-        names = list(ledger_names(store, connection))
+        names = list(names_in(connection, store.tables.slots.c.task_name))
     each = [_named(one, reader.slots(one, limit=limit, since=since, before=before)) for one in names]
     return merge(*each, key=lambda named: named[1].place, reverse=True)
 
