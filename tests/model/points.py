@@ -63,6 +63,9 @@ LEDGER_ENTRY = row_statements._entry
 KEEP_AS_ENDED = ledger.close_reopened
 NEWEST_DECIDED = row_statements._newest_of
 FIRST_SLOT = plan_rows.first_slot
+REPLANNED = plan_rows.replanned
+OWED = plan_rows._owed
+HAS_SLOT = plan_rows._has_slot
 KEEP_DISTANCE = Planner._keep_distance
 
 #: Functions that remember what others have decided.

@@ -234,6 +234,17 @@ class Claims:
                 break  # what is claimed must be told
         return all_taken
 
+    def claim_row(
+        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
+    ) -> list[Claim]:  # fmt: skip
+        """As ``claim_slots``, this row alone; a row that cannot be claimed is set aside."""
+        taken = self._claim_one(holder, key, lease)
+        if taken is None:
+            return []
+        for row, gap in taken.skipped:
+            on_skipped(row, gap)
+        return taken.claims
+
     def _claim_one(self, holder: str, key: Key, lease: timedelta) -> _Taken | None:
         try:
             return self._claim(holder, [key.task_name], 1, lease, lost=1, instance=key.task_instance)
