@@ -23,6 +23,8 @@ def _awaited(
     async def call(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Result:
         if (connection := named.get("connection")) is None:
             return await asyncio.to_thread(command, self._client, *given, **named)
+        if (installation := self._client._make_store().installation).is_unknown:
+            await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
 
         def work(inner: object) -> Result:
             named["connection"] = inner
