@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Kind, State
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.schema.column_types import Instant
+from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.schema.column_types import Duration, Instant
 from slotwise.store.schema.tables import is_task
 
 if TYPE_CHECKING:
@@ -49,57 +50,63 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskFragments(Protocol):
-    """The parts of these statements that differ from database to database."""
+class TaskStatements:
+    """Commands on one-time tasks in their portable form: workers of other processes receive no notification."""
 
-    def due(self, is_at: bool) -> Expression:
-        """Return the due time as a part of a statement: an instant, or a delay after now."""
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._tasks = dialect.tables.tasks
+        self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
+        self._statements: dict[Hashable, sa.Executable] = {}
 
-    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
-        """Return the parameters of ``due`` and ``created``."""
+    # -- what differs from database to database ---------------------------------------------------------------
+
+    def now(self) -> Expression:
+        """Return the time as a part of a statement that is kept."""
+        return sa.bindparam("now", type_=Instant)
+
+    def time(self, connection: Joinable) -> Parameters:
+        """Return the parameters of ``now``."""
+        return {"now": self._dialect.now(connection)}
 
     def created(self) -> Expression:
         """Return the version of a new row as a part of a statement."""
+        return sa.cast(self.now(), sa.BigInteger)
 
     def notification(self) -> list[Expression]:
         """Return what a statement returns besides, to notify workers; empty if no worker could receive it."""
+        return []
 
     def say(self, connection: Joinable, word: str) -> None:
         """Notify workers with this payload at the commit."""
 
     def may_delete(self) -> sa.ColumnElement[bool]:
         """Return a condition of each deletion of rows."""
-
-    def cancel(self, connection: Joinable, key: Key) -> Status:
-        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop."""
-
-
-class Chunks(Protocol):
-    """Inserts many rows."""
+        return sa.true()
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """As ``put``, for a chunk of rows with different ids."""
+        scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
+        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken if some are not.
 
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
         """
+        for place, one in enumerate(wanted):
+            if self.put(connection, name, one, "keep") != "scheduled":
+                # No savepoint: in SQLite the end of one may end the caller's transaction.
+                mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
+                connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
+                raise Taken
 
     def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
         """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
+        self.put_new(connection, name, wanted)
+        return None
 
-
-class TaskStatements:
-    """Commands on one-time tasks, for databases that know RETURNING and ON CONFLICT."""
-
-    def __init__(self, dialect: Dialect, fragments: TaskFragments) -> None:
-        self._dialect = dialect
-        self._tasks = dialect.tables.tasks
-        self._fragments = fragments
-        self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
-        self._statements: dict[Hashable, sa.Executable] = {}
-        self.cancel, self.say = fragments.cancel, fragments.say
+    # -- the same in all of them ------------------------------------------------------------------------------
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
@@ -111,13 +118,13 @@ class TaskStatements:
         statement = self.kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
         key = Key(name, wanted.instance)
         parameters: Parameters = {"data": wanted.data, "rank": wanted.priority, **named(key)}
-        parameters |= self._fragments.due_parameters(connection, wanted.when)
+        parameters |= self._due_parameters(connection, wanted.when)
         if waits:
             parameters["count"] = wanted.waits_for
         return self._answer(connection, statement, key, absent="exists", parameters=parameters)
 
     def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due, created = self._fragments.due(is_at), self._fragments.created()
+        due, created = self._due(is_at), self.created()
         row: Parameters = {
             "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
             "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
@@ -130,7 +137,7 @@ class TaskStatements:
                 "waits_for": sa.bindparam("count", type_=sa.Integer),
             }  # fmt: skip
         insert = self.inserting(if_exists, self._dialect.insert(self._tasks).values(**row))
-        return insert.returning(self._tasks.c.picked, *self._fragments.notification())
+        return insert.returning(self._tasks.c.picked, *self.notification())
 
     def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
         """Return the insert, with the action for a row that has the id."""
@@ -177,17 +184,39 @@ class TaskStatements:
         """
         is_at, ranks = when.at is not None, priority is not None
         statement = self.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
-        parameters = (
-            named(key) | self._fragments.due_parameters(connection, when) | ({"rank": priority} if ranks else {})
-        )
+        parameters = named(key) | self._due_parameters(connection, when) | ({"rank": priority} if ranks else {})
         return self._answer(connection, statement, key, absent="gone", parameters=parameters)
 
     def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
-        tasks, values = self._tasks, self._moved(self._fragments.due(is_at))
+        tasks, values = self._tasks, self._moved(self._due(is_at))
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = tasks.update().where(*asked_key(tasks), *self._alive()).values(**values)
-        return statement.returning(tasks.c.picked, *self._fragments.notification())
+        return statement.returning(tasks.c.picked, *self.notification())
+
+    def cancel(self, connection: Joinable, key: Key) -> Status:
+        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
+
+        Race: a row that is claimed between both statements, or let go, is of neither kind: look again.
+        """
+        remove, stop = self.kept("remove", self._remove), self.kept("stop", self._stop)
+        for _ in range(3):
+            if connection.execute(remove, named(key)).rowcount:
+                return "cancelled"
+            if connection.execute(stop, named(key) | self.time(connection)).rowcount:
+                self.say(connection, ORDERS)
+                return "running"
+            if self._look(connection, key) is None:
+                break
+        return "gone"
+
+    def _remove(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), *plain(self._tasks), ~self._tasks.c.picked]
+        return self._tasks.delete().where(*mine, self.may_delete())
+
+    def _stop(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), *plain(self._tasks), self._tasks.c.picked]
+        return self._tasks.update().where(*mine).values(cancel_requested=self.now())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """Count down a blocked row by ``count``; at zero it waits for its due time only.
@@ -216,7 +245,7 @@ class TaskStatements:
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = sa.select(*self._key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
-        due = self._fragments.due(when.at is not None)
+        due = self._due(when.at is not None)
         statement = (
             tasks.update()
             .where(self._dialect.locked(chosen))
@@ -224,9 +253,9 @@ class TaskStatements:
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
-            .returning(tasks.c.task_instance, *self._fragments.notification())
+            .returning(tasks.c.task_instance, *self.notification())
         )  # fmt: skip
-        told = self._fragments.due_parameters(connection, when)
+        told = self._due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(statement, told).fetchall())
 
     def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
@@ -237,7 +266,7 @@ class TaskStatements:
         tasks, id = self._tasks, self._tasks.c.task_instance
         loose = [tasks.c.task_name == name, ~tasks.c.picked, *plain(tasks), *(in_state(tasks, state) if state else ())]
         chosen = sa.select(*self._key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(self._dialect.locked(chosen), self._fragments.may_delete())
+        gone = tasks.delete().where(self._dialect.locked(chosen), self.may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
@@ -258,9 +287,21 @@ class TaskStatements:
         written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
-        look = self.kept(("look",), lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
-        found = connection.execute(look, named(key)).fetchone()
+        found = self._look(connection, key)
         return absent if found is None else "running" if found[0] else "exists"
+
+    def _look(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
+        """Return whether the row is held; None: there is none."""
+        look = self.kept("look", lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
+        return connection.execute(look, named(key)).fetchone()
+
+    def _due(self, is_at: bool) -> Expression:
+        """Return the due time as a part of a statement: an instant, or a delay after now."""
+        return sa.bindparam("due", type_=Instant) if is_at else self.now() + sa.bindparam("due", type_=Duration)
+
+    def _due_parameters(self, connection: Joinable, when: When) -> Parameters:
+        """Return the parameters of ``due`` and ``created``."""
+        return {"due": when.delay if when.at is None else when.at, **self.time(connection)}
 
     def _moved(self, due: Expression) -> dict[str, Expression]:
         tasks = self._tasks
@@ -280,29 +321,6 @@ class TaskStatements:
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return found
-
-
-class ChunksByRow:
-    """Each row by a statement of its own."""
-
-    def __init__(self, rows: TaskStatements, tasks: sa.Table) -> None:
-        self._rows, self._tasks = rows, tasks
-
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        scheduled = [self._rows.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
-        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
-
-    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        for place, one in enumerate(wanted):
-            if self._rows.put(connection, name, one, "keep") != "scheduled":
-                # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
-                connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
-                raise Taken
-
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        self.put_new(connection, name, wanted)
-        return None
 
 
 def plain(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

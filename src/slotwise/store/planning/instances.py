@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
-from slotwise.model.records import RECURRING, Row
+from slotwise.model.records import RECURRING, Key, Row
 from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
@@ -144,8 +144,9 @@ class Instances:
     def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
         """The newest slot of the id that is known, once what stands in no row has ended."""
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
-        strict = self._store.definitions[wanted.task].gives_up
-        return self._store.dialect.by_row.newest_decided(connection, wanted.task, wanted.id, strict=strict)
+        strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
+        (newest,) = self._store.dialect.newest_decided(connection, [Key(wanted.task, wanted.id)], strict=strict)
+        return newest
 
     def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
         statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()

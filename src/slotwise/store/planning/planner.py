@@ -15,7 +15,7 @@ from slotwise.decide.claim import due_at, slot_after
 from slotwise.decide.pause import asleep, owed_by
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, Row
+from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
@@ -231,7 +231,8 @@ class Planner:
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
     ) -> bool:
-        newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
+        strict = {job.name} if job.gives_up else ()
+        (newest,) = self._store.dialect.newest_decided(connection, [Key(job.name, RECURRING)], strict=strict)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
         columns = decide.ahead(schedule, first_slot(blank, schedule, now))
         self._keep_distance(connection, job, columns)

@@ -28,8 +28,8 @@ CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
     "state": "text", "control": "bigint", "parked_due": "timestamptz", "consecutive_failures": "integer",
-    "unheld_since": "timestamptz", "pending": "json",
-    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
+    "unheld_since": "timestamptz",
+    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text", "pending": "json",
 }  # fmt: skip
 
 #: What of a row stands in ``pending``: values of a slot in trouble, which no statement compares or counts.
@@ -41,10 +41,7 @@ ADVANCED = {
     "after_next": "timestamptz",
 }  # fmt: skip
 
-#: What the decision about a late slot writes on the row that was claimed.
-DECIDED_COLUMNS = (
-    "slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", "pending",
-)  # fmt: skip
+_DECIDED = ("slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", *PENDING)
 
 #: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
 RECORDED_COLUMNS = {
@@ -76,6 +73,11 @@ def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     pending = (columns.get(name, getattr(row, name)) for name in PENDING)
     others = {name: value for name, value in columns.items() if name not in PENDING}
     return others | {"pending": pending_of(*pending)}
+
+
+def decided(row: Row) -> dict[str, Any]:
+    """What the decision about a late slot writes on the row that was claimed."""
+    return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
 
 def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
@@ -165,10 +167,12 @@ class Change:
         return self.transition.record is not None and self.transition.record.forget
 
     @property
-    def finished(self) -> datetime | None:
-        """When the slot ended, if it did."""
+    def recorded(self) -> dict[str, Any]:
+        """What is written in the ledger, by RECORDED_COLUMNS."""
         record = self.transition.record
-        return self.held.now if record is not None and record.final else None
+        assert record is not None
+        columns = {name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"}
+        return {**columns, "finished": self.held.now if record.final else None}
 
 
 def ledger_instance(row: Row) -> str:

@@ -345,7 +345,8 @@ class LateClaims:
 
     def _decide(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[_Decided]:
         """Return what becomes of each plan row that can be read; the others are put off."""
-        newest = self._dialect.newest_decided(connection, rows, strict=self._strict) if rows else []
+        keys = [row.key for row in rows]
+        newest = self._dialect.newest_decided(connection, keys, strict=self._strict) if keys else []
         read = (self._read(connection, row, known, now) for row, known in zip(rows, newest, strict=True))
         plans = [one for one in read if one is not None]
         full = self._gates.admit([one.row for one in plans], now, connection, is_decided=False)
@@ -497,8 +498,8 @@ class LateClaims:
     def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=now), transition=transition)
-        expect(self._dialect.by_row.release(connection, change), 1, row)
-        self._dialect.by_row.record(connection, change)
+        expect(self._dialect.by_row.release(connection, [change]), 1, row)
+        self._dialect.by_row.record(connection, [change])
         if row.is_detached and transition.remove:
             release_queued(connection, self._dialect, [change])
         return None

@@ -269,7 +269,7 @@ class LedgerFence:
     def _complete(self, own: Any, claim: Claim) -> None:
         self._guard(own, claim)
         with _stale_snapshot_is_lost(claim):
-            if not ledger.complete(own, self._store.dialect, claim, self._now(own)):
+            if not ledger.complete(own, self._store.dialect, claim, self._store.dialect.now(own)):
                 raise _lost(claim)
 
     def _check_database(self, connection: Any) -> None:
@@ -333,12 +333,6 @@ class LedgerFence:
         self._take_turn(connection)
         statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
         return connection.execute(statement).fetchone() is not None
-
-    def _now(self, connection: Any) -> Any:
-        dialect = self._store.dialect
-        if dialect.name == "postgresql" and dialect.clock.override() is None:
-            return connection.execute(sa.select(sa.func.statement_timestamp())).fetchone()[0]
-        return dialect.now(connection)
 
 
 def _lost(claim: Claim) -> ClaimLost:

@@ -11,7 +11,7 @@ WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.t
     scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::VARCHAR AND
     scheduled_slots.outcome = %(outcome_1)s::VARCHAR FOR SHARE;
 
-SELECT statement_timestamp() AS statement_timestamp_1;
+SELECT statement_timestamp();
 
 UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE
     scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
@@ -31,7 +31,7 @@ WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.t
     %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
     %(picked_by_1)s::VARCHAR FOR KEY SHARE;
 
-SELECT statement_timestamp() AS statement_timestamp_1;
+SELECT statement_timestamp();
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, attempts, token, worker, started,
     finished) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -18,39 +18,41 @@ from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKe
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Parted
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.postgresql import statements
-from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
+from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.postgresql.statements import (
     fences,
+    keys_of,
     ledger_places,
     marked,
-    pending,
     places,
     spread,
     texts,
     varying,
 )
 from slotwise.store.dialects.queue_cursors import Range, whole
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.task_statements import Chunks, TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
-    DECIDED_COLUMNS,
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
     Held,
+    decided,
     expect,
     hold_of,
     ledger_instance,
     row_of,
+    stored,
     utc,
     waits_on,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
+
+_NOW = sa.text("SELECT statement_timestamp()")
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
 UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
@@ -66,11 +68,10 @@ class PostgreSQL:
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self.tables = tables
         self.clock = clock
-        self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
-        self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
         # A database's own language may sort in another way.
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
-        self.by_row = RowStatements(self)
+        self.by_row = Portable(tables, clock, insert, self.now)
+        self.row_columns = self.by_row.row_columns
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
@@ -102,9 +103,12 @@ class PostgreSQL:
         assert cursor is not None
         return cursor.fetchall()
 
-    def now(self, connection: sa.Connection) -> datetime:
-        override = self.clock.override()
-        return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
+    def now(self, connection: Joinable) -> datetime:
+        if (override := self.clock.override()) is not None:
+            return override
+        found = connection.execute(_NOW).fetchone()
+        assert found is not None
+        return cast("datetime", utc(found[0]))
 
     def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
@@ -182,17 +186,15 @@ class PostgreSQL:
         return found[0][0] if found else None
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
     ) -> list[datetime | None]:
-        parameters = {**fences(plans), "strict": list(strict)}
+        parameters = {**keys_of(plans), "strict": list(strict)}
         return [utc(newest) for (newest,) in self._fetch(connection, statements.NEWEST, parameters)]
 
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
     ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS if name != "pending"}
-        columns["pending"] = [pending(row.trying_since, row.catch_up_until) for row in started]
-        parameters, parts = spread(columns, CHANGED_COLUMNS)
+        parameters, parts = spread([decided(row) for row in started], CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
         found = self._fetch(connection, statements.BEGIN, parameters, **parts)
         expect(found[0][0], len(started), started[0])
@@ -280,10 +282,7 @@ class PostgreSQL:
 
     def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
         ordered = sorted(keys)
-        parameters = {
-            "names": texts([key.task_name for key in ordered]),
-            "instances": texts([key.task_instance for key in ordered]),
-        }
+        parameters = keys_of(ordered)
         locked = self._fetch(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
         if wait:
             return set()
@@ -304,11 +303,7 @@ class PostgreSQL:
     def _entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
-        parameters = {
-            "names": [key.task_name for key in keys],
-            "instances": [key.task_instance for key in keys],
-            "slots": [key.slot for key in keys],
-        }
+        parameters = {**keys_of(keys), "slots": [key.slot for key in keys]}
         return {
             LedgerKey(name, instance, utc(slot)): (
                 LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
@@ -325,10 +320,8 @@ class PostgreSQL:
         if removed:
             count += self._run(connection, statements.REMOVE, places(removed)).rowcount
         if kept:
-            rows = [change.transition.row for change in kept if change.transition.row]
-            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS if name != "pending"}
-            columns["pending"] = [pending(row["trying_since"], row["catch_up_until"]) for row in rows]
-            parameters, parts = spread(columns, CHANGED_COLUMNS)
+            rows = [stored(change.held.row, change.transition.row) for change in kept if change.transition.row]
+            parameters, parts = spread(rows, CHANGED_COLUMNS)
             count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
 
@@ -339,15 +332,9 @@ class PostgreSQL:
         apart = [change for change in written if change.never_began and not change.forgets]
         if forgotten and self._run(connection, statements.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
             apart += forgotten
-        for change in apart:
-            self.by_row.record(connection, change)
+        self.by_row.record(connection, apart)
         if recorded:
-            records = [change.transition.record for change in recorded if change.transition.record]
-            columns: dict[str, list[Any]] = {
-                name: [getattr(record, name) for record in records] for name in RECORDED_COLUMNS if name != "finished"
-            }
-            columns["finished"] = [change.finished for change in recorded]
-            parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
+            parameters, parts = spread([change.recorded for change in recorded], RECORDED_COLUMNS, added="s")
             self._run(connection, statements.RECORD, {**ledger_places(recorded), **parameters}, **parts)
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
@@ -380,10 +367,8 @@ class PostgreSQL:
         now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
-    def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        fragments = Fragments(self, wake)
-        rows = TaskStatements(self, fragments)
-        return rows, WholeChunks(self, rows, fragments)
+    def task_statements(self, wake: timedelta | None) -> PostgreSQLTasks:
+        return PostgreSQLTasks(self, wake)
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
