@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
+    from slotwise.store.operations.audit import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-    from slotwise.store.schema.audit_rows import AuditEntry
-    from slotwise.store.schema.worker_rows import WorkerInfo
+    from slotwise.store.reading.workers import WorkerInfo
 
 __all__ = [
     "AnyOf",
@@ -134,14 +134,14 @@ __all__ = [
 _LATE = {
     "Inspection": "slotwise.registry.inspection",
     "Operations": "slotwise.client.operations",
-    "AuditEntry": "slotwise.store.schema.audit_rows",
+    "AuditEntry": "slotwise.store.operations.audit",
     "Explanation": "slotwise.explain.explanation",
     "TaskExplanation": "slotwise.explain.explanation",
     "Health": "slotwise.store.reading.views",
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
     "TaskCount": "slotwise.store.reading.task_counts",
-    "WorkerInfo": "slotwise.store.schema.worker_rows",
+    "WorkerInfo": "slotwise.store.reading.workers",
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",

@@ -29,7 +29,7 @@ from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
-from slotwise.store.schema.worker_rows import WorkerInfo
+from slotwise.store.reading.workers import WorkerInfo
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
 

@@ -25,10 +25,10 @@ from slotwise.cli.shared.output import moment, print_json_list, print_result, pr
 from slotwise.contrib.logging import iso, plain
 from slotwise.model.records import RECURRING
 from slotwise.registry.inspection import Inspection
+from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
 from slotwise.store.reading.reader import Reader
-from slotwise.store.schema.audit_rows import AuditEntry
 
 
 class BackfillOptions(TypedDict):

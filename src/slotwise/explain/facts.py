@@ -12,11 +12,12 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import PLANNED
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
-from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
-from slotwise.store.schema.rows import Declared, row_of, utc
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
+from slotwise.store.reading.workers import WorkerInfo, worker_info
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
 

@@ -165,7 +165,7 @@ class TaskStatements:
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
-            index_elements=self._key_columns, set_=values, where=sa.and_(~tasks.c.picked, *plain(tasks))
+            index_elements=self._key_columns, set_=values, where=sa.and_(~tasks.c.picked, is_task(tasks))
         )
 
     def _or_move(self, insert: Upsert) -> Upsert:
@@ -211,11 +211,11 @@ class TaskStatements:
         return "gone"
 
     def _remove(self) -> sa.Executable:
-        mine = [*asked_key(self._tasks), *plain(self._tasks), ~self._tasks.c.picked]
+        mine = [*asked_key(self._tasks), is_task(self._tasks), ~self._tasks.c.picked]
         return self._tasks.delete().where(*mine, self.may_delete())
 
     def _stop(self) -> sa.Executable:
-        mine = [*asked_key(self._tasks), *plain(self._tasks), self._tasks.c.picked]
+        mine = [*asked_key(self._tasks), is_task(self._tasks), self._tasks.c.picked]
         return self._tasks.update().where(*mine).values(cancel_requested=self.now())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
@@ -241,7 +241,7 @@ class TaskStatements:
     def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
         """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried; return their ids."""
         tasks = self._tasks
-        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *plain(tasks)]
+        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, is_task(tasks)]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = sa.select(*self._key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
@@ -264,7 +264,7 @@ class TaskStatements:
         Race: what is claimed just now is locked, and stays.
         """
         tasks, id = self._tasks, self._tasks.c.task_instance
-        loose = [tasks.c.task_name == name, ~tasks.c.picked, *plain(tasks), *(in_state(tasks, state) if state else ())]
+        loose = [tasks.c.task_name == name, ~tasks.c.picked, is_task(tasks), *(in_state(tasks, state) if state else ())]
         chosen = sa.select(*self._key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
         gone = tasks.delete().where(self._dialect.locked(chosen), self.may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
@@ -314,18 +314,13 @@ class TaskStatements:
         }
 
     def _alive(self) -> list[sa.ColumnElement[bool]]:
-        return [*plain(self._tasks), self._tasks.c.state.is_distinct_from(State.DEAD)]
+        return [is_task(self._tasks), self._tasks.c.state.is_distinct_from(State.DEAD)]
 
     def kept(self, shape: Hashable, build: Callable[[], sa.Executable]) -> sa.Executable:
         """Return the statement of this shape, built when it is first asked for: that takes longer than to run it."""
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return found
-
-
-def plain(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """One-time tasks only."""
-    return [is_task(tasks)]
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

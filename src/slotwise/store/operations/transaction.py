@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,10 +19,9 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.audit_rows import Author
+from slotwise.store.operations.audit import Author
 from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_info
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -78,8 +78,8 @@ class Operation:
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
         workers = self.store.tables.workers
-        rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        if any(line.live and job in line.tasks for line in (worker_info(row, self.now) for row in rows)):
+        live = sa.select(workers.c.tasks).where(workers.c.last_seen + workers.c.lease >= self.now)
+        if any(job in json.loads(names or "[]") for names in self.connection.scalars(live)):
             return UnknownTask(
                 f"no job {job!r} has a row, and live workers know it: it is a one-time task ({tasks}), or a job that "
                 "was deleted, which the next worker that starts plans again"

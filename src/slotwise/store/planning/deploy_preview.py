@@ -20,8 +20,8 @@ from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.planning.revision import Declared, Revision
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
 from slotwise.store.slots.store import Store
 

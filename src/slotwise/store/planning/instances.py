@@ -16,10 +16,10 @@ from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.operations import job_operations
+from slotwise.store.operations.audit import Author
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.planner import first_slot, replanned
 from slotwise.store.planning.stored_calendars import calendars_of
-from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import row_of
 from slotwise.store.slots.ledger import end_orphans

@@ -21,10 +21,10 @@ from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
-from slotwise.store.planning.revision import Revision
+from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 

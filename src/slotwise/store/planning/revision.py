@@ -1,8 +1,9 @@
-"""Which of two deploys is the newer one: what a worker proposes counts only if it is not the older."""
+"""What a row says of its code and deploy; which of two deploys is newer, as the older one's proposals do not count."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,34 @@ from typing import Any
 _HASH = re.compile(r"(?=.*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _DESCRIBED = re.compile(r"-g[0-9a-f]{4,40}(-dirty)?$")  # what `git describe` appends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a job's row says of its code and of the deploy that planned it: the document ``plan``."""
+
+    fingerprint: str | None = None
+    runs_on: tuple[str, ...] = ()
+    revision: str | None = None
+    deployed: datetime | None = None
+
+    @classmethod
+    def load(cls, plan: Mapping[str, Any] | None) -> Declared:
+        """Read the document. A key of another release is not read."""
+        found = plan or {}
+        tags, deployed = tuple(found.get("runs_on") or ()), found.get("deployed")
+        return cls(
+            fingerprint=found.get("fingerprint"), runs_on=tags, revision=found.get("revision"),
+            deployed=deployed and datetime.fromisoformat(deployed),
+        )  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """Return what is stored: the values that are there."""
+        found = {
+            "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,
+            "deployed": self.deployed and self.deployed.isoformat(),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

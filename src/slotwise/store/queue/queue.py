@@ -15,9 +15,10 @@ from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named, plain
+from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_task
 
 #: The columns of a row, in the order of a statement.
 Values: TypeAlias = Sequence[Any]
@@ -184,7 +185,7 @@ class TaskReader:
         self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
         # Built once: that takes longer than to run it.
         self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
-            *asked_key(self._tasks), *plain(self._tasks)
+            *asked_key(self._tasks), is_task(self._tasks)
         )
 
     def find(self, connection: Joinable, key: Key) -> Values | None:
@@ -196,7 +197,7 @@ class TaskReader:
     ) -> Sequence[Values]:
         """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns).where(*plain(tasks))
+        statement = sa.select(*self._columns).where(is_task(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:

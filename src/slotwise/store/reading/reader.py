@@ -13,6 +13,7 @@ from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
+from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
     Health,
@@ -26,10 +27,9 @@ from slotwise.store.reading.views import (
     slot_info,
     waiting_info,
 )
-from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
+from slotwise.store.reading.workers import WorkerInfo, tags_of, worker_info
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.

@@ -12,8 +12,9 @@ from slotwise.decide import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
-from slotwise.store.schema.rows import Declared, utc
-from slotwise.store.schema.worker_rows import WorkerInfo
+from slotwise.store.planning.revision import Declared
+from slotwise.store.reading.workers import WorkerInfo
+from slotwise.store.schema.rows import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

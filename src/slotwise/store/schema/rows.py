@@ -102,34 +102,6 @@ def hold_of(values: Sequence[Any]) -> Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What a job's row says of its code and of the deploy that planned it: the document ``plan``."""
-
-    fingerprint: str | None = None
-    runs_on: tuple[str, ...] = ()
-    revision: str | None = None
-    deployed: datetime | None = None
-
-    @classmethod
-    def load(cls, plan: Mapping[str, Any] | None) -> Declared:
-        """Read the document. A key of another release is not read."""
-        found = plan or {}
-        tags, deployed = tuple(found.get("runs_on") or ()), found.get("deployed")
-        return cls(
-            fingerprint=found.get("fingerprint"), runs_on=tags, revision=found.get("revision"),
-            deployed=deployed and datetime.fromisoformat(deployed),
-        )  # fmt: skip
-
-    def document(self) -> dict[str, Any]:
-        """Return what is stored: the values that are there."""
-        found = {
-            "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,
-            "deployed": self.deployed and self.deployed.isoformat(),
-        }  # fmt: skip
-        return {name: value for name, value in found.items() if value}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A row that this transaction has locked, as it stands now.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar, cast
 
@@ -73,7 +74,9 @@ class PostgreSQL:
         self.by_row = Portable(tables, clock, insert, self.now)
         self.row_columns = self.by_row.row_columns
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        self._is_manual = clock.override() is not None
         self._names = {
+            "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else "statement_timestamp()",
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
@@ -81,19 +84,24 @@ class PostgreSQL:
             "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
             "again": statements.AGAIN,
+            "unasked": " AND ".join(f"t.{name} IS NULL" for name in UNASKED),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }
+        for name in ("all_paused", "heads", "slots_are_due"):
+            self._names[name] = getattr(statements, name.upper()).format(**self._names)
+        #: Return a statement as it is sent, with quoted names and the expression for "now".
+        self.sql = lru_cache(maxsize=256)(self._sql)
 
-    def sql(self, template: str, **parts: str) -> str:
-        """Return the statement as it is sent, with quoted names and the expression for "now"."""
-        now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
-        return template.format(now=now, **self._names, **parts)
+    def _sql(self, template: str, **parts: str) -> str:
+        return template.format(**self._names, **parts)
 
     def _run(
         self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
     ) -> sa.CursorResult[Any]:
-        return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+        if self._is_manual:
+            parameters = {**parameters, "now": self.clock.override()}
+        return connection.exec_driver_sql(self.sql(template, **parts), dict(parameters))
 
     def _fetch(
         self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
@@ -143,7 +151,7 @@ class PostgreSQL:
             "lease": lease, "instance": instance, "weighed": texts(weighed), "late": late,
         }  # fmt: skip
         if instance is None:
-            parts = {"who": statements.ALL_PAUSED.format(**self._names), "kind": statements.HAS_SLOT}
+            parts = {"who": self._names["all_paused"], "kind": statements.HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
@@ -158,7 +166,7 @@ class PostgreSQL:
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._fetch(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
+        found = self._fetch(connection, statements.DUE_TASKS, parameters)
         return {name for (name,) in found}
 
     def claim_tasks(
@@ -173,16 +181,14 @@ class PostgreSQL:
     ) -> tuple[list[Row], bool]:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
-        parts = {"heads": self.sql(statements.HEADS), "slots_are_due": self.sql(statements.SLOTS_ARE_DUE)}
-        found = self._fetch(connection, statements.CLAIM_TASKS, parameters, **parts)
+        found = self._fetch(connection, statements.CLAIM_TASKS, parameters)
         return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
-        heads = self.sql(statements.HEADS)
-        found = self._fetch(connection, statements.NEXT_DUE, parameters, heads=heads)
+        found = self._fetch(connection, statements.NEXT_DUE, parameters)
         return found[0][0] if found else None
 
     def newest_decided(
@@ -238,10 +244,8 @@ class PostgreSQL:
         }
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
-        unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
-        transaction_id, told, turns = self._fetch(connection, statements.ADVANCE, parameters, **parts, unasked=unasked)[
-            0
-        ]
+        found = self._fetch(connection, statements.ADVANCE, parameters, **parts)
+        transaction_id, told, turns = found[0]
         if told != len(turns):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
