@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -21,6 +22,8 @@ from slotwise.store.schema.column_types import Duration, Instant
 from slotwise.store.schema.tables import is_task
 
 if TYPE_CHECKING:
+    from sqlalchemy.types import TypeEngine
+
     from slotwise.store.dialects.port import Dialect, Upsert
 
 #: Rows that are retried, or removed, in one statement.
@@ -61,9 +64,13 @@ class TaskStatements:
 
     # -- what differs from database to database ---------------------------------------------------------------
 
+    #: The types of due times and delays as parameters.
+    instant: ClassVar[TypeEngine[datetime]] = Instant()
+    delay: ClassVar[TypeEngine[timedelta]] = Duration()
+
     def now(self) -> Expression:
         """Return the time as a part of a statement that is kept."""
-        return sa.bindparam("now", type_=Instant)
+        return sa.bindparam("now", type_=self.instant)
 
     def time(self, connection: Joinable) -> Parameters:
         """Return the parameters of ``now``."""
@@ -297,7 +304,9 @@ class TaskStatements:
 
     def _due(self, is_at: bool) -> Expression:
         """Return the due time as a part of a statement: an instant, or a delay after now."""
-        return sa.bindparam("due", type_=Instant) if is_at else self.now() + sa.bindparam("due", type_=Duration)
+        if is_at:
+            return sa.bindparam("due", type_=self.instant)
+        return self.now() + sa.bindparam("due", type_=self.delay)
 
     def _due_parameters(self, connection: Joinable, when: When) -> Parameters:
         """Return the parameters of ``due`` and ``created``."""

@@ -53,7 +53,7 @@ class Tables:
         # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
         self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
         self.metadata = MetaData(schema=schema)
-        self.tasks = self._table("tasks", *_columns_of_db_scheduler(), *_own_columns(), *self._queues())
+        self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
         self.slots = self._slots()
         self.gaps = self._table(
             "gaps",
@@ -202,7 +202,7 @@ class Tables:
         )
 
 
-def _columns_of_db_scheduler() -> list[Column[Any]]:
+def columns_of_db_scheduler() -> list[Column[Any]]:
     """Twelve: same name, type and meaning."""
     return [
         Column("task_name", Text, primary_key=True),

@@ -1,8 +1,8 @@
 WITH put AS
 (INSERT INTO scheduled_tasks (kind, task_name, task_instance, task_data, execution_time, slot, picked, version,
     created_version, priority) SELECT 'task', %(name)s::VARCHAR AS anon_2, anon_3.instance AS instance,
-    decode(anon_3.data, %(decode_2)s::VARCHAR) AS decode_1, statement_timestamp() + %(due)s::INTERVAL AS anon_4,
-    statement_timestamp() + %(due)s::INTERVAL AS anon__1, false AS anon_5, (SELECT CAST(EXTRACT(epoch FROM
+    decode(anon_3.data, %(decode_2)s::VARCHAR) AS decode_1, statement_timestamp() + %(due)s AS anon_4,
+    statement_timestamp() + %(due)s AS anon__1, false AS anon_5, (SELECT CAST(EXTRACT(epoch FROM
     statement_timestamp()) * 1000000 AS BIGINT) AS anon_7) AS anon_6, (SELECT CAST(EXTRACT(epoch FROM
     statement_timestamp()) * 1000000 AS BIGINT) AS anon_7) AS anon__2, %(rank)s::SMALLINT AS anon_8
 FROM unnest(string_to_array(%(ids)s::VARCHAR, %(string_to_array_1)s::VARCHAR),

@@ -78,6 +78,9 @@ _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 class PostgreSQLTasks(TaskStatements):
     """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the commit."""
 
+    instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
+    delay = sa.Interval()
+
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
         self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
@@ -106,7 +109,7 @@ class PostgreSQLTasks(TaskStatements):
 
     def now(self) -> sa.ColumnElement[datetime]:
         if (override := self._dialect.clock.override()) is not None:
-            return sa.bindparam("now", override, type_=Instant)
+            return sa.bindparam("now", override, type_=self.instant)
         return sa.func.statement_timestamp(type_=Instant)
 
     def time(self, connection: Joinable) -> Parameters:
