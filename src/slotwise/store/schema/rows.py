@@ -52,7 +52,7 @@ ADDED_COLUMNS = ("lost", "aborted")
 
 
 def utc(value: Any) -> Any:
-    """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
+    """A caller's connection gives instants in its session's zone, ours give UTC; arithmetic is only safe in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
     return value.astimezone(UTC)
@@ -87,18 +87,15 @@ def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
 
 def row_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of ROW_COLUMNS."""
-    found = {name: utc(value) for name, value in zip(ROW_COLUMNS, values, strict=True)}
-    if isinstance(found["task_data"], memoryview):
-        found["task_data"] = bytes(found["task_data"])
+    found = dict(zip(ROW_COLUMNS, values, strict=True))
     found["consecutive_failures"] = found["consecutive_failures"] or 0
-    found["picked"] = bool(found["picked"])
     found |= waits_on(found.pop("pending"))
     return Row(**found)
 
 
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
-    return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
+    return Row(**dict(zip(HOLD_COLUMNS, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

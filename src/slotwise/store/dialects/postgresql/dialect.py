@@ -158,7 +158,7 @@ class PostgreSQL:
         found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
-        now = utc(found[0][0])
+        now = found[0][0]
         return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
@@ -280,7 +280,7 @@ class PostgreSQL:
         }
         found = self._fetch(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
-            Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
+            Held(row=row_of(values), now=now, place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
         ]
 
@@ -309,8 +309,8 @@ class PostgreSQL:
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
         parameters = {**keys_of(keys), "slots": [key.slot for key in keys]}
         return {
-            LedgerKey(name, instance, utc(slot)): (
-                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
+            LedgerKey(name, instance, slot): (
+                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=started), place
             )
             for place, name, instance, slot, outcome, token, final, aborted, started in self._fetch(
                 connection, statements.ENTRIES, parameters, lock=lock
@@ -368,7 +368,7 @@ class PostgreSQL:
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._fetch(connection, statements.SILENT, {"names": list(names)})
-        now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
+        now = found[0][0] if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> PostgreSQLTasks:
@@ -404,16 +404,15 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
         next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
         wanted, unheld_since, waits,
     ) = values  # fmt: skip
-    slot = utc(slot)
-    watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
+    watermark = slot if watermark is None and kind == Kind.PLAN else watermark
     row = Row(
-        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
-        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
+        task_data=data, last_success=last_success, last_failure=last_failure,
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=utc(next_slot), schedule=schedule, plan_instance=plan_instance,
+        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
-        wanted_due=utc(wanted), unheld_since=utc(unheld_since),
+        lease=lease, cancel_requested=cancel, control=control, parked_due=parked,
+        wanted_due=wanted, unheld_since=unheld_since,
     )  # fmt: skip
     return row if waits is None else replace(row, **waits_on(waits))
 
@@ -421,9 +420,8 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
 def task_of(values: Sequence[Any], holder: str) -> Row:
     """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
-    due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), created_version=created,
-        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+        priority=-rank, task_data=data, slot=due if slot_is_due else slot, created_version=created,
+        attempt=attempt, cancel_requested=cancel, last_heartbeat=claimed,
     )  # fmt: skip
