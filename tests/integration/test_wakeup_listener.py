@@ -22,6 +22,7 @@ from tests.integration.hearing import PATIENCE, Heard
 from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.client.bulk import GATHER
 from slotwise.engine.loops.housekeeping import WakeUp
+from slotwise.engine.loops.service import Common
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once
@@ -34,6 +35,7 @@ from slotwise.store.planning.calendar_changes import CalendarChanges
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+COMMON = Common(Listeners(), "host:1:a")
 
 
 def nothing(ctx: JobContext) -> None:
@@ -439,9 +441,7 @@ class _Stopping(Database):
 def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
     """It is the moment between LISTEN and the first word: the bell that rings then is heard afterwards, too."""
     with closing(_Stopping(Settings(database_url=pg_url))) as database:
-        ear = WakeUp(
-            database, names=[], wake=lambda words: None, obey=lambda: None, listeners=Listeners(), worker="host:1:a"
-        )
+        ear = WakeUp(COMMON, database, names=[], wake=lambda words: None, obey=lambda: None)
         database.stop = ear.stop  # type: ignore[method-assign]
         ear.start()
         assert ear.join(timedelta(seconds=10))
@@ -453,10 +453,8 @@ def test_where_words_do_not_get_through_it_gives_up(
 ) -> None:
     """Behind a pooler, or in another database, nothing is heard, not even its own word: it says so, and rests."""
     with closing(Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))) as database:
-        ear = WakeUp(
-            database, names=[], wake=lambda words: None, obey=lambda: None, listeners=Listeners(), worker="host:1:a",
-            elapsed=itertools.count(0, 10).__next__,
-        )  # fmt: skip
+        common = Common(Listeners(), "host:1:a", elapsed=itertools.count(0, 10).__next__)
+        ear = WakeUp(common, database, names=[], wake=lambda words: None, obey=lambda: None)
         assert ear.run_once() == timedelta(minutes=5)
         assert not ear.is_listening
         assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
@@ -473,9 +471,7 @@ def test_words_about_what_others_run_wake_nobody(pg_url: str) -> None:
             heard.append([*words])
             database.notify(["yours" if len(heard) == 1 else "mine"])
 
-        ear = WakeUp(
-            database, names=["mine"], wake=wake, obey=lambda: None, listeners=Listeners(), worker="host:1:a"
-        )  # fmt: skip
+        ear = WakeUp(COMMON, database, names=["mine"], wake=wake, obey=lambda: None)
         ear.run_once()  # looks, as it listens now, and hears of yours
         database.notify(["mine"])
         ear.run_once()

@@ -135,7 +135,7 @@ MUTANTS: dict[str, Mutant] = {
     # rule 4: catch-up
     "a catch-up has a maximum": given(points.CHOOSE_MISSED, catch_up=lambda a: replace(a.catch_up, max=None)),
     "a catch-up has a window": given(points.LATEST_START, catch_up=lambda a: replace(a.catch_up, window=None)),
-    "slots are collapsed only once": always(points.WAS_HANDED_BACK, False),
+    "slots are collapsed only once": always(points.HAS_DECIDED_AHEAD, False),
     # rule 5: the tail of all
     "a tail ends with what has come by its first start": always(points.END_OF_TAIL, None),
     "an absence extends a tail": answering(points.END_OF_TAIL, lambda until, a: until and a.row.catch_up_until),

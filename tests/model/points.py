@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from slotwise.decide import claim, ending, pause
+from slotwise.decide.claim import onward
 from slotwise.decide.ending import Ending
-from slotwise.decide.fast_finish import onward
 from slotwise.engine.run import runner
 from slotwise.store.dialects import portable
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import ledger, queued_slots
-from slotwise.store.slots.detached import SlotRows
+from slotwise.store.slots import detached, ledger, queued_slots
 
 # ends
 LOST = ending._lost
@@ -43,12 +42,12 @@ START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
 CHOOSE_MISSED = claim.choose_missed
 LATEST_START = claim._limit
-WAS_HANDED_BACK = claim.was_handed_back
+HAS_DECIDED_AHEAD = claim.has_decided_ahead
 
 # overlap
 AT_CLAIM = claim.at_claim
 CHOOSE_OVERLAPPED = claim.choose_overlapped
-ASKED_TO_STOP = SlotRows._called_off
+ASKED_TO_STOP = detached._called_off
 
 # what operators order
 FIRST_UNBEGUN = pause._first_unbegun

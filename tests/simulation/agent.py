@@ -24,7 +24,7 @@ class SimulatedWorker(ManualWorker):
 
     def forget(self, claim: Claim) -> None:
         """The reply to the claim was lost on its way."""
-        holding = self._worker.active_claims.remove(claim)
+        (holding,) = self._worker.active_claims.remove([claim])
         assert holding is not None
         self._runner.waiting.remove(holding)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotwise.decide.fast_finish import onward
+from slotwise.decide.claim import onward
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.slots import gates

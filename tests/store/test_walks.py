@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -15,13 +16,18 @@ from tests.store.bench import NOON, Bench, a_job, a_task
 
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
+from slotwise.schedules import Every
 
 PATIENCE = 30.0
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement. The goal is 12.
-FROM_POLL_TO_SETTLED = 33
+FROM_POLL_TO_SETTLED = 21
 #: Modules of slotwise entered for ``client.schedule``, from the call to its INSERT. The goal is 8.
 FROM_SCHEDULE_TO_INSERT = 15
+
+
+#: Jobs and the days between their slots; no two share a decision that was made before.
+PERIODS = {"first": 1000, "second": 1001, "walked": 1002}
 
 
 class Walk:
@@ -62,30 +68,43 @@ def walk() -> Iterator[Walk]:
 def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
     pg_bench: Bench, walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot on time that succeeds, with the worker's caches warm and its threads started."""
-    bench = Bench(pg_bench.database, [a_job("walked")]).planned()
-    worker = Worker(
-        bench.database.settings, bench.definitions, database=bench.database, listeners=Listeners(), clock=bench.clock
-    )
+    """A slot on time that succeeds, by the database's clock, with the worker's caches warm and its threads started."""
+    database = pg_bench.database
+    bench = Bench(database, [a_job(name, Every(timedelta(days=days))) for name, days in PERIODS.items()])
+    worker = Worker(database.settings, bench.definitions, database=database, listeners=Listeners())
+    worker.entrance.plan()
     ended, wake = threading.Event(), worker.settler.wake
     monkeypatch.setattr(worker.settler, "wake", lambda: (wake(), ended.set()))
 
     def run_slot() -> None:
         ended.clear()
+        worker.settler._wake.clear()  # as its loop does before a round
         worker.poller.run_once()
         assert ended.wait(PATIENCE)
         worker.settler.run_once()
 
-    for _ in range(2):
-        bench.tick()
-        run_slot()
-    bench.tick()
-    with walk.begin():
-        run_slot()
+    for name in PERIODS:
+        _make_due(bench, name)
+        if name == "walked":
+            with walk.begin():
+                run_slot()
+        else:
+            run_slot()
     worker.runner.close()
 
-    assert bench.outcomes("walked") == [(minutes, "succeeded") for minutes in (1, 2, 3)]
+    assert [len(bench.slots(name)) for name in PERIODS] == [1, 1, 1]
+    assert {outcome for name in PERIODS for _, outcome in bench.outcomes(name)} == {"succeeded"}
     assert len(walk.modules) <= FROM_POLL_TO_SETTLED, "\n".join(["", *sorted(walk.modules)])
+
+
+def _make_due(bench: Bench, name: str) -> None:
+    """Move a job back by one slot: its slot is due now, and the next one is far away."""
+    tasks = bench.tables.tasks
+    row, period = bench.row(name), timedelta(days=PERIODS[name])
+    assert row.slot is not None
+    moved = {"slot": row.slot - period, "execution_time": row.slot - period, "next_slot": row.slot}
+    with bench.store.transaction() as connection:
+        connection.execute(tasks.update().where(tasks.c.task_name == name).values(moved))
 
 
 def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(pg_bench: Bench, walk: Walk) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from slotwise import Every, decide, job
+from slotwise import Every, job
+from slotwise.decide import claim as decide
+from slotwise.decide.ending import at_finish
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import RECURRING, Claim, Died, Gap, LedgerEntry, Row, Succeeded
@@ -76,7 +78,7 @@ def test_each_start_chooses_anew(
 ) -> None:
     """Among all slots that have been missed by now; what falls out is a range, in one decision."""
     row = row_of(1, until=until, execution_time=at(due), unheld_since=at(due) + POLL)
-    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.gaps, decision.until) == (at(slot), gaps, at(new_until))
     assert decision.origin == "catch_up"
@@ -85,7 +87,7 @@ def test_each_start_chooses_anew(
 def test_where_nothing_of_a_tail_may_start_any_more() -> None:
     """It is over, and the next claim decides anew."""
     row = row_of(1, until=2, execution_time=at(9.5), unheld_since=at(9.5) + POLL)
-    decision = decide.at_claim(row, MINUTELY, at(9.6), None, definition(start_within=LATE), poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(9.6), None, definition(start_within=LATE), is_full=False, poll=POLL)
     assert isinstance(decision, decide.Advance)
     found = [decision.row[name] for name in ("slot", "origin", "catch_up_until", "unheld_since")]
     assert (found, decision.gaps) == ([at(3), None, None, None], (gap(1, 2, "late"),))
@@ -95,7 +97,7 @@ def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
     """One range, and the first that may start starts; it stays a queue."""
     row = row_of(1, until=None, origin=None, unheld_since=at(5.2))
     policies = definition(start_within=2 * MINUTE, catch_up=CatchUp())
-    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.gaps) == (at(4), (gap(1, 3, "late"),))
     assert (decision.until, decision.origin) == (None, None)
@@ -104,7 +106,7 @@ def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
 def test_a_deploy_may_end_a_catch_up() -> None:
     """The job as it is declared now says what becomes of the slots that are left."""
     row, policies = row_of(1, until=5, unheld_since=at(5.6)), definition(catch_up=CatchUp.latest())
-    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.collapsed, decision.until) == (at(5), 4, None)
 
@@ -153,7 +155,7 @@ def test_what_each_end_leaves(
 ) -> None:  # fmt: skip
     """The rest of the tail; after it, what came due meanwhile is a new one if the job gains on its schedule."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(began))
-    done = decide.at_finish(
+    done = at_finish(
         row_of(0, **row), definition(**policies), MINUTELY, Succeeded(), at(now), ledger,
         poll=POLL, ended_ago=at(now) - at(ended),
     )  # fmt: skip
@@ -168,7 +170,7 @@ def test_an_absence_after_the_last_heartbeat_extends_the_tail() -> None:
     """Also after its last slot: the tail is not through before that is settled."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(0.5))
     row = row_of(0, until=0, last_heartbeat=at(3.5))
-    done = decide.at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
+    done = at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
     assert done.row is not None
     assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(1), at(6), ())
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import tenacity
 
-from slotwise import decide
+from slotwise.decide import claim as decide
+from slotwise.decide import ending
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import (
@@ -95,15 +96,16 @@ def finish(
 ) -> Transition:
     row = plan_row() if row is None else row
     ledger = entry("running") if ledger is None and row.ledger_key else ledger
-    return decide.at_finish(
+    return ending.at_finish(
         row, definition(**policies), schedule if row.is_plan else None, outcome, now, ledger, poll=POLL
     )  # fmt: skip
 
 
 def claim(
-    row: Row, schedule: Schedule, now: datetime, *facts: Any, is_full: bool = False
-) -> decide.Start | decide.Advance:
-    return decide.at_claim(row, schedule, now, *(facts or (None,)), is_full=is_full, poll=POLL)
+    row: Row, schedule: Schedule, now: datetime, newest: datetime | None = None, policies: Definition | None = None,
+    *, is_full: bool = False,
+) -> decide.Start | decide.Advance:  # fmt: skip
+    return decide.at_claim(row, schedule, now, newest, policies or definition(), is_full=is_full, poll=POLL)
 
 
 def columns(transition: Transition) -> dict[str, Any]:
@@ -135,17 +137,17 @@ def test_one_run_for_all_missed_slots(
     """catch_up=latest: the newest missed slot starts, the older ones become one gap."""
     decision = claim(plan_row(), MINUTELY, now, None)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.next_slot) == (slot, next_slot)
+    assert (decision.row.slot, decision.row.next_slot) == (slot, next_slot)
     expected = gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed")
     assert decision.gaps == (() if expected is None else (expected,))
-    assert decision.collapsed == (gap[2] if gap else 0)
+    assert decision.row.collapsed == (gap[2] if gap else 0)
 
 
 def test_collapsed_adds_up_over_claims() -> None:
     """A run stands for all slots collapsed into it, those of an earlier claim of the same row too."""
     decision = claim(plan_row(collapsed=5), MINUTELY, at(2), None)
     assert isinstance(decision, decide.Start)
-    assert decision.collapsed == 7
+    assert decision.row.collapsed == 7
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_the_newest_of_ledger_and_gaps_outranks_the_row(
     """After a restore of the queue alone, no slot that has started starts again, and none is counted twice."""
     decision = claim(plan_row(), MINUTELY, at(7.5), newest)
     assert isinstance(decision, decide.Start)
-    assert decision.slot == slot
+    assert decision.row.slot == slot
     assert decision.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"),) if gap else ())
 
 
@@ -202,14 +204,14 @@ def test_missed_slots_end_with_the_schedule_that_had_them() -> None:
     """The newest missed slot of a schedule that was ended meanwhile still runs; none after its end is counted."""
     decision = claim(plan_row(), succeed(MINUTELY, at(2.5), Disabled()), at(10), None)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.next_slot, decision.collapsed) == (at(2), None, 2)
+    assert (decision.row.slot, decision.row.next_slot, decision.row.collapsed) == (at(2), None, 2)
 
 
 def test_missed_slots_follow_the_schedule_in_force() -> None:
     """Across a redeploy each stretch counts by its own text."""
     decision = claim(plan_row(), succeed(MINUTELY, at(2), Every("5m")), at(16), None)
     assert isinstance(decision, decide.Start)
-    assert decision.slot == at(15)
+    assert decision.row.slot == at(15)
     assert decision.gaps == (Gap(first=at(0), last=at(10), count=5, reason="collapsed"),)  # 0, 1, 2, 5, 10
 
 
@@ -224,14 +226,20 @@ def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
     """However late it is claimed, nothing was missed."""
     delay = FixedDelay("2m")
     decision = claim(plan_row(delay), delay, at(60), None)
-    assert decision == decide.Start(slot=at(0), next_slot=None, watermark=at(0))
+    assert isinstance(decision, decide.Start)
+    assert (decision.row.slot, decision.row.next_slot, decision.row.watermark, decision.gaps) == (
+        at(0),
+        None,
+        at(0),
+        (),
+    )
 
 
 def test_a_late_start_is_labelled_as_catch_up() -> None:
     """The claimed row becomes one for the slot that was decided, and its watermark follows."""
-    decision = claim(plan_row(), MINUTELY, at(3), None)
+    decision = claim(plan_row(watermark=at(-1)), MINUTELY, at(3), None)
     assert isinstance(decision, decide.Start)
-    row = decide.started(plan_row(watermark=at(-1)), decision)
+    row = decision.row
     assert (row.slot, row.next_slot, row.watermark, row.origin, row.collapsed) == (at(3), at(4), at(3), "catch_up", 3)
     assert (row.version, row.attempt) == (TOKEN, 1)
 
@@ -240,7 +248,7 @@ def test_a_late_start_that_missed_nothing_is_not_catch_up() -> None:
     """Only a run that stands for others is labelled so."""
     decision = claim(plan_row(), MINUTELY, at(0.5), None)
     assert isinstance(decision, decide.Start)
-    assert decide.started(plan_row(), decision).origin is None
+    assert decision.row.origin is None
 
 
 def test_past_moves_to_the_slot_after() -> None:
@@ -253,7 +261,7 @@ def test_past_moves_to_the_slot_after() -> None:
 def test_an_unreadable_row_is_tried_later_and_says_why(attempt: int, forget: bool) -> None:
     """What a newer release wrote is left as it is: no slot, no attempt is burnt."""
     row = plan_row(attempt=attempt)
-    later = decide.postponed(row, at(5), "schedule 'MOON|full'")
+    later = ending.defer(row, at(6), "unreadable", "schedule 'MOON|full'")
     assert part(later, "execution_time", "slot", "attempt") == (at(6), row.slot, attempt - 1)
     assert columns(later)["last_error"] == "schedule 'MOON|full'"
     assert later.record is not None
@@ -353,7 +361,8 @@ def test_a_succession_is_shed_once_it_is_over() -> None:
 def test_an_unreadable_text_loses_no_outcome(outcome: AttemptOutcome, final: bool) -> None:
     """A newer release re-planned the held row: the slot ends as it would, and the row is left to those who can read."""
     row = replace(plan_row(collapsed=2), schedule="MOON|full")
-    done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?", poll=POLL)
+    ended = ending.at_finish(row, definition(), Disabled(), outcome, IN_TIME, entry("running"), poll=POLL)
+    done = ending.unread(row, ended, IN_TIME, "MOON|full?")
     assert done.record is not None
     assert done.record.final is final
     assert done.gaps == ()
@@ -731,7 +740,7 @@ def test_a_slot_of_a_spread_schedule_comes_when_it_is_due(now: datetime, slot: d
     """Slots that are not due yet have not been missed."""
     decision = claim(plan_row(SPREAD), SPREAD, now, None)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.collapsed) == (slot, collapsed)
+    assert (decision.row.slot, decision.row.collapsed) == (slot, collapsed)
 
 
 @pytest.mark.parametrize(
@@ -910,7 +919,7 @@ def test_a_second_absence_does_not_move_it() -> None:
 def test_what_comes_due_after_a_handler_has_ended_is_not_overlapped() -> None:
     """However late its end is settled."""
     ledger = entry("running", started=at(0))
-    late = decide.at_finish(
+    late = ending.at_finish(
         plan_row(), definition(), MINUTELY, Succeeded(), at(3.5), ledger, poll=POLL, ended_ago=2 * MINUTE
     )  # fmt: skip
     assert part(late, "slot") == (at(2),)
@@ -941,10 +950,10 @@ def test_a_retry_gives_way_to_the_next_slot_that_has_not_come(schedule: Schedule
 def test_a_row_that_is_moved_holds_its_job_as_long_after_that(since: datetime | None, moved: datetime | None) -> None:
     """What was missed already stays missed."""
     row = plan_row(picked=False, execution_time=at(1), unheld_since=since)
-    assert decide.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
-    assert part(decide.defer(row, at(3)), "execution_time", "unheld_since") == (at(3), moved)
+    assert ending.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert part(ending.defer(row, at(3)), "execution_time", "unheld_since") == (at(3), moved)
     asleep = replace(row, state="paused", execution_time=FOREVER, parked_due=at(1))
-    assert decide.moved(asleep, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert ending.moved(asleep, at(3)) == {"execution_time": at(3), "unheld_since": moved}
 
 
 # -- slots in rows of their own ---------------------------------------------------------------------------------
@@ -984,7 +993,7 @@ def test_a_slot_that_finds_its_place(overlap: Overlap) -> None:
     """It starts as it would alone."""
     decision = claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap))
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.collapsed) == (at(2), 2)
+    assert (decision.row.slot, decision.row.collapsed) == (at(2), 2)
 
 
 @pytest.mark.parametrize(
@@ -1014,7 +1023,7 @@ def test_at_most_one_waits_for_another_to_stop(is_full: bool, now: datetime, slo
     """As long as somebody looks, it stays overlap's however long it waits."""
     row = plan_row(unheld_since=at(1.1))
     decision = claim(row, MINUTELY, now, None, definition(overlap=REPLACE, catch_up=CatchUp.all()), is_full=is_full)
-    assert (decision.slot if isinstance(decision, decide.Start) else decision.row["slot"]) == slot
+    assert (decision.row.slot if isinstance(decision, decide.Start) else decision.row["slot"]) == slot
     assert [gap.reason for gap in decision.gaps] == ["overlap"] * gaps
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.store.bench import a_job, a_task
 
-from slotwise.decide import at_finish
-from slotwise.decide.claim import slot_after
-from slotwise.decide.fast_finish import is_usual, onward
+from slotwise.decide.claim import is_usual, onward, slot_after
+from slotwise.decide.ending import at_finish
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
@@ -58,15 +57,16 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     )  # fmt: skip
     following = onward(text, slot)
     assert following is not None
-    for now in (slot, slot + TICK, (following.slot or slot + timedelta(days=9)) - TICK):
+    after = (following.row or {})["slot"]
+    for now in (slot, slot + TICK, (after or slot + timedelta(days=9)) - TICK):
         ended = at_finish(row, definition, schedule, SUCCEEDED, now, None, poll=timedelta(0))
-        assert (ended.label, ended.record, ended.gaps) == (following.transition.label, following.transition.record, ())
-        moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
+        assert (ended.label, ended.record, ended.gaps) == (following.label, following.record, ())
+        assert following.row is not None
         kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
         written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
         empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
         empty |= {"unheld_since": None, "control": None}
-        assert ended.row == moved | kept | written | empty | {"collapsed": 0, "lost_count": 0}
+        assert ended.row == following.row | kept | written | empty | {"collapsed": 0, "lost_count": 0}
 
 
 @pytest.mark.parametrize(

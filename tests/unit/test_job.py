@@ -38,7 +38,8 @@ class Watch:
 
 def a_context(schedule: Schedule | None = None, **columns: Any) -> JobContext:
     """Of an attempt of the job "report", whose row has these columns."""
-    return JobContext(Holding(a_claim("report", **columns), 0.0, Watch()), fence=NoFence(), schedule=schedule)
+    columns |= {} if schedule is None else {"schedule": str(schedule)}
+    return JobContext(Holding(a_claim("report", **columns), 0.0, Watch()), fence=NoFence())
 
 
 # -- the slot ---------------------------------------------------------------------------------------------------

@@ -102,11 +102,11 @@ def _obey(order: Order, channel: Channel) -> AttemptOutcome:
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
     try:
-        with worker.running_alone(lambda _, outcome: ended.put(outcome)):
-            worker.runner.start([holding])
-            return ended.get()
+        worker.run_alone(lambda _, outcome: ended.put(outcome))
+        worker.runner.start([holding])
+        return ended.get()
     except BaseException as error:
-        if (name := worker.blame(error)) is None:
+        if (name := worker.loop.blame(error)) is None:
             raise
         return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
 

@@ -7,16 +7,17 @@ others are written down beside them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import FOREVER, TICK, Gap, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Reason, State
-from slotwise.schedules import Disabled, Schedule, succeed
+from slotwise.model.records import FOREVER, TICK, Gap, Record, Row, Transition
+from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, State
+from slotwise.schedules import Disabled, Schedule, parse_schedule, succeed
 
 # -- which of several slots -------------------------------------------------------------------------------------
 
@@ -53,8 +54,9 @@ def choose_missed(
     """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
     newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = _limit(catch_up, start_within)
-    first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
-    if first is None:
+    bound = oldest if limit is None else max(oldest, now - limit)
+    first = oldest if bound == oldest else schedule.next_after(bound - TICK)
+    if first is None or first > newest:
         return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),))
     late = slots_before(schedule, oldest, first, Reason.LATE)
     match catch_up.mode:
@@ -64,12 +66,10 @@ def choose_missed(
             return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
         case "first":
             rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
-            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
-        case "none":
-            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, Reason.LATE))
-        case _:
-            older = slots_before(schedule, oldest, newest, Reason.COLLAPSED)
-            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
+            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=slots_in(rest, Reason.COLLAPSED))
+        case mode:
+            older = slots_before(schedule, oldest, newest, Reason.LATE if mode == "none" else Reason.COLLAPSED)
+            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=slots_in(older, Reason.COLLAPSED))
 
 
 def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
@@ -105,16 +105,19 @@ def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -
     """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
     if not passed:
         return gaps
-    running = schedule.running
-    found = list(passed)
+    holes = [(gap.first, gap.last) for gap in passed]
+    return tuple(sorted((*passed, *_without(schedule.running, gaps, holes)), key=lambda gap: gap.first))
+
+
+def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
+    """The gaps, each cut where a hole lies within it: without the slots from the hole's start to its end."""
     for gap in gaps:
         first = gap.first
-        for between in passed:
-            if first < between.first < gap.last:
-                found.extend(slots_before(running, first, between.first, gap.reason))
-                first = running.next_after(between.last) or gap.last
-        found.append(span(running, first, gap.last, gap.reason))
-    return tuple(sorted(found, key=lambda gap: gap.first))
+        for start, end in holes:
+            if first < start < gap.last:
+                yield from slots_before(schedule, first, start, gap.reason)
+                first = schedule.next_after(end) or gap.last
+        yield gap if first == gap.first else span(schedule, first, gap.last, gap.reason)
 
 
 def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
@@ -128,14 +131,7 @@ def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | N
 
 def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
     """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
-    found: list[Gap] = []
-    for gap in gaps:
-        if not gap.first <= slot < watermark < gap.last:
-            found.append(gap)
-            continue
-        found.append(span(schedule, gap.first, slot, gap.reason))
-        found.extend(slots_between(schedule, watermark, gap.last, gap.reason))
-    return tuple(found)
+    return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
@@ -164,20 +160,8 @@ def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
 
 def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
     """How late a slot may start, at the most."""
-    limits = [start_within]
-    if catch_up.mode == "none":
-        limits.append(catch_up.grace)
-    if catch_up.mode == "all":
-        limits.append(catch_up.window)
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: datetime | None) -> datetime | None:
-    """The first slot at or after ``bound``, of those from ``oldest`` to ``newest``."""
-    if bound is None or bound <= oldest:
-        return oldest
-    found = schedule.next_after(bound - TICK)
-    return found if found is not None and found <= newest else None
+    own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
+    return min((limit for limit in (start_within, own) if limit is not None), default=None)
 
 
 def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
@@ -186,10 +170,7 @@ def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int)
         return first
     slot = newest
     for _ in range(few - 1):
-        before = schedule.latest_before(slot, floor=first - TICK)
-        if before is None:
-            return slot
-        slot = before
+        slot = schedule.latest_before(slot, floor=first - TICK) or first
     return slot
 
 
@@ -208,45 +189,36 @@ def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: s
     return (span(schedule, following, last, reason),)
 
 
-def _count(gaps: tuple[Gap, ...]) -> int:
-    return sum(gap.count for gap in gaps)
+def slots_in(gaps: tuple[Gap, ...], reason: str | None = None) -> int:
+    """Return how many slots these gaps have, or those with this reason."""
+    return sum(gap.count for gap in gaps if reason in (None, gap.reason))
 
 
 # -- the columns of a row that waits ----------------------------------------------------------------------------
 
 
-def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, Any]:
-    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
-    return {
-        **carried(row),
-        "execution_time": row.wanted_due or due,
-        "attempt": row.attempt if attempt is None else attempt,
-    }
+#: The columns that a transition may change, and leaves as they stand.
+_CARRIED = (
+    "execution_time", "slot", "next_slot", "watermark", "schedule", "origin", "collapsed", "catch_up_until",
+    "unheld_since", "attempt", "lost_count", "trying_since", "state", "consecutive_failures", "last_success",
+    "last_failure",
+)  # fmt: skip
+#: What a plan row that waits for its next slot forgets of the one before.
+_FORGOTTEN: dict[str, Any] = {
+    "origin": None, "collapsed": 0, "catch_up_until": None, "unheld_since": None, "attempt": 0, "lost_count": 0,
+    "trying_since": None,
+}  # fmt: skip
 
 
 def carried(row: Row) -> dict[str, Any]:
-    """The columns that a transition may change, as they stand."""
-    return {
-        "execution_time": row.execution_time,
-        "slot": row.slot,
-        "next_slot": row.next_slot,
-        "watermark": row.watermark,
-        "schedule": row.schedule,
-        "origin": row.origin,
-        "collapsed": row.collapsed,
-        "catch_up_until": row.catch_up_until,
-        "unheld_since": row.unheld_since,
-        "attempt": row.attempt,
-        "lost_count": row.lost_count,
-        "trying_since": row.trying_since,
-        "state": row.state,
-        "control": row.control if _is_ordered(row) else None,
-        "parked_due": None,
-        "consecutive_failures": row.consecutive_failures,
-        "last_success": row.last_success,
-        "last_failure": row.last_failure,
-        "last_error": None,
-    }
+    """All columns that a transition may change, for the same slot again."""
+    kept = {name: getattr(row, name) for name in _CARRIED}
+    return kept | {"control": row.control if _is_ordered(row) else None, "parked_due": None, "last_error": None}
+
+
+def again(row: Row, due: datetime) -> dict[str, Any]:
+    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
+    return carried(row) | {"execution_time": row.wanted_due or due}
 
 
 def _is_ordered(row: Row) -> bool:
@@ -257,28 +229,34 @@ def _is_ordered(row: Row) -> bool:
 def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
     """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
     remaining = schedule.settled(watermark) if watermark else schedule
-    return {
-        **carried(row),
-        **ahead(remaining, slot),
-        "watermark": watermark or row.watermark,
-        "schedule": str(remaining),
-        "origin": None,
-        "collapsed": 0,
-        "catch_up_until": None,
-        "unheld_since": None,
-        "attempt": 0,
-        "lost_count": 0,
-        "trying_since": None,
-    }
+    decided = {"watermark": watermark or row.watermark, "schedule": str(remaining)}
+    return carried(row) | _FORGOTTEN | ahead(remaining, slot) | decided
 
 
 def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
     """The columns of a plan row that waits for ``slot``; None: for nothing any more."""
-    return {
-        "execution_time": FOREVER if slot is None else due_at(schedule, slot),
-        "slot": slot,
-        "next_slot": None if slot is None else slot_after(schedule, slot),
-    }
+    if slot is None:
+        return {"execution_time": FOREVER, "slot": None, "next_slot": None}
+    return {"execution_time": due_at(schedule, slot), "slot": slot, "next_slot": slot_after(schedule, slot)}
+
+
+def is_usual(definition: Definition) -> bool:
+    """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
+    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
+
+
+@lru_cache(maxsize=4096)
+def onward(text: str, slot: datetime) -> Transition | None:
+    """What follows ``slot`` of the schedule of this text, if it was on time and succeeded before the next one came.
+
+    It is what ``at_finish`` decides then; thousands of jobs share text and slot. Its row has only the columns that
+    move. None where more counts: the end of the run, or a text that becomes a simpler one. Raises InvalidSchedule.
+    """
+    schedule = parse_schedule(text)
+    if schedule.from_end or str(schedule.settled(slot)) != text:
+        return None
+    record = Record(outcome=Outcome.SUCCEEDED, attempts=1)
+    return Transition(label=Outcome.SUCCEEDED, row=ahead(schedule, schedule.next_after(slot)), record=record)
 
 
 # -- what a claim starts ----------------------------------------------------------------------------------------
@@ -289,15 +267,10 @@ PLACE_PAUSE = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Run ``slot`` now; ``gaps`` list the missed slots that do not run."""
+    """The claimed row, now for the slot that starts; ``gaps`` list the missed slots that do not run."""
 
-    slot: datetime
-    next_slot: datetime | None
-    watermark: datetime
-    collapsed: int = 0
+    row: Row
     gaps: tuple[Gap, ...] = ()
-    until: datetime | None = None
-    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,53 +286,49 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a claim is decided from, beside its row. ``now``: a slot has come that is not later."""
+    """What a claim is decided from, beside its row. A spread slot has come when it is due: ``now`` and ``since``, which
+    is the row's ``unheld_since``, are earlier by that.
+    """
 
     schedule: Schedule
     now: datetime
+    since: datetime | None
     newest: datetime | None
-    definition: Definition | None
+    definition: Definition
     is_full: bool
     poll: timedelta
 
 
 def at_claim(
-    row: Row,
-    schedule: Schedule,
-    now: datetime,
-    newest: datetime | None,
-    definition: Definition | None = None,
-    *,
-    is_full: bool = False,
+    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *, is_full: bool,
     poll: timedelta,
-) -> Start | Advance:
+) -> Start | Advance:  # fmt: skip
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
     ``is_full``: no more of its slots may run side by side. ``poll``: the poll interval of the worker that claims.
     ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it outranks the
     row, so that no slot which has started starts again.
     """
-    if row.slot is not None:
-        spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
-        now -= spread
-        row = replace(row, unheld_since=None if row.unheld_since is None else row.unheld_since - spread)
-    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, is_full=is_full, poll=poll)
-    if not was_handed_back(row):
+    spread = timedelta(0) if row.slot is None else schedule.wait(row.slot)
+    look = _Look(
+        schedule=schedule, now=now - spread, since=row.unheld_since and row.unheld_since - spread, newest=newest,
+        definition=definition, is_full=is_full, poll=poll,
+    )  # fmt: skip
+    if row.slot is None or row.watermark is None or not has_decided_ahead(row):
         return _at_claim(row, look)
-    assert row.slot is not None
-    assert row.watermark is not None
     left = undecided(schedule, row.slot, row.watermark)
     decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
-    if isinstance(decided, Advance):
-        watermark = max(decided.row["watermark"], row.watermark)
-        moved = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
-        decided = replace(decided, row=moved)
-    return replace(decided, gaps=cut(schedule, decided.gaps, row.slot, row.watermark))
+    gaps = cut(schedule, decided.gaps, row.slot, row.watermark)
+    if isinstance(decided, Start):
+        return replace(decided, gaps=gaps)
+    watermark = max(decided.row["watermark"], row.watermark)
+    columns = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
+    return replace(decided, row=columns, gaps=gaps)
 
 
-def was_handed_back(row: Row) -> bool:
-    """Whether slots after the row's own are decided: they were left out at a claim that was handed back. None of them
-    is decided twice.
+def has_decided_ahead(row: Row) -> bool:
+    """Whether slots after the row's own are decided: they were left out at a claim that was handed back, or skipped by
+    an operator. None of them is decided twice.
     """
     return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 
@@ -372,52 +341,42 @@ def _at_claim(row: Row, look: _Look) -> Start | Advance:
             return Advance(row=waiting(row, schedule, slot, watermark=newest))
     if not schedule.runs(slot):
         return _pass_over(row, slot, look)
-    definition = look.definition
-    if definition is not None and definition.overlap.detaches:
-        return _concurrent_slots(row, slot, look, definition)
-    return _choose(row, slot, look)
+    return (_concurrent_slots if look.definition.overlap.detaches else _choose)(row, slot, look)
 
 
 def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     """Of the slots from ``slot`` up to now: which one starts. One that waits in a queue was chosen when it was put
     there, and is asked no more than whether it is too late.
     """
-    schedule, definition, since = look.schedule, look.definition, row.unheld_since
-    goes_on = definition is not None and is_catching_up(row, definition)
+    schedule, definition, since = look.schedule, look.definition, look.since
     is_queued = since is not None and slot <= since and row.origin != Origin.CATCH_UP
-    catch_up = CatchUp.all() if is_queued else definition.catch_up if definition else CatchUp.latest()
-    within = definition.start_within if definition else None
+    catch_up = CatchUp.all() if is_queued else definition.catch_up
     until = min(since, look.now) if is_queued and since is not None else _end_of_tail(row, slot, look)
-    choice = choose_missed(catch_up, within, schedule.running, slot, look.now, until)
+    choice = choose_missed(catch_up, definition.start_within, schedule.running, slot, look.now, until)
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
         # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
         following = schedule.next_after(max(choice.watermark, look.now) if schedule.from_end else choice.watermark)
         return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
     missed_others = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
-    is_catch_up = goes_on or (missed_others and not is_queued)
-    return Start(
-        slot=choice.slot,
-        next_slot=slot_after(schedule, choice.watermark),
-        watermark=choice.watermark,
-        collapsed=row.collapsed + choice.collapsed,
-        gaps=gaps,
-        until=choice.until if is_catch_up else None,
-        origin=Origin.CATCH_UP if is_catch_up else None,
-    )
+    is_catch_up = is_catching_up(row, definition) or (missed_others and not is_queued)
+    started = replace(
+        row, slot=choice.slot, next_slot=slot_after(schedule, choice.watermark),
+        watermark=max(choice.watermark, row.watermark or choice.watermark),
+        origin=Origin.CATCH_UP if is_catch_up else None, collapsed=row.collapsed + choice.collapsed,
+        catch_up_until=choice.until if is_catch_up else None,
+    )  # fmt: skip
+    return Start(row=started, gaps=gaps)
 
 
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
     """Up to where a catch-up runs all slots, with those that came while nobody held it; None: up to now."""
-    definition, until = look.definition, row.catch_up_until
-    if definition is None or not is_catching_up(row, definition):
-        return None
-    if until is None or slot > until:
+    until = row.catch_up_until
+    if not is_catching_up(row, look.definition) or until is None or slot > until:
         return None
     newest = look.schedule.running.latest_before(look.now + TICK, floor=until)
-    since = (
-        row.unheld_since or row.due - look.schedule.wait(slot) + look.poll
-    )  # None: the first slot of the tail was handed back
+    # Without ``since`` the first slot of the tail was handed back.
+    since = look.since or row.due - look.schedule.wait(slot) + look.poll
     return newest if newest is not None and newest > since else until
 
 
@@ -435,19 +394,19 @@ def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     return replace(decided, gaps=(span(schedule, slot, last, Reason.CALENDAR), *decided.gaps))
 
 
-def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definition) -> Start | Advance:
+def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     """Slots run beside the plan row, as many as may. Without a place for it, a slot that is looked at in time is
     overlap's: it does not run, or the newest waits for the one that is asked to stop. A later one is catch-up's, and
     waits for a place.
     """
-    schedule, now, is_full = look.schedule, look.now, look.is_full
+    schedule, now, is_full, definition = look.schedule, look.now, look.is_full, look.definition
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
     # One that waits for another to stop stays overlap's, as long as somebody looks.
-    waits_on = stops and row.unheld_since is not None and newest <= row.unheld_since
+    waits_on = stops and look.since is not None and newest <= look.since
     if not (waits_on or (is_full and now - slot <= look.poll)):
         if not is_full:
-            return _choose(replace(row, unheld_since=None), slot, look)
+            return _choose(row, slot, replace(look, since=None))
         # With "all", the slots of a catch-up do not stop each other.
         replaced = () if not stops else (Origin.SCHEDULE,) if definition.catch_up.mode == "all" else PLANNED
         return Advance(row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced)
@@ -467,8 +426,8 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definit
 def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
     """A plan row whose slot is due, and looks again in a moment. It has not started: it stands as it stood."""
     as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
-    columns = waiting(row, schedule, slot, watermark=row.watermark)
-    return {**columns, **as_it_stood, "execution_time": now + schedule.wait(slot) + PLACE_PAUSE}
+    due = now + schedule.wait(slot) + PLACE_PAUSE
+    return waiting(row, schedule, slot, watermark=row.watermark) | as_it_stood | {"execution_time": due}
 
 
 def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
@@ -495,12 +454,12 @@ def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime
     return Reason.COLLAPSED if few is not None and schedule.running.count_between(row.slot, now) >= few else None
 
 
-def skipped(row: Row, schedule: Schedule, start: Start, reason: str) -> Advance:
+def skipped(schedule: Schedule, start: Start, reason: str) -> Advance:
     """Return what becomes of a row whose slot was to start, and is skipped at a gate."""
-    gap = Gap(first=start.slot, last=start.slot, count=1, reason=reason)
-    watermark = max(start.watermark, row.watermark or start.watermark)
-    following = schedule.settled(watermark).next_after(watermark)
-    return Advance(row=waiting(row, schedule, following, watermark=watermark), gaps=(*start.gaps, gap))
+    row = start.row
+    assert row.slot is not None
+    gap = Gap(first=row.slot, last=row.slot, count=1, reason=reason)
+    return Advance(row=past(row, schedule), gaps=(*start.gaps, gap))
 
 
 def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
@@ -514,19 +473,6 @@ def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta 
     if row.task_name in names:
         return True
     return late is not None and (row.origin == Origin.CATCH_UP or (row.slot is not None and row.slot < now - late))
-
-
-def started(row: Row, decision: Start) -> Row:
-    """The claimed row, now for the slot that was decided."""
-    return replace(
-        row,
-        slot=decision.slot,
-        next_slot=decision.next_slot,
-        watermark=max(decision.watermark, row.watermark or decision.watermark),
-        origin=decision.origin,
-        collapsed=decision.collapsed,
-        catch_up_until=decision.until,
-    )
 
 
 def anew(row: Row) -> Row:

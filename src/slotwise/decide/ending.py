@@ -146,13 +146,12 @@ def at_finish(
             return _failed(ending.judged(row), ending, outcome)
         case Snoozed(duration):
             return _snoozed(ending.judged(row), ending, duration)
-        case Cancelled(reason, error):
-            done = final(ending.judged(row), ending, Outcome.CANCELLED, reason=reason, error=error)
+        case Cancelled(reason) | Skipped(reason):
+            row = _never_began(row) if isinstance(outcome, Skipped) else row
+            error = outcome.error if isinstance(outcome, Cancelled) else None
+            done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
             # A one-time task that was called off goes: nobody is to drive it again.
-            return done if row.has_slot else replace(done, label=Outcome.CANCELLED, row=None)
-        case Skipped(reason):
-            done = final(ending.judged(_never_began(row)), ending, Outcome.SKIPPED, reason=reason)
-            return done if row.has_slot else replace(done, label=Outcome.SKIPPED, row=None)
+            return done if row.has_slot else replace(done, label=outcome.name, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
@@ -197,29 +196,19 @@ def _never_began(row: Row) -> Row:
     return replace(row, attempt=max(row.attempt - 1, 0))
 
 
-def at_finish_unread(
-    row: Row,
-    definition: Definition,
-    outcome: AttemptOutcome,
-    now: datetime,
-    ledger: LedgerEntry | None,
-    error: str,
-    *,
-    poll: timedelta,
-) -> Transition:
-    """As ``at_finish``, where this worker cannot read the row's schedule: a newer release wrote it, or a zone lacks.
+def unread(row: Row, transition: Transition, now: datetime, error: str) -> Transition:
+    """Without the next slot, where this worker cannot read the row's schedule: a newer release wrote it, or a zone
+    lacks. ``transition`` was decided with a disabled one.
 
     The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
     minute, and whoever takes it finds in the ledger that this slot has run.
     """
-    ended = at_finish(row, definition, Disabled(), outcome, now, ledger, poll=poll)
-    if ended.row is None or ended.row["schedule"] == row.schedule:
-        return ended  # gone, or once more the same slot: no schedule was asked
-    unmoved = {name: carried(row)[name] for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
-    return replace(
-        ended,
-        row={**ended.row, **unmoved, "execution_time": now + UNREADABLE_PAUSE, "last_error": error},
-    )
+    columns = transition.row
+    if columns is None or columns["schedule"] == row.schedule:
+        return transition  # gone, or once more the same slot: no schedule was asked
+    unmoved = {name: getattr(row, name) for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
+    put_off = {"execution_time": now + UNREADABLE_PAUSE, "last_error": error}
+    return replace(transition, row=columns | unmoved | put_off)
 
 
 def _lost(row: Row, ending: Ending) -> Transition:
@@ -235,35 +224,29 @@ def _lost(row: Row, ending: Ending) -> Transition:
     if lost >= definition.max_lost:
         error = f"lost {lost} times with its worker; its handler may be what takes workers down"
         return final(row, ending, Outcome.DEAD, reason=Reason.MAX_LOST, error=error, lost=1)
-    due = ending.now + pause_after_loss(lost, row.key)
-    return Transition(
-        label=Outcome.LOST,
-        row=_another(replace(row, lost_count=lost), ending, due, ending.held_until),
-        record=Record(outcome=Outcome.LOST, reason=Reason.RERUN, lost=1, attempts=row.attempt, final=False),
-    )
+    due, row = ending.now + pause_after_loss(lost, row.key), replace(row, lost_count=lost)
+    return _another(row, ending, due, Outcome.LOST, Reason.RERUN, since=ending.held_until, lost=1)
 
 
-def _another(row: Row, ending: Ending, due: datetime, since: datetime | None = None) -> dict[str, Any]:
-    """The columns of a row that waits for the next attempt of its slot; nobody holds its job ``since``, or it does."""
-    return {**again(row, due), **ending.waiting(row, row.wanted_due or due, since)}
+def _another(
+    row: Row, ending: Ending, due: datetime, label: Outcome | Release, reason: str, *, since: datetime | None = None,
+    error: str | None = None, lost: int = 0, aborted: int = 0,
+) -> Transition:  # fmt: skip
+    """The row waits for the next attempt of its slot, and holds its job meanwhile; or nobody does ``since`` then."""
+    columns = {**again(row, due), **ending.waiting(row, row.wanted_due or due, since), "last_error": error}
+    record = Record(
+        outcome=label if isinstance(label, Outcome) else Outcome.CANCELLED, reason=reason, error=error, lost=lost,
+        aborted=aborted, attempts=row.attempt, final=False,
+    )  # fmt: skip
+    return Transition(label=label, row=columns, record=record)
 
 
 def _failed(row: Row, ending: Ending, outcome: Failed) -> Transition:
     due = None if outcome.final else _retry_due(row, ending)
     if due is None or _is_forfeited(row, ending, due):
         return final(row, ending, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT, error=outcome.error)
-    counters = {
-        "consecutive_failures": row.consecutive_failures + 1,
-        "last_failure": ending.now,
-        "last_error": outcome.error,
-    }
-    return Transition(
-        label=Outcome.FAILED,
-        row={**_another(row, ending, due), **counters},
-        record=Record(
-            outcome=Outcome.FAILED, reason=Reason.RETRY, error=outcome.error, attempts=row.attempt, final=False
-        ),
-    )
+    row = replace(row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now)
+    return _another(row, ending, due, Outcome.FAILED, Reason.RETRY, error=outcome.error)
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
@@ -310,11 +293,7 @@ def _aborted(row: Row, ending: Ending, reason: str) -> Transition:
     if ending.definition.gives_up or reason == Reason.OPERATOR:
         outcome = Outcome.LOST if reason == Reason.LOST else Outcome.CANCELLED
         return final(row, ending, outcome, reason=reason)
-    return Transition(
-        label=Release.ABORTED,
-        row=_another(row, ending, ending.now),
-        record=Record(outcome=Outcome.CANCELLED, reason=reason, aborted=1, attempts=row.attempt, final=False),
-    )
+    return _another(row, ending, ending.now, Release.ABORTED, reason, aborted=1)
 
 
 def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
@@ -322,11 +301,7 @@ def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
     if ending.definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
         return final(row, ending, Outcome.FAILED, error=error)
-    return Transition(
-        label=Release.SNOOZED,
-        row=_another(row, ending, ending.now + duration),
-        record=Record(outcome=Outcome.CANCELLED, reason=Reason.SNOOZED, aborted=1, attempts=row.attempt, final=False),
-    )
+    return _another(row, ending, ending.now + duration, Release.SNOOZED, Reason.SNOOZED, aborted=1)
 
 
 # -- the end of a slot ------------------------------------------------------------------------------------------
@@ -335,13 +310,7 @@ _Waiting = tuple[dict[str, Any], tuple[Gap, ...]]
 
 
 def final(
-    row: Row,
-    ending: Ending,
-    outcome: Outcome,
-    *,
-    reason: str | None = None,
-    error: str | None = None,
-    lost: int = 0,
+    row: Row, ending: Ending, outcome: Outcome, *, reason: str | None = None, error: str | None = None, lost: int = 0
 ) -> Transition:
     """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
     record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
@@ -350,24 +319,15 @@ def final(
     if not row.is_plan or ending.schedule is None:
         return _end_task(row, ending.now, outcome, error, record)
     base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
-    columns, gaps = _onward(row, ending, ending.schedule, base)
-    columns["execution_time"] = ending.spaced(columns["execution_time"])
-    return Transition(
-        label=outcome,
-        row={**columns, **counters(row, outcome, ending.now), "last_error": error},
-        record=record,
-        gaps=gaps,
-    )
-
-
-def _onward(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """What a plan row waits for after ``base``, and which slots that have come will not run."""
+    schedule, gaps = ending.schedule, tuple[Gap, ...]()
     if schedule.from_end:
         following = schedule.settled(base).next_after(max(ending.now, base))
-        return waiting(row, schedule, following, watermark=base), ()
-    if is_catching_up(row, ending.definition):
-        return _tail(row, ending, schedule, base)
-    return _overlapped(row, ending, schedule, base)
+        columns = waiting(row, schedule, following, watermark=base)
+    else:
+        columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(row, ending, schedule, base)
+    columns |= counters(row, outcome, ending.now)
+    columns |= {"execution_time": ending.spaced(columns["execution_time"]), "last_error": error}
+    return Transition(label=outcome, row=columns, record=record, gaps=gaps)
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
@@ -419,13 +379,9 @@ def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, reco
     """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
     if outcome == Outcome.SUCCEEDED:
         return Transition(label=outcome, row=None, ended=record)
-    parked = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
-    parked["last_error"] = error or record.reason or outcome
-    return Transition(
-        label=Outcome.DEAD,
-        row={**carried(row), **counters(row, outcome, now), **parked},
-        ended=record,
-    )
+    dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
+    dead["last_error"] = error or record.reason or outcome
+    return Transition(label=Outcome.DEAD, row=carried(row) | counters(row, outcome, now) | dead, ended=record)
 
 
 def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
@@ -465,25 +421,15 @@ def hand_back(row: Row, reason: str) -> Transition:
     The ledger keeps a slot that has a row of its own: no plan row comes back to it, should that row be gone one day
     (the queue was restored alone).
     """
-    attempt = max(row.attempt - 1, 0)
-    forget = attempt == 0 and not row.is_detached
-    return Transition(
-        label=Release.HANDED_BACK,
-        row=again(row, row.execution_time, attempt=attempt),
-        record=Record(outcome=Outcome.CLAIMED, reason=reason, attempts=attempt, final=False, forget=forget),
-    )
+    row = _never_began(row)
+    forget = row.attempt == 0 and not row.is_detached
+    record = Record(outcome=Outcome.CLAIMED, reason=reason, attempts=row.attempt, final=False, forget=forget)
+    return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=record)
 
 
-def defer(row: Row, due: datetime) -> Transition:
-    """Return what becomes of a claimed row whose slot a gate lets start later."""
-    return _later(row, hand_back(row, Reason.RECOVERY), due)
-
-
-def postponed(row: Row, now: datetime, error: str) -> Transition:
-    """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
-    return _later(row, hand_back(row, Reason.UNREADABLE), now + UNREADABLE_PAUSE, last_error=error)
-
-
-def _later(row: Row, back: Transition, due: datetime, **columns: Any) -> Transition:
+def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | None = None) -> Transition:
+    """A claimed row goes back, and comes up again at ``due``: a gate lets it start later, or it cannot be read here."""
+    back = hand_back(row, reason)
     assert back.row is not None
-    return replace(back, label=Release.POSTPONED, row={**back.row, **moved(row, row.wanted_due or due), **columns})
+    columns = {**back.row, **moved(row, row.wanted_due or due), "last_error": error}
+    return replace(back, label=Release.POSTPONED, row=columns)

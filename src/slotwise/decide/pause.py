@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from slotwise.decide.claim import ahead, cut, due_at, past, slot_after, span, undecided
+from slotwise.decide.claim import Advance, ahead, cut, due_at, past, slot_after, span, undecided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules import Disabled, Once, Schedule
 from slotwise.schedules.text import readable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
-    """Slots of a plan row that will not run, and the columns of the row after them."""
-
-    gaps: tuple[Gap, ...]
-    row: dict[str, Any]
-
-    @property
-    def count(self) -> int:
-        return sum(gap.count for gap in self.gaps)
 
 
 def parked(row: Row, transition: Transition) -> Transition:
@@ -38,26 +26,21 @@ def asleep(due: datetime) -> dict[str, Any]:
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
-def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+def slept(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
     """The slots that came while nobody could claim this waiting row; None: none did.
 
     A slot that was begun before goes on with its retry, and only those after it are passed.
     """
-    if row.slot is None:
-        return None
     first = _first_unbegun(row, schedule)
     if first is None or first > now:
         return None
-    if not row.attempt:
-        schedule = undecided(schedule, row.slot, row.watermark)
+    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
     last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
     return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
 
 
-def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
     """The next slot that has not begun, to be skipped; None: there is none. The row may be held."""
-    if row.slot is None:
-        return None
     slot = _first_unbegun(row, schedule)
     if slot is None:
         return None
@@ -67,15 +50,14 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
 
 def _first_unbegun(row: Row, schedule: Schedule) -> datetime | None:
     """The row's slot, or, where that was begun, the slot after it and after all that are decided."""
-    assert row.slot is not None
-    if not row.attempt:
+    if row.slot is None or not row.attempt:
         return row.slot
     return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
 
 
-def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
+def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
     if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
-        return Passed(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
+        return Advance(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
     assert row.slot is not None
     columns = past(replace(row, slot=gap.last), schedule)
     if schedule.from_end:
@@ -83,7 +65,7 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
     elif columns["slot"] is not None:
         columns |= _same_line(row, schedule, columns["slot"])
     columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
-    return Passed(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
+    return Advance(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 
 def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from slotwise import migrate
-from slotwise.engine.loops.claim_planner import Peers
-from slotwise.engine.loops.service import Outage
+from slotwise.engine.loops.poller import Peers
+from slotwise.engine.loops.service import Common
 from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import shortest_interval
 from slotwise.jobs.policies import growing_pauses
@@ -22,7 +22,7 @@ from slotwise.model.identity import Identity
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import describe, is_busy, is_transient
+from slotwise.store.connect.database_errors import describe, is_busy
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import Plan, Planner
@@ -99,7 +99,7 @@ LONGEST_PAUSE = timedelta(seconds=15)
 BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
 
-def keep_trying(enter: Callable[[], None], outage: Outage, stopping: threading.Event) -> bool:
+def keep_trying(enter: Callable[[], None], common: Common, stopping: threading.Event) -> bool:
     """Enter the cluster; return False if a stop was requested first.
 
     A busy database is no outage and is retried soon. Raise DatabaseRefused: waiting does not help against a wrong
@@ -111,15 +111,15 @@ def keep_trying(enter: Callable[[], None], outage: Outage, stopping: threading.E
         try:
             enter()
         except Exception as error:
-            if isinstance(error, DatabaseRefused) or not is_transient(error):
+            if isinstance(error, DatabaseRefused) or not common.is_transient(error):
                 raise
             if is_busy(error):
                 logger.info("the start continues after a pause, the database is busy: %s", describe(error))
             else:
-                outage.begins("start", error)
+                common.outage_begins("start", error)
             stopping.wait(next(busy if is_busy(error) else away).total_seconds())
         else:
-            outage.ends("start")
+            common.outage_ends("start")
             return True
     return False
 

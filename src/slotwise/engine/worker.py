@@ -12,31 +12,27 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from slotwise.engine.loops.claim_planner import IN_A_MOMENT
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
-from slotwise.engine.loops.poller import Poller
-from slotwise.engine.loops.service import Outage, Service, ServiceOptions
+from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
+from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
+from slotwise.engine.loops.service import Common, Service
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
-from slotwise.engine.run.start_hooks import NO_HOOKS, Hooks
+from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
 from slotwise.model.identity import Identity
-from slotwise.model.records import Aborted
+from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.store.slots.store import Store
@@ -91,8 +87,8 @@ class Worker:
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
         }
-        #: Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
-        self._claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
+        # Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
+        claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
         self.capacity = settings.threads or min(max(10, len(self.definitions)), MOST_THREADS)
@@ -104,7 +100,6 @@ class Worker:
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self.database = database
-        self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
             self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
@@ -116,77 +111,50 @@ class Worker:
         #: A stop that the starting thread itself requested.
         self.asked_meanwhile: Callable[[], int] | None = None
         self.is_draining = False
-        needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
-        self.loop = EventLoop(lifespan, host_loop) if needs_loop else None
-        self._build(interceptors, hooks)
-
-    def _build(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> None:
-        self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
-        service: ServiceOptions = {
-            "listeners": self.listeners,
-            "worker": self.name,
-            "is_transient": is_transient,
-            "elapsed": self.clock.elapsed,
-            "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
-            "outage": self._outage,
-        }
-        self.deadlines = Deadlines(**service)
-        self.runner = self._make_runner(interceptors, hooks)
-        self.poller = Poller(
-            self.store, self.active_claims, names=self._claimed, lease=self.settings.lease,
-            poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
-            pass_on=self._pass_on, **service,
+        needs_loop = any(found.is_async for found in self.definitions.values())
+        self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
+        self._common = common = Common(
+            listeners, self.name, elapsed=self.clock.elapsed,
+            longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
         )  # fmt: skip
-        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.look, **service)
-        self.runner.report_to(self.settler.put)
-        self.wake_up = WakeUp(
-            self.database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
-            offset=self.entrance.membership.peers.offset, **service,
-        )  # fmt: skip
-        self._build_keepers(self.settings.heartbeat_interval, service)
-        keep = Pruner(self.store, keep=self.settings.retention, failure_retention=self.settings.failure_retention)
-        self.history = History(keep, **service)
-        self._shutdown = Shutdown(self)
-
-    def _make_runner(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> Runner:
-        return self.runner_class(
+        interval, peers = settings.heartbeat_interval, self.entrance.membership.peers
+        self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             active_claims=self.active_claims,
-            listeners=self.listeners,
+            listeners=listeners,
             mark_running=self.store.held.mark_running,
-            make_context=self.contexts.make,
-            margin=self.settings.heartbeat_interval,
-            watch=self.deadlines.watch,
+            make_context=context_maker(self.store, client, lambda: self.is_draining, self.loop),
+            margin=interval,
             loop=self.loop,
             interceptors=interceptors,
             before_start=hooks.before_start,
-            isolation=self._isolation(),
+            # A child that does not stop is killed before the shutdown gives it up.
+            isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
         )
-
-    def _build_keepers(self, interval: timedelta, service: ServiceOptions) -> None:
-        """Build the loops that renew claims and take over expired ones."""
+        self.poller = Poller(
+            common, self.store, self.active_claims, names=claimed, lease=settings.lease,
+            poll_interval=settings.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
+        )  # fmt: skip
+        self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
+        self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
+        self.runner.report_to(self.settler.put, self.lease_watch.limit)
         self.heartbeat = Heartbeat(
-            self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service
-        )
-        self.lease_watch = LeaseWatch(
-            self.active_claims, interval=interval, hand_back=self.settler.hand_back, **service
+            common, self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew
         )
         self.reaper = Reaper(
-            self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
-            heartbeat_interval=interval, on_reaped=self.wake, **service,
+            common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
+            heartbeat_interval=interval, on_reaped=self.poller.poll_now,
         )  # fmt: skip
-
-    @property
-    def state(self) -> Any:
-        """What the registry's lifespan has yielded; None without one."""
-        return self.contexts.state
-
-    @property
-    def services(self) -> tuple[Service, ...]:
-        """The loops in their start order: those that renew claims before the one that makes them."""
-        keepers = (self.heartbeat, self.lease_watch, self.deadlines, self.settler)
-        return (*keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self.wake_up = WakeUp(
+            common, database, names=claimed, wake=self.poller.wake_for, obey=self._obey, offset=peers.offset
+        )
+        keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
+        self.history = History(common, keep)
+        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
+        self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
+        self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self._shutdown = Shutdown(self)
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -220,10 +188,9 @@ class Worker:
             self._shutdown.close()
 
     def _start(self) -> None:
-        if not keep_trying(self.entrance.enter, self._outage, self._stopping):
+        if not keep_trying(self.entrance.enter, self._common, self._stopping):
             return
-        if self.loop is not None:
-            self.contexts.state = self.loop.start(self._stopping)
+        self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -231,18 +198,10 @@ class Worker:
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
-    def _isolation(self) -> Isolation:
-        """Build the runner of child processes. A child that does not stop is killed before the shutdown gives it up."""
-        settings = self.settings
-        return Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6)
-
-    @contextmanager
-    def running_alone(self, on_end: OnEnd) -> Iterator[None]:
+    def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
-        if self.loop is not None:
-            self.contexts.state = self.loop.start()
-        yield
+        self.loop.start()
 
     @contextmanager
     def minding(self) -> Iterator[None]:
@@ -251,24 +210,12 @@ class Worker:
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
-            if self.loop is not None:
-                self.contexts.state = self.loop.start(self._stopping)
-            for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
+            self.loop.start(self._stopping)
+            for service in self.keepers:
                 service.start()
             yield
         finally:
             self._shutdown.close()
-
-    def plan(self, revision: str | None = None) -> list[Plan]:
-        """Create or update the rows of the jobs to match the code."""
-        return self.entrance.plan(revision)
-
-    def wake(self) -> None:
-        """Poll now instead of after the poll interval; a worker that drains wakes the others instead."""
-        if self.is_draining:
-            self._pass_on()
-        else:
-            self.poller.wake()
 
     def _pass_on(self) -> None:
         """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
@@ -329,14 +276,6 @@ class Worker:
         """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
         return self._shutdown.unfinished or 0
 
-    def blame(self, error: BaseException) -> str | None:
-        """Return the name of the application's lifespan if it raised ``error``, else None."""
-        return None if self.loop is None else self.loop.blame(error)
-
-    def tell_end(self) -> None:
-        """Publish the end of the drain."""
-        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self.unfinished))
-
 
 class Shutdown:
     """End the parts of a worker in order, once.
@@ -348,9 +287,8 @@ class Shutdown:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._active_claims, self._settler = worker.active_claims, worker.settler
-        #: These keep claims alive and settle them, to the end.
-        self._keepers = worker.heartbeat, worker.lease_watch, worker.settler
-        self._others = worker.wake_up, worker.deadlines, worker.reaper, worker.history
+        self._keepers = worker.keepers
+        self._others = worker.wake_up, worker.reaper, worker.history
         #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
         self._aside = aside(worker.settings)
         self._lifespan_patience = max(worker.settings.shutdown_grace, LONGEST_ASIDE)
@@ -376,7 +314,7 @@ class Shutdown:
             self._leave(self._lifespan_patience if ending else None)
         finally:
             left = [holding for holding in self._active_claims if not holding.ended]
-            self.unfinished = len(left) + self._lifespans_left_behind()
+            self.unfinished = len(left) + self._worker.loop.left_behind
             if left and ending:
                 self._hand_back_last(left)
             elif left:
@@ -384,7 +322,7 @@ class Shutdown:
             else:
                 self.unfinished += self._write_outcomes()
                 self._finish()
-                self._worker.tell_end()
+                self._tell_end()
             if not ending:
                 self._worker.database.limit_replies(None)
 
@@ -404,7 +342,7 @@ class Shutdown:
     def _hand_back_unstarted(self) -> None:
         """Hand back claims that have not started; the threads and the loop may be blocked."""
         for holding in self._active_claims:
-            self._settler.hand_back(holding, Reason.SHUTDOWN)
+            self._settler.put(holding, HandedBack(Reason.SHUTDOWN), unstarted=True)
 
     def _wait_for_handlers(self, until: float) -> None:
         """Wait until then, in elapsed seconds, or until a further stop request cancels the wait."""
@@ -420,13 +358,12 @@ class Shutdown:
     def _leave(self, within: timedelta | None) -> None:
         """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
         self._worker.runner.close()
-        if self._worker.loop is not None:
-            self._worker.loop.stop(within)
+        self._worker.loop.stop(within)
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
         """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
         self._sign_out()
-        self._worker.tell_end()
+        self._tell_end()
         for holding in left:
             self._settler.put(holding, Aborted(Reason.SHUTDOWN))
         self._write_outcomes()
@@ -437,7 +374,7 @@ class Shutdown:
         """Keep the claims of handlers that still run while the process continues."""
         logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
         threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
-        self._worker.tell_end()
+        self._tell_end()
 
     def _keep(self) -> None:
         self._active_claims.wait_empty(None)
@@ -452,8 +389,9 @@ class Shutdown:
         logger.warning("%d outcomes could not be written; others take over when the leases end", count)
         return count
 
-    def _lifespans_left_behind(self) -> int:
-        return int(self._worker.loop is not None and self._worker.loop.left_behind)
+    def _tell_end(self) -> None:
+        worker = self._worker
+        worker.listeners.publish(events.DrainEnded(worker=worker.name, unfinished=worker.unfinished))
 
     def _finish(self) -> None:
         self._end(self._keepers)

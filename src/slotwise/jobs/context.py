@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, o
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting, JobCancelled
 from slotwise.jobs.policies import told
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
 from slotwise.model.vocabulary import Origin
 from slotwise.payload.payload import UNTYPED
+from slotwise.schedules import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -178,7 +179,7 @@ class Fence(Protocol):
 class JobContext:
     """The slot and the claim of a handler."""
 
-    __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "schedule", "state")
+    __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "state")
     _MISSING: ClassVar[object] = object()
 
     def __init__(
@@ -186,7 +187,6 @@ class JobContext:
         hold: Hold,
         *,
         fence: Fence,
-        schedule: Schedule | None = None,
         read: Callable[[bytes | None], object] = UNTYPED.decode,
         client: Any = None,
         state: object = None,
@@ -197,7 +197,6 @@ class JobContext:
         self._stopping = stopping
         self._read = read
         self._data: object = self._MISSING
-        self.schedule = schedule
         #: A client bound to the registry: schedules further tasks.
         self.client = client
         #: What the registry's lifespan gave, else None.
@@ -238,10 +237,17 @@ class JobContext:
     @property
     def interval_start(self) -> datetime | None:
         """The previous slot, where the period of this run begins; None if there is none."""
-        slot = self._hold.claim.slot
-        if slot is None or self.schedule is None or self.schedule.from_end:
+        slot, schedule = self._hold.claim.slot, self.schedule
+        return None if slot is None or schedule is None or schedule.from_end else schedule.latest_before(slot)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the job's row; None without one, or if a newer release has written it."""
+        text = self._hold.claim.row.schedule
+        try:
+            return None if text is None else parse_schedule(text).running
+        except InvalidSchedule:
             return None
-        return self.schedule.latest_before(slot)
 
     @property
     def interval_end(self) -> datetime:

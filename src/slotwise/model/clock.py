@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol, TypeAlias
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 #: Seconds on a monotonic clock; only differences are meaningful.
 Stopwatch: TypeAlias = Callable[[], float]
+#: A monotonic clock that, where the system has one, continues during suspend. A worker measures its leases with it: a
+#: laptop must not trust old claims after a suspend.
+elapsed: Stopwatch = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 class Clock(Protocol):
@@ -30,8 +35,7 @@ class DatabaseClock:
     def override(self) -> datetime | None:
         return None
 
-    def elapsed(self) -> float:
-        return elapsed()
+    elapsed = staticmethod(elapsed)
 
 
 class ManualClock:
@@ -76,11 +80,3 @@ class ManualClock:
 def host_now() -> datetime:
     """Return this host's wall clock: the database time of SQLite, and one side of the clock drift. No other use."""
     return _EPOCH + timedelta(microseconds=time.time_ns() // 1000)
-
-
-def elapsed() -> float:
-    """Return seconds on a monotonic clock that, where the system has one, continues during suspend.
-
-    A worker measures its leases with it: a laptop must not trust old claims after a suspend.
-    """
-    return time.clock_gettime(_BOOT) if _BOOT is not None else time.monotonic()

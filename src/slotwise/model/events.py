@@ -265,24 +265,20 @@ class Listeners:
     worker that waits for its database must not be silent.
     """
 
-    __slots__ = ("_listeners", "_logs_trouble", "_wants")
+    __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear")
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
         self._listeners: tuple[Listener, ...] = ()
         self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
         self._logs_trouble = True
+        #: Whether a listener wants this kind of event: check it before creating one on a hot path.
+        self.hear: Callable[[type[Event]], bool] = frozenset[type[Event]]().__contains__
         for listener in listeners:
             self.add(listener)
 
-    def hear(self, kind: type[Event]) -> bool:
-        """Return whether a listener wants this kind of event: check it before creating one on a hot path.
-
-        A listener with a method ``wants(kind)`` decides by that; any other wants all.
-        """
-        return any(wants(kind) for wants in self._wants)
-
     def add(self, listener: Listener) -> None:
-        """Add a listener."""
+        """Add a listener. One with a method ``wants(kind)`` decides by that what it hears; any other wants all."""
+        self.hear = lambda kind: any(wants(kind) for wants in self._wants)
         self._listeners = (*self._listeners, listener)
         self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
         self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise.engine.run.event_loop import Lifespan
-from slotwise.engine.run.runner import Interceptor
-from slotwise.engine.run.start_hooks import BeforeStart
+from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
 from slotwise.store.queue.queue import AtInsert

@@ -16,8 +16,7 @@ from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.run.event_loop import Lifespan
-from slotwise.engine.run.runner import Interceptor, Threads
-from slotwise.engine.run.start_hooks import BeforeStart, Hooks
+from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
@@ -285,7 +284,7 @@ class JobRegistry:
 
     def _wake(self) -> None:
         if (worker := self.worker) is not None:
-            worker.wake()
+            worker.poller.poll_now()
 
     def _running(self) -> bool:
         """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""

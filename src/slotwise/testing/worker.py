@@ -13,8 +13,7 @@ from slotwise.client.operations import Operations
 from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.runner import Runner
-from slotwise.engine.run.start_hooks import NO_HOOKS
+from slotwise.engine.run.runner import NO_HOOKS, Runner
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
 from slotwise.jobs.definition import define
@@ -41,7 +40,7 @@ class HeldRunner(Runner):
     """A runner that holds claimed slots and tasks until the test runs them, each to its end."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
+        super().__init__(**parts | {"isolation": None})
         #: Claims that the test has neither run nor ended.
         self.waiting: list[Holding] = []
 
@@ -55,14 +54,14 @@ class HeldRunner(Runner):
         """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""
         self.waiting.remove(holding)
         definition = self._definitions[holding.claim.row.task_name]
-        if definition.is_async and self._loop is not None:
+        if definition.is_async:
             self._loop.submit(self._run_async(holding, definition)).result()
         else:
             self._run(holding, definition)
 
     def begin(self, holding: Holding) -> bool:
         """Do all that precedes a handler. False: the attempt may no longer start, and the claim is handed back."""
-        refused = self._refusal(holding, marks=holding.claim.row.task_name in self._marked)
+        refused = self._refusal(holding)
         if refused is not None:
             self.end(holding, refused)
         return refused is None
@@ -81,11 +80,12 @@ class _HeldWorker(Worker):
 
     def enter_loop(self) -> None:
         """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
-        if self.loop is not None and not self._entered:
-            self._entered, self.contexts.state = True, self.loop.start()
+        if not self._entered:
+            self._entered = True
+            self.loop.start()
 
     def leave_loop(self) -> None:
-        if self.loop is not None and self._entered:
+        if self._entered:
             self.loop.stop()
 
 
@@ -176,7 +176,7 @@ class ManualWorker:
     def plan(self, revision: str | None = None) -> list[Plan]:
         """Insert or re-plan the jobs' rows, as a starting worker does. ``revision`` orders deploys."""
         self._check_alive()
-        return self._worker.plan(revision)
+        return self._worker.entrance.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
         """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which now wait."""
@@ -241,7 +241,6 @@ class ManualWorker:
     def watch(self) -> list[Claim]:
         """Check leases and timeouts, without the database; return the claims that expired."""
         self._check_alive()
-        self._worker.deadlines.run_once()
         self._worker.lease_watch.run_once()
         return [holding.claim for holding in self._worker.active_claims if holding.lost]
 

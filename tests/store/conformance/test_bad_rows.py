@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from tests.store.bench import MINUTE, NOON, Bench, at
 
-from slotwise import decide
+from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, Snoozed, Succeeded
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
@@ -150,15 +150,15 @@ Break = Callable[[pytest.MonkeyPatch, str], None]
 
 def _break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every decision about this task raises what no decision raises."""
-    for verb in ("at_claim", "at_finish"):
-        whole = getattr(decide, verb)
+    for module, verb in ((claim, "at_claim"), (ending, "at_finish")):
+        whole = getattr(module, verb)
 
         def broken(row: Any, *rest: Any, whole: Any = whole, **options: Any) -> Any:
             if row.task_name == name:
                 raise OverflowError("date value out of range")
             return whole(row, *rest, **options)
 
-        monkeypatch.setattr(decide, verb, broken)
+        monkeypatch.setattr(module, verb, broken)
 
 
 def test_a_decision_that_fails_at_the_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

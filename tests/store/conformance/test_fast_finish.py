@@ -17,7 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.settlements import SettlementHooks, advance, usual
+from slotwise.store.slots.settlements import SettlementHooks, usual
 
 NAMES = ("plain", "retried", "strict")
 
@@ -39,7 +39,7 @@ def held(bench: Bench, *names: str) -> list[Claim]:
 def gone(bench: Bench, claims: list[Claim]) -> set[Fence]:
     endings = [(claim, following) for claim in claims if (following := usual(claim, SUCCEEDED)) is not None]
     assert len(endings) == len(claims)
-    return advance(bench.database, bench.store.dialect, endings)
+    return bench.store.settlements.advance(endings)
 
 
 def test_it_writes_what_the_settlement_writes(bench: Bench) -> None:

@@ -54,7 +54,7 @@ class Bench:
         self.words: list[str] = []
         self.registry.database.wake_ups = WakeUps(self.words_said)
         self.worker: Worker = self.registry._make_worker()
-        self.worker.plan()
+        self.worker.entrance.plan()
         self.events.clear()
 
     def words_said(self, words: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class Bench:
     def lose_reply(self, holding: Holding) -> None:
         """As if the claim had been committed, and its answer had not come back."""
         with suppress(ConnectionError), self.worker.active_claims.claiming():
-            self.worker.active_claims.remove(holding.claim)
+            self.worker.active_claims.remove([holding.claim])
             raise ConnectionError
 
     def delay_reply(self, part: object, question: str, by: timedelta) -> None:
@@ -100,7 +100,7 @@ class Bench:
     def room_for_tasks(self) -> int:
         """How many one-time tasks a poll would claim now."""
         poller = self.worker.poller
-        return poller._planner._room_for_tasks(poller._facts())[0]
+        return poller._planner._room_for_tasks(poller.facts(), poller.elapsed())[0]
 
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

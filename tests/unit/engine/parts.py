@@ -11,8 +11,7 @@ from typing import Any
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.runner import Interceptor, Runner
-from slotwise.engine.run.start_hooks import BeforeStart
+from slotwise.engine.run.runner import BeforeStart, Interceptor, Runner
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define
 from slotwise.model.clock import Stopwatch, elapsed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from tests.unit.engine.parts import MINUTE, PATIENCE, a_claim
@@ -30,7 +31,7 @@ def test_a_claim_is_good_for_its_lease() -> None:
     held = holding(watch)
     watch.seconds = 45
     assert held.lease_left() == timedelta(seconds=15)
-    assert held.is_suspect(timedelta(seconds=20))
+    assert held.doubt(20.0) == "suspect"
     assert not held.lost
     held.renew(40.0)
     assert held.lease_left() == timedelta(seconds=55)
@@ -47,7 +48,7 @@ def test_what_is_lost_stays_lost() -> None:
     held.lose()
     held.renew(1.0)
     assert held.lost
-    assert held.is_suspect(timedelta(0))
+    assert held.doubt(0.0) == "suspect"
     assert held.signal.reason == "lost"
 
 
@@ -68,17 +69,18 @@ def test_a_claim_waits_from_when_it_came_in() -> None:
     ("steps", "expected"),
     [
         (["begin", "end", "end"], [True, True, False]),
-        (["begin", "withdraw", "end"], [True, False, True]),
-        (["withdraw", "begin", "end"], [True, False, False]),
-        (["end", "begin", "withdraw"], [True, False, False]),
-        (["withdraw", "withdraw"], [True, False]),
+        (["begin", "give up", "end"], [True, False, True]),
+        (["give up", "begin", "end"], [True, False, False]),
+        (["end", "begin", "give up"], [True, False, False]),
+        (["give up", "give up"], [True, False]),
     ],
     ids=lambda steps: "-".join(map(str, steps)),
 )
 def test_an_attempt_begins_at_most_once_and_ends_once(steps: list[str], expected: list[bool]) -> None:
     """Who comes second is told so, whatever the second was."""
     held = holding(Stopwatch())
-    assert [getattr(held, step)() for step in steps] == expected
+    does = {"begin": held.begin, "end": held.end, "give up": lambda: held.end(unstarted=True)}
+    assert [does[step]() for step in steps] == expected
 
 
 def test_either_it_begins_or_it_goes_back() -> None:
@@ -91,7 +93,8 @@ def test_either_it_begins_or_it_goes_back() -> None:
             barrier.wait(PATIENCE)
             won.append(act())
 
-        threads = [threading.Thread(target=step, args=(act,)) for act in (held.begin, held.withdraw)]
+        acts = held.begin, partial(held.end, unstarted=True)
+        threads = [threading.Thread(target=step, args=(act,)) for act in acts]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -109,8 +112,8 @@ def test_the_holdings_know_key_and_token() -> None:
     assert first in active_claims
     assert second not in active_claims
     assert active_claims.get(first) is held
-    assert active_claims.remove(second) is None
-    assert active_claims.remove(first) is held
+    assert active_claims.remove([second]) == [None]
+    assert active_claims.remove([first]) == [held]
     assert len(active_claims) == 0
 
 
@@ -120,7 +123,7 @@ def test_waiting_until_nothing_is_held() -> None:
     claims = [a_claim(), a_claim()]
     active_claims.add(claims, 0.0)
     assert not active_claims.wait_empty(0.01)
-    remover = threading.Thread(target=lambda: [active_claims.remove(claim) for claim in claims])
+    remover = threading.Thread(target=lambda: [active_claims.remove([claim]) for claim in claims])
     remover.start()
     assert active_claims.wait_empty(PATIENCE)
     remover.join(PATIENCE)

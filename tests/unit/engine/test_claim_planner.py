@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,28 +10,22 @@ import pytest
 from tests.unit.engine.parts import a_claim
 
 from slotwise import Every, job, task
-from slotwise.engine.loops.claim_planner import (
+from slotwise.engine.loops.poller import (
     CROWDED,
     FILLING,
     FULL_PAUSE,
     LOCKED_PAUSES,
     MOST_AHEAD,
     RATE_WINDOW,
-    Begin,
     ClaimPlanner,
-    ClaimSlots,
-    ClaimTasks,
     Facts,
-    FindDue,
-    GiveWay,
-    Look,
-    PassOn,
     Peers,
-    Step,
 )
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.definition import define
+from slotwise.model.records import Claim
+from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.slots.claims import BATCH
 
 POLL = timedelta(seconds=10)
@@ -45,16 +40,44 @@ LIMITED = define(task(name="limited", concurrency=1)(lambda ctx: None))
 BOTH = ["tick", "mail"]
 
 
+Step = tuple[Any, ...]
+
+
+def a_begin(capacity: int) -> Step:
+    return "begin", capacity
+
+
+def a_look(names: list[str], tasks: list[str]) -> Step:
+    return "look", names, tasks
+
+
+def a_find(names: list[str]) -> Step:
+    return "find due", names
+
+
+def slots_claim(limit: int, names: list[str]) -> Step:
+    return "claim slots", limit, names
+
+
+def tasks_claim(limit: int, names: Sequence[str]) -> Step:
+    return "claim tasks", limit, [*names]
+
+
+GIVE_WAY, PASS_ON = ("give way",), ("pass on",)
+
+
 class Rounds:
-    """A planner whose steps are answered from a list. Time passes only with steps and ``wait``."""
+    """A planner whose queries are answered from a list. Time passes only with its steps and ``wait``."""
 
     def __init__(self, *definitions: Any, capacity: int = 10, runs_ahead: bool = True) -> None:
         found = {one.name: one for one in definitions or (JOB, MAIL)}
         self.now = 100.0
-        self.active_claims = ActiveClaims(lambda: self.now)
+        self.steps: list[Step] = []
+        self.answers: list[Any] = []
+        self.active_claims = ActiveClaims(self.elapsed)
         self.planner = ClaimPlanner(
-            [*found], found, self.active_claims, capacity=capacity, runs_ahead=runs_ahead,
-            margin=timedelta(seconds=10), poll_interval=POLL, peers=Peers(), now=self.now,
+            self, [*found], found, self.active_claims, capacity=capacity, runs_ahead=runs_ahead,
+            margin=timedelta(seconds=10), poll_interval=POLL, peers=Peers(),
         )  # fmt: skip
 
     def wait(self, by: timedelta) -> None:
@@ -62,36 +85,60 @@ class Rounds:
 
     def round(self, *answers: Any, free: int = 10, **facts: Any) -> tuple[list[Step], timedelta]:
         """The steps of a round, and the sleep after it. Each answer is the result of the next step that has one."""
-        rest, steps = list(answers), list[Step]()
-        plan = self.planner.round(Facts(self.now, free, **facts))
-        try:
-            step = next(plan)
-            while True:
-                steps.append(step)
-                self._answer(step, rest)
-                self.wait(STEP)
-                step = plan.send(self.now)
-        except StopIteration as end:
-            assert rest == [], f"not asked for: {rest} after {steps}"
-            pause: timedelta = end.value
-            return steps, pause
+        self.steps, self.answers = [], [*answers]
+        pause = self.planner.round(Facts(free, **facts))
+        assert self.answers == [], f"not asked for: {self.answers} after {self.steps}"
+        return self.steps, pause
 
-    def _answer(self, step: Step, answers: list[Any]) -> None:
-        if isinstance(step, Begin | GiveWay | PassOn):
-            return
-        assert answers, f"{step} has no answer"
-        answer = answers.pop(0)
-        if isinstance(step, Look | FindDue):
-            step.due = answer
-        elif isinstance(step, ClaimSlots):
-            step.found = answer
-        else:
-            step.claims = [a_claim(step.names[0], schedule=None, instance=str(n)) for n in range(answer)]
+    def sleep(self, *answers: Any) -> timedelta:
+        """The sleep after a round; it is over then."""
+        _, pause = self.round(*answers)
+        self.wait(pause)
+        return pause
+
+    # -- the port ---------------------------------------------------------------------------------------------
+
+    def elapsed(self) -> float:
+        return self.now
+
+    def begin(self, capacity: int) -> None:
+        self._do(a_begin(capacity))
+
+    def pass_on(self) -> None:
+        self._do(PASS_ON)
+
+    def give_way(self) -> None:
+        self._do(GIVE_WAY)
+
+    def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
+        due: timedelta | None = self._ask(a_look([*names], [*tasks]))
+        return due
+
+    def due_tasks(self, names: Sequence[str]) -> list[str]:
+        due: list[str] = self._ask(a_find([*names]))
+        return due
+
+    def claim_slots(self, limit: int, names: Sequence[str]) -> int:
+        found: int = self._ask(slots_claim(limit, [*names]))
+        return found
+
+    def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
+        count: int = self._ask(tasks_claim(limit, names))
+        return [a_claim(names[0], schedule=None, instance=str(number)) for number in range(count)]
+
+    def _ask(self, step: Step) -> Any:
+        assert self.answers, f"{step} has no answer"
+        self._do(step)
+        return self.answers.pop(0)
+
+    def _do(self, step: Step) -> None:
+        self.steps.append(step)
+        self.wait(STEP)
 
 
-SLOTS, TASKS, LOOK = ClaimSlots(10, BOTH), ClaimTasks(10, ("mail",)), Look(BOTH, ["mail"])
+SLOTS, TASKS, LOOK = slots_claim(10, BOTH), tasks_claim(10, ("mail",)), a_look(BOTH, ["mail"])
 #: The usual round, and one that found little.
-ALL, NOW = [Begin(10), SLOTS, TASKS, LOOK], timedelta(0)
+ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
 
 
 @pytest.mark.parametrize(
@@ -100,17 +147,19 @@ ALL, NOW = [Begin(10), SLOTS, TASKS, LOOK], timedelta(0)
         pytest.param({}, [0, 0, None], ALL, POLL, id="nothing waits: the poll interval"),
         pytest.param({}, [0, 0, SOON], ALL, SOON - STEP, id="until the next row is due, less the query"),
         pytest.param({}, [0, 0, 2 * POLL], ALL, POLL, id="never longer than the poll interval"),
-        pytest.param({}, [1, 0], [Begin(10), SLOTS, TASKS, GiveWay()], AT_ONCE, id="a short batch: handlers first"),
-        pytest.param({}, [3, 2], [Begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"),
+        pytest.param({}, [1, 0], [a_begin(10), SLOTS, TASKS, GIVE_WAY], AT_ONCE, id="a short batch: handlers first"),
+        pytest.param({}, [3, 2], [a_begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"),
         pytest.param(
-            {"slots_may_be_due": False}, [3], [Begin(10), TASKS, GiveWay()], AT_ONCE, id="no slot is due: tasks first"
+            {"slots_may_be_due": False}, [3], [a_begin(10), TASKS, GIVE_WAY], AT_ONCE, id="no slot is due: tasks first"
         ),
         pytest.param(
-            {"slots_may_be_due": False}, [0, 5], [Begin(10), TASKS, SLOTS], AT_ONCE, id="no task is due: slots follow"
+            {"slots_may_be_due": False}, [0, 5], [a_begin(10), TASKS, SLOTS], AT_ONCE, id="no task is due: slots follow"
         ),
-        pytest.param({"free": 4}, [0, 0, None], [Begin(10), ClaimSlots(4, BOTH), TASKS, LOOK], POLL, id="sizes"),
-        pytest.param({"held": 10}, [0, None], [Begin(10), SLOTS, Look(BOTH, [])], CROWDED, id="no room for tasks"),
-        pytest.param({"free": 0}, [0, None], [Begin(10), TASKS, Look([], ["mail"])], CROWDED, id="no room for slots"),
+        pytest.param({"free": 4}, [0, 0, None], [a_begin(10), slots_claim(4, BOTH), TASKS, LOOK], POLL, id="sizes"),
+        pytest.param({"held": 10}, [0, None], [a_begin(10), SLOTS, a_look(BOTH, [])], CROWDED, id="no room for tasks"),
+        pytest.param(
+            {"free": 0}, [0, None], [a_begin(10), TASKS, a_look([], ["mail"])], CROWDED, id="no place for slots"
+        ),
         pytest.param({"free": 0, "held": 10}, [], [], CROWDED, id="no room at all"),
         pytest.param({"free": 0, "is_draining": True}, [], [], CROWDED, id="a drain claims nothing"),
     ],
@@ -123,13 +172,15 @@ def test_the_first_round(facts: dict[str, Any], answers: list[Any], steps: list[
 @pytest.mark.parametrize(
     ("definitions", "steps"),
     [
-        pytest.param([JOB], [Begin(10), ClaimSlots(10, ["tick"]), Look(["tick"], [])], id="only jobs"),
-        pytest.param([MAIL], [Begin(10), ClaimSlots(10, ["mail"]), TASKS, Look(["mail"], ["mail"])], id="only tasks"),
+        pytest.param([JOB], [a_begin(10), slots_claim(10, ["tick"]), a_look(["tick"], [])], id="only jobs"),
+        pytest.param(
+            [MAIL], [a_begin(10), slots_claim(10, ["mail"]), TASKS, a_look(["mail"], ["mail"])], id="only tasks"
+        ),
     ],
 )
 def test_kinds_that_are_not_known_are_not_claimed(definitions: list[Any], steps: list[Step]) -> None:
     """A worker without one-time tasks has no room for them, and does not wait for it. Tasks may have slots, too."""
-    answers = [None if isinstance(step, Look) else 0 for step in steps if not isinstance(step, Begin)]
+    answers = [None if step[0] == "look" else 0 for step in steps if step[0] != "begin"]
     assert Rounds(*definitions).round(*answers) == (steps, POLL)
 
 
@@ -146,7 +197,7 @@ def test_after_a_quiet_sleep_it_only_looks() -> None:
     rounds = quiet()
     assert rounds.round(None) == ([LOOK], POLL)
     rounds.wait(POLL)
-    assert rounds.round(NOW, 1, 0) == ([LOOK, Begin(10), SLOTS, TASKS, GiveWay()], AT_ONCE)
+    assert rounds.round(NOW, 1, 0) == ([LOOK, a_begin(10), SLOTS, TASKS, GIVE_WAY], AT_ONCE)
     assert rounds.round(None) == ([LOOK], POLL)  # also after a short batch
 
 
@@ -161,17 +212,15 @@ def test_a_row_that_was_known_to_become_due_is_claimed() -> None:
     """Race: a look before the claim would only delay it. An end before that time needs a look."""
     rounds = Rounds()
     rounds.round(0, 0, SOON)
-    rounds.planner.woken_by_an_end()
     assert rounds.round(SOON)[0] == [LOOK]
     rounds.wait(SOON)
-    rounds.planner.woken_by_an_end()
     assert rounds.round(0, 0, None)[0] == ALL
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        pytest.param("mail", [Begin(10), TASKS, SLOTS, LOOK], id="a task goes first, without a look"),
+        pytest.param("mail", [a_begin(10), TASKS, SLOTS, LOOK], id="a task goes first, without a look"),
         pytest.param("tick", [LOOK], id="a job: what is due is found by the look"),
     ],
 )
@@ -179,7 +228,7 @@ def test_a_notification(name: str, steps: list[Step]) -> None:
     """It counts once."""
     rounds = quiet()
     rounds.planner.woken_for([name])
-    answers = [None if step is LOOK else 0 for step in steps if not isinstance(step, Begin)]
+    answers = [None if step == LOOK else 0 for step in steps if step[0] != "begin"]
     assert rounds.round(*answers)[0] == steps
     rounds.wait(POLL)
     assert rounds.round(None)[0] == [LOOK]
@@ -189,10 +238,10 @@ def test_a_locked_row_is_tried_less_and_less_often() -> None:
     """It is due and was not found. The pauses are jittered, and begin anew after a look that finds nothing due."""
     rounds, (first, longest) = Rounds(), LOCKED_PAUSES
     for _ in range(3):
-        pauses = [rounds.round(0, 0, NOW)[1] for _ in range(12)]
+        pauses = [rounds.sleep(0, 0, NOW) for _ in range(12)]
         assert first <= pauses[0] < 4 * first
         assert longest / 2 <= max(pauses) <= 2 * longest
-        rounds.round(0, 0, SOON)
+        rounds.sleep(0, 0, SOON)
 
 
 def test_a_full_worker_wakes_others_once() -> None:
@@ -203,14 +252,15 @@ def test_a_full_worker_wakes_others_once() -> None:
     rounds.wait(CROWDED)
     assert rounds.round(SOON, **full) == ([LOOK], SOON - STEP)
     rounds.wait(SOON)
-    assert rounds.round(NOW, **full) == ([LOOK, PassOn()], POLL)
+    assert rounds.round(NOW, **full) == ([LOOK, PASS_ON], POLL)
     assert rounds.round(**full)[0] == []
     assert rounds.round(0, 0, None)[0] == ALL
     assert rounds.round(**full) == ([], CROWDED)  # full again: the wait begins anew
 
 
 def fast(rounds: Rounds, *answers: Any, held: int, **facts: Any) -> tuple[list[Step], timedelta]:
-    """A round in which a million attempts end in each second."""
+    """A round after a notification of a task, in which a million attempts end in each second."""
+    rounds.planner.woken_for(["mail"])
     return rounds.round(*answers, held=held, ended=round(rounds.now * 1_000_000), **facts)
 
 
@@ -227,7 +277,7 @@ def rounds() -> Rounds:
 def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     """No longer than that: handlers that were quick may have become slow. Slots that may be due do not wait."""
     held = MOST_AHEAD - 100
-    claims = [Begin(10), SLOTS, Look(BOTH, [])]
+    claims = [a_begin(10), SLOTS, a_look(BOTH, [])]
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
     assert fast(rounds, 0, None, held=held)[0] == claims
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
@@ -237,16 +287,16 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
 
 def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None:
     """After a large batch, claims begin at the queue's cursors; a full look follows what does not fill half a batch."""
-    full = ClaimTasks(BATCH, ("mail",))
-    assert fast(rounds, 0, BATCH, held=0)[0][2:] == [full]
-    assert fast(rounds, 0, 10, 0, held=0)[0][2:4] == [full, ClaimTasks(BATCH - 10, ("mail",))]
+    full = tasks_claim(BATCH, ("mail",))
+    assert fast(rounds, BATCH, held=0)[0][1:] == [full]
+    assert fast(rounds, 10, 0, held=0)[0][1:3] == [full, tasks_claim(BATCH - 10, ("mail",))]
 
 
 @pytest.mark.parametrize(("runs_ahead", "tasks"), [(True, 3), (False, 1)])
 def test_slots_take_the_threads_of_tasks_that_may_not_wait(runs_ahead: bool, tasks: int) -> None:
     """One round claims both kinds."""
     rounds = Rounds(capacity=3, runs_ahead=runs_ahead)
-    assert rounds.round(2, 1, free=3)[0][:3] == [Begin(3), ClaimSlots(3, BOTH), ClaimTasks(tasks, ("mail",))]
+    assert rounds.round(2, 1, free=3)[0][:3] == [a_begin(3), slots_claim(3, BOTH), tasks_claim(tasks, ("mail",))]
 
 
 def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> None:
@@ -254,34 +304,31 @@ def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> No
     rounds = Rounds(MAIL, LIMITED)
     held = [a_claim("limited", schedule=None, instance=id) for id in ("1", "2")]
     mine, _ = rounds.active_claims.add(held, rounds.now)
-    due = FindDue(["limited"])
-    begin = [Begin(10), ClaimSlots(10, ["mail"])]
-    claim, look = [ClaimSlots(10, ["limited"]), ClaimTasks(10, ["limited"])], Look(["mail"], ["mail"])
-    look_limited = Look(["limited"], ["limited"])
+    due = a_find(["limited"])
+    begin = [a_begin(10), slots_claim(10, ["mail"])]
+    claim, look = [slots_claim(10, ["limited"]), tasks_claim(10, ["limited"])], a_look(["mail"], ["mail"])
+    look_limited = a_look(["limited"], ["limited"])
     assert rounds.round(0, ["limited"], 0, 0, 0, None, NOW) == (
         [*begin, due, TASKS, *claim, look, look_limited], FULL_PAUSE
     )  # fmt: skip
     assert rounds.round(0, 0, None, NOW)[0] == [*begin, TASKS, look, look_limited]
-    rounds.active_claims.remove(mine.claim)
+    rounds.active_claims.remove([mine.claim])
     assert rounds.round(0, [], 0, None, None) == ([*begin, due, TASKS, look, look_limited], POLL)
 
 
 def test_a_task_that_was_served_goes_to_the_end() -> None:
     """The limited task, and all others together, take turns."""
     rounds = Rounds(MAIL, LIMITED, capacity=1)
-    only = ClaimTasks(1, ("mail",))
+    only = tasks_claim(1, ("mail",))
     assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
     steps = rounds.round(0, ["limited"], 0, 1, free=1)[0]
-    assert steps[-2:] == [ClaimSlots(1, ["limited"]), ClaimTasks(1, ["limited"])]
+    assert steps[-2:] == [slots_claim(1, ["limited"]), tasks_claim(1, ["limited"])]
     assert rounds.round(0, ["limited"], 1, free=1)[0][-1] == only
 
 
 def test_a_limit_of_claims_is_kept() -> None:
     """``claim`` takes slots first, then tasks, together no more than the limit."""
     rounds = Rounds()
-    plan = rounds.planner.claim(3, rounds.now)
-    slots = next(plan)
-    assert slots == ClaimSlots(3, BOTH)
-    assert isinstance(slots, ClaimSlots)
-    slots.found = 1
-    assert plan.send(rounds.now) == ClaimTasks(2, ("mail",))
+    rounds.answers = [1, 0]
+    assert rounds.planner.claim(3) == 1
+    assert rounds.steps == [slots_claim(3, BOTH), tasks_claim(2, ["mail"])]

@@ -2,81 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
-from tests.unit.engine.parts import a_claim
-
-from slotwise.engine.loops import housekeeping
-from slotwise.engine.loops.housekeeping import Deadlines
-from slotwise.engine.run.active_claims import Holding
-from slotwise.model.events import Listeners
+import pytest
+from tests.unit.engine.conftest import Bench
 
 SECOND = timedelta(seconds=1)
 
 
-class Stopwatch:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def made() -> tuple[Deadlines, Stopwatch, Callable[[], Holding]]:
-    watch = Stopwatch()
-    return Deadlines(listeners=Listeners(), worker="w", elapsed=watch), watch, lambda: Holding(a_claim(), 0.0, watch)
-
-
-def test_each_is_told_when_its_own_time_is_up() -> None:
+def test_each_is_told_when_its_own_time_is_up(bench: Bench) -> None:
     """In the order of the deadlines, not of the starts; the sleep lasts until the next one."""
-    service, watch, hold = made()
-    assert service.run_once() is None
-    long, short = hold(), hold()
-    service.watch(long, 5 * SECOND)
-    service.watch(short, 2 * SECOND)
-    assert service.run_once() == 2 * SECOND
-    watch.seconds = 2.0
-    assert service.run_once() == 3 * SECOND
+    watch, (long, short) = bench.worker.lease_watch, bench.hold(2)
+    assert (long.begin(), short.begin()) == (True, True)
+    idle = watch.run_once()
+    watch.limit(long, 2 * SECOND)
+    watch.limit(short, SECOND)
+    assert watch.run_once() == SECOND < idle
+    bench.clock.tick(SECOND)
+    assert watch.run_once() == SECOND
     assert (short.signal.reason, long.signal.reason) == ("timeout", None)
-    watch.seconds = 9.0
-    assert service.run_once() is None
+    bench.clock.tick(SECOND)
+    assert watch.run_once() == idle
     assert long.signal.reason == "timeout"
 
 
-def test_what_has_ended_is_not_told() -> None:
+@pytest.mark.parametrize("is_released", [False, True])
+def test_what_has_ended_is_not_told(bench: Bench, is_released: bool) -> None:
     """Nobody runs any more."""
-    service, watch, hold = made()
-    holding = hold()
-    service.watch(holding, SECOND)
-    holding.end()
-    watch.seconds = 2.0
-    assert service.run_once() is None
+    watch, (holding,) = bench.worker.lease_watch, bench.hold()
+    idle = watch.run_once()
+    watch.limit(holding, SECOND)
+    assert holding.end()
+    if is_released:
+        bench.worker.active_claims.remove([holding.claim])
+    bench.clock.tick(2 * SECOND)
+    assert watch.run_once() == idle
     assert holding.signal.reason is None
 
 
-def test_only_an_earlier_deadline_wakes_the_loop() -> None:
-    """The others are seen when it wakes by itself."""
-    service, _, hold = made()
-    service.watch(hold(), 5 * SECOND)
-    assert service._wake.is_set()
-    service._wake.clear()
-    service.watch(hold(), 6 * SECOND)
-    assert not service._wake.is_set()
-    service.watch(hold(), SECOND)
-    assert service._wake.is_set()
+def test_only_an_earlier_deadline_wakes_the_loop(bench: Bench) -> None:
+    """The others are seen when it wakes by itself. Before its first round, and during a round, each counts."""
+    watch, (one, other, third) = bench.worker.lease_watch, bench.hold(3)
+    watch.limit(one, 2 * SECOND)
+    assert watch._wake.is_set()
+    watch.run_once()
+    watch._wake.clear()
+    watch.limit(other, 3 * SECOND)
+    assert not watch._wake.is_set()
+    watch.limit(third, SECOND)
+    assert watch._wake.is_set()
 
 
-def test_what_has_ended_does_not_gather() -> None:
-    """Ten thousand short tasks with a timeout of an hour, four of which go on: they are all that is kept."""
-    service, watch, hold = made()
-    running = [hold() for _ in range(4)]
-    for holding in running:
-        service.watch(holding, timedelta(hours=2))
-    for _ in range(10_000):
-        holding = hold()
-        service.watch(holding, timedelta(hours=1))
-        holding.end()
-    assert len(service._heap) <= housekeeping.SWEEP
-    watch.seconds = 7200.0
-    service.run_once()
-    assert {holding.signal.reason for holding in running} == {"timeout"}
+def test_a_deadline_that_is_set_during_a_round_is_seen(bench: Bench) -> None:
+    """Race: the round has passed the attempt already. It causes another round, however late the deadline."""
+    watch, (passed, other) = bench.worker.lease_watch, bench.hold(2)
+    watch.run_once()
+    bench.clock.tick(watch.run_once())
+    renewed = type(other).lease_left
+
+    class Meanwhile(type(other)):  # type: ignore[misc]
+        __slots__ = ()
+
+        def lease_left(self) -> timedelta:
+            watch.limit(passed, 2 * SECOND)
+            return renewed(self)
+
+    other.__class__ = Meanwhile
+    watch.run_once()
+    assert watch._wake.is_set()

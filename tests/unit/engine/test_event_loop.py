@@ -53,7 +53,8 @@ class Life:
 def test_the_loop_has_a_thread_of_its_own_and_leaves_none() -> None:
     """Made at the start, gone after the stop, closed."""
     loop = EventLoop()
-    assert loop.start() is None
+    loop.start()
+    assert loop.state is None
     inner = loop._loop
     assert loop.submit(asyncio.sleep(0, "done")).result(PATIENCE) == "done"
     loop.stop()
@@ -66,7 +67,8 @@ def test_the_lifespan_is_entered_once_and_left_in_the_same_task() -> None:
     """What it gave is the state; context variables and task groups need one task."""
     life = Life()
     loop = EventLoop(life)
-    assert loop.start() == "state"
+    loop.start()
+    assert loop.state == "state"
     assert life.said == ["enter"]
     loop.stop()
     assert life.said == ["enter", "leave"]
@@ -179,7 +181,8 @@ def test_the_hosts_loop_is_used_and_stays() -> None:
     async def host() -> None:
         mine = asyncio.get_running_loop()
         loop = EventLoop(life, mine)
-        assert await asyncio.to_thread(loop.start) == "state"
+        await asyncio.to_thread(loop.start)
+        assert loop.state == "state"
         assert loop_threads() == 0
 
         async def where() -> Any:
@@ -259,7 +262,8 @@ def test_a_stop_while_the_lifespan_is_entered() -> None:
             said.append("cleaned")
 
     loop = EventLoop(slow)
-    assert loop.start(stopping) is None
+    loop.start(stopping)
+    assert loop.state is None
     loop.stop()
     assert (said, loop.left_behind, loop_threads()) == (["cleaned"], False, 0)
 
@@ -277,6 +281,7 @@ def test_a_lifespan_that_is_entered_all_the_same() -> None:
         said.append("left")
 
     loop = EventLoop(stubborn)
-    assert loop.start(stopping) is None
+    loop.start(stopping)
+    assert loop.state is None
     loop.stop()
     assert (said, loop.left_behind, loop_threads()) == (["left"], False, 0)

@@ -11,7 +11,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import JobContext, task
-from slotwise.engine.loops.claim_planner import Fairness
+from slotwise.engine.loops.poller import Fairness
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.definition import define
 from slotwise.model.events import Claimed, Settled

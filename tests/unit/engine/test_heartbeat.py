@@ -157,7 +157,7 @@ def test_a_heartbeat_ends_the_doubt(bench: Bench) -> None:
         bench.clock.tick(timedelta(seconds=51))
         bench.worker.lease_watch.run_once()
         bench.worker.heartbeat.run_once()
-        assert not holding.is_suspect(INTERVAL)
+        assert holding.doubt(INTERVAL.total_seconds()) != "suspect"
     assert len(bench.said(ClaimSuspect)) == 2
     assert bench.said(ClaimLostEvent) == []
 

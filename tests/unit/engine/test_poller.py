@@ -9,7 +9,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.loops.claim_planner import CROWDED, LONGEST_OFFSET, Peers
+from slotwise.engine.loops.poller import CROWDED, LONGEST_OFFSET, Peers
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
 from slotwise.store.connect.notifications import LOOK
@@ -75,16 +75,16 @@ def test_after_an_end_it_only_looks(make_bench: MakeBench) -> None:
     """One statement, as long as nothing was known to be due; what the handler has left to do is found by it."""
     bench = make_bench(job(name="slow", schedule=Every("8s"))(nothing), mail)
     assert bench.worker.poller.run_once() == timedelta(seconds=8)
-    bench.worker.poller.look()
+    bench.worker.poller.poll_now()
     assert bench.worker.poller.run_once() == timedelta(seconds=8)
     assert len(bench.said(PollBegan)) == 1
     bench.registry.client.schedule(mail)
-    bench.worker.poller.look()
+    bench.worker.poller.poll_now()
     assert bench.worker.poller.run_once() == AT_ONCE
     assert len(bench.said(PollBegan)) == 2
     bench.worker.poller.run_once()
     bench.clock.tick(timedelta(seconds=8))
-    bench.worker.poller.look()  # what was known to come is there: no look before the claim
+    bench.worker.poller.poll_now()  # what was known to come is there: no look before the claim
     began = len(bench.said(PollBegan))
     assert bench.worker.poller.run_once() == AT_ONCE
     assert len(bench.said(PollBegan)) == began + 1
@@ -202,8 +202,8 @@ def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate
 def test_who_drains_leaves_what_comes_to_others(make_bench: MakeBench) -> None:
     """At the begin of the drain, and with every settlement in it, which may have handed back what is due."""
     bench = make_bench(mail)
-    bench.worker.is_draining = True
-    bench.worker.wake()
+    bench.worker.runner.drain()
+    bench.worker.poller.poll_now()
     assert told(bench) == [LOOK]
 
 

@@ -9,7 +9,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
 from slotwise import Every, job, task
-from slotwise.engine.loops.claim_planner import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
+from slotwise.engine.loops.poller import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan
@@ -72,7 +72,7 @@ def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
     assert poller.run_once() == FILLING
     assert crowded.said(PollBegan) == []
     crowded.registry.client.schedule("mail")
-    active_claims.remove_all([holding.claim for holding in list(active_claims)[:BATCH]])
+    active_claims.remove([holding.claim for holding in list(active_claims)[:BATCH]])
     assert poller.run_once() == AT_ONCE
     assert len(crowded.said(PollBegan)) == 1
 

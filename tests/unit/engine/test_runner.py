@@ -344,7 +344,7 @@ def test_a_claim_that_was_given_back_meanwhile_does_not_start() -> None:
     with Rig(job(name="job", schedule=HOURLY, on_lost="give_up")(entered.append), mark=mark) as rig:
         holding = rig.start()
         gate.wait_entered()
-        assert holding.withdraw()
+        assert holding.end(unstarted=True)
         gate.open()
         assert rig.end() == HandedBack("queued")
         assert not holding.started
@@ -356,7 +356,7 @@ def test_a_loop_that_is_gone_loses_no_claim(caplog: pytest.LogCaptureFixture) ->
     rig = Rig(asynchronous(lambda ctx: None))
     holding = rig.start()
     assert not holding.started
-    assert holding.withdraw()
+    assert holding.end(unstarted=True)
     assert "job cannot start: the event loop has not been started, or has ended" in caplog.text
 
 

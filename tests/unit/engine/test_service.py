@@ -6,13 +6,12 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.engine.loops.service import AT_ONCE, Outage, Service
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.model.events import DatabaseBack, DatabaseLost, Event, Listeners
 from slotwise.store.connect.database_errors import is_transient
 
@@ -26,13 +25,17 @@ class Away(Exception):
 class Loop(Service):
     """Does what it is told in each round, and counts the rounds."""
 
-    def __init__(self, work: Callable[[], timedelta | None] = lambda: None, name: str = "loop", **options: Any) -> None:
-        options = {
-            "listeners": Listeners(),
-            "worker": "w",
-            "is_transient": lambda error: isinstance(error, Away),
-        } | options
-        super().__init__(**options)
+    def __init__(
+        self,
+        work: Callable[[], timedelta | None] = lambda: None,
+        name: str = "loop",
+        *,
+        common: Common | None = None,
+        listeners: Listeners | None = None,
+        is_transient: Callable[[BaseException], bool] = lambda error: isinstance(error, Away),
+        **pauses: timedelta,
+    ) -> None:
+        super().__init__(common or Common(listeners or Listeners(), "w", is_transient=is_transient, **pauses))
         self.name = name
         self._work = work
         self.rounds = threading.Semaphore(0)
@@ -187,10 +190,9 @@ def test_no_wake_up_shortens_the_pause_of_an_outage() -> None:
 def test_an_outage_is_said_once_by_a_worker() -> None:
     """However many loops meet it, however often; and its end when all of them are through."""
     said: list[Event] = []
-    listeners = Listeners((said.append,))
-    outage = Outage(listeners, "w")
-    first = Loop(failing(Away("gone"), Away("gone")), name="first", listeners=listeners, outage=outage)
-    second = Loop(failing(Away("gone")), name="second", listeners=listeners, outage=outage)
+    common = Common(Listeners((said.append,)), "w", is_transient=lambda error: isinstance(error, Away))
+    first = Loop(failing(Away("gone"), Away("gone")), name="first", common=common)
+    second = Loop(failing(Away("gone")), name="second", common=common)
     for loop in (first, second, first):
         loop._round()
     assert said == [DatabaseLost(worker="w", loop="first", error="gone")]

@@ -73,9 +73,9 @@ def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
     """Nothing is burnt, and what runs goes on."""
     waiting, running = bench.hold(2)
     assert running.begin()
-    assert bench.worker.settler.hand_back(waiting, "shutdown")
-    assert not bench.worker.settler.hand_back(running, "shutdown")
-    assert not bench.worker.settler.hand_back(waiting, "shutdown")
+    assert bench.worker.settler.put(waiting, HandedBack("shutdown"), unstarted=True)
+    assert not bench.worker.settler.put(running, HandedBack("shutdown"), unstarted=True)
+    assert not bench.worker.settler.put(waiting, HandedBack("shutdown"), unstarted=True)
     bench.worker.settler.run_once()
     assert [(event.id, event.reason) for event in bench.said(HandedBackEvent)] == [
         (waiting.claim.key.task_instance, "shutdown")

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.engine import sign_in
-from slotwise.engine.loops.service import Outage
+from slotwise.engine.loops.service import Common
 from slotwise.engine.sign_in import keep_trying
 from slotwise.errors import DatabaseRefused
 from slotwise.model.events import Event, Listeners
@@ -50,7 +50,7 @@ def start(*errors: Exception) -> tuple[bool, list[str], list[float]]:
     """Whether it came in, what was told, and how long it waited each time."""
     said: list[Event] = []
     patience = Patience()
-    came = keep_trying(trying(*errors), Outage(Listeners((said.append,)), "w"), patience)
+    came = keep_trying(trying(*errors), Common(Listeners((said.append,)), "w"), patience)
     return came, [event.name for event in said], patience.waits
 
 
@@ -84,4 +84,4 @@ def test_a_stop_ends_the_waiting() -> None:
     """Whoever was asked to stop before it came in has not come in."""
     patience = Patience()
     patience.set()
-    assert not keep_trying(trying(), Outage(Listeners(()), "w"), patience)
+    assert not keep_trying(trying(), Common(Listeners(()), "w"), patience)

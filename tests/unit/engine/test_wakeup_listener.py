@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from slotwise.engine.loops.housekeeping import WakeUp
+from slotwise.engine.loops.service import Common
 from slotwise.errors import InvalidSetting
 from slotwise.model.events import Listeners
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import is_transient
 
 NOBODY = "postgresql://127.0.0.1:1/shop"
 
@@ -24,8 +24,8 @@ class Ear:
     def __init__(self, **options: Any) -> None:
         self.now = 0.0
         self.wake_up = WakeUp(
-            Database(Settings(database_url=NOBODY, wake_up_url=NOBODY)), names=["mine"], listeners=Listeners(),
-            worker="host:1:a", elapsed=lambda: self.now, is_transient=is_transient,
+            Common(Listeners(), "host:1:a", elapsed=lambda: self.now),
+            Database(Settings(database_url=NOBODY, wake_up_url=NOBODY)), names=["mine"],
             **({"wake": lambda words: None, "obey": lambda: None} | options),
         )  # fmt: skip
 

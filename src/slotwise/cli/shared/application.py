@@ -63,7 +63,7 @@ def lifespan_of(worker: Worker) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if (name := worker.blame(error)) is None:
+        if (name := worker.loop.blame(error)) is None:
             raise
         raise _failed(f"the lifespan {name}", error) from None
 

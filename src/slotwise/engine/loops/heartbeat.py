@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import Service, ServiceOptions
-from slotwise.engine.loops.settler import settlement_events
+from slotwise.engine.loops.service import Common, Service
+from slotwise.engine.loops.settler import Settler, settlement_events
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
 from slotwise.model.records import AttemptOutcome, Claim, Died, HandedBack
@@ -22,14 +22,14 @@ class Heartbeat(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
         interval: timedelta,
         sign_in: Callable[[], float | None] = lambda: None,
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._interval = interval
@@ -44,22 +44,15 @@ class Heartbeat(Service):
                 self._lose(holding)
             else:
                 holding.renew(sent)
-        if held or self._active_claims.in_doubt:
-            self._look_at_rows()
+        generation = self._active_claims.quiet()
+        standing = self._store.held.held_by(self.worker)
+        self._obey(standing)
+        self._hand_back_unknown(generation, standing)
         skew = self._sign_in()
         self.listeners.publish(
             HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
         )
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
-
-    def _look_at_rows(self) -> None:
-        """Obey orders written in held rows, and hand back held rows that this process does not know."""
-        generation = self._active_claims.quiet()
-        standing = self._store.held.held_by(self.worker)
-        self._obey(standing)
-        if generation is not None:
-            self._hand_back_unknown(generation, standing)
-            self._active_claims.trust(generation)
 
     def _lose(self, holding: Holding) -> None:
         """Mark a claim as lost.
@@ -80,66 +73,84 @@ class Heartbeat(Service):
             if by is not None and holding is not None and not holding.ended:
                 holding.signal.set(by)
 
-    def _hand_back_unknown(self, generation: int, standing: Sequence[Claim]) -> None:
+    def _hand_back_unknown(self, generation: int | None, standing: Sequence[Claim]) -> None:
         """Hand back rows under our boot id that we neither hold nor are claiming: a claim's reply was lost.
 
         Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
-        statement was under way before the query, and none has begun since.
+        statement was under way before the query (``generation``), and none has begun since. Only the ledger knows
+        whether the handler of a give-up job has started, so it decides, as at a loss.
         """
         unknown = [claim for claim in standing if claim not in self._active_claims]
-        if not unknown or self._active_claims.quiet() != generation:
+        if not unknown or generation is None or self._active_claims.quiet() != generation:
             return
-        unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
-        endings = [(claim, self._end_of_unknown(claim)) for claim in unknown]
+        definitions = self._store.definitions
+        endings: list[tuple[Claim, AttemptOutcome]] = [
+            (claim, Died() if definitions[claim.row.task_name].gives_up else HandedBack(Reason.UNKNOWN))
+            for claim in unknown
+            if claim.row.task_name in definitions
+        ]
         for settlement in self._store.settlements.settle(endings, wait=False):
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
 
-    def _end_of_unknown(self, claim: Claim) -> AttemptOutcome:
-        """Only the ledger knows whether the handler of a give-up job has started, so it decides, as at a loss."""
-        if self._store.definitions[claim.row.task_name].gives_up:
-            return Died()
-        return HandedBack(Reason.UNKNOWN)
-
 
 class LeaseWatch(Service):
-    """Give up claims whose lease runs out while heartbeats fail; needs no database.
+    """Give up claims whose lease runs out while heartbeats fail, and stop handlers at their timeout; no database.
 
     It also hands back claims that could not start within a heartbeat interval: a handler that blocks the event loop
-    keeps them from starting.
+    keeps them from starting. All by the worker's own clock.
     """
 
     name = "lease-watch"
 
     def __init__(
         self,
+        common: Common,
         active_claims: ActiveClaims,
+        settler: Settler,
         *,
         interval: timedelta,
-        hand_back: Callable[[Holding, str], bool],
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._active_claims = active_claims
+        self._settler = settler
         self._interval = interval
-        self._hand_back = hand_back
+        self._next = math.inf
+
+    def limit(self, holding: Holding, timeout: timedelta) -> None:
+        """Stop this attempt ``timeout`` from now.
+
+        Race: a round may have passed this attempt already. Until it ends, each new deadline causes another round.
+        """
+        holding.deadline = self.elapsed() + timeout.total_seconds()
+        if holding.deadline < self._next:
+            self.wake()
 
     def run_once(self) -> timedelta:
-        """Return the time until the next lease runs out: a reaper that takes over waits for the same moment."""
-        rest = self._interval / 4
+        """Return the time until the next deadline or end of a lease: a reaper that takes over waits for the same."""
+        self._next = math.inf
+        rest = (self._interval / 4).total_seconds()
         for holding in self._active_claims:
             if not holding.ended:
-                self._watch(holding)
-                rest = rest if holding.lost else min(rest, holding.lease_left())
-        return rest
+                rest = min(rest, self._watch(holding))
+        self._next = self.elapsed() + rest
+        return timedelta(seconds=rest)
 
-    def _watch(self, holding: Holding) -> None:
+    def _watch(self, holding: Holding) -> float:
+        """Return the seconds until this claim needs a look."""
         if holding.lost and not holding.signal.is_set:
             holding.lose()
             reason = "the lease ran out without a heartbeat"
             self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
-        elif holding.is_suspect(self._interval) and not holding.suspected:
+        elif not holding.suspected and holding.doubt(self._interval.total_seconds()) == Reason.SUSPECT:
             holding.suspected = True
             self.listeners.publish(ClaimSuspect(**about(holding.claim)))
         if not holding.started and holding.waited() > self._interval:
-            self._hand_back(holding, Reason.QUEUED)
+            self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
+        rest = math.inf if holding.lost else holding.lease_left().total_seconds()
+        if holding.deadline is not None and (left := holding.deadline - self.elapsed()) <= 0:
+            holding.deadline = None
+            holding.signal.set(Reason.TIMEOUT)
+        elif holding.deadline is not None:
+            rest = min(rest, left)
+        return rest

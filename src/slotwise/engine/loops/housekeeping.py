@@ -1,26 +1,19 @@
-"""The loops beside the claims: takeover of dead workers' rows, timeouts, pruning of history, and wake-ups."""
+"""The loops beside the claims: takeover of dead workers' rows, pruning of history, and wake-ups."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import selectors
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
 from slotwise.engine.loops.settler import settlement_events
-from slotwise.engine.run.active_claims import Holding
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row
-from slotwise.model.vocabulary import Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
@@ -31,10 +24,8 @@ from slotwise.store.slots.store import Store
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Watched:
-    mark: tuple[int, datetime | None]
-    silent: timedelta
+#: How long a claim has been silent at first.
+SILENCE = timedelta(0)
 
 
 class Watch:
@@ -47,34 +38,30 @@ class Watch:
 
     def __init__(self, interval: timedelta) -> None:
         self._interval = interval
-        self._watched: dict[Key, _Watched] = {}
+        #: Version and last heartbeat of each claim, and how long they have not changed.
+        self._watched: dict[Key, tuple[tuple[int, datetime | None], timedelta]] = {}
         self._looked: float | None = None
 
     def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
         """Record one query of all held rows and return the dead ones; ``now``: database time, ``at``: own seconds."""
-        passed = timedelta(0)
-        if self._looked is not None:
-            passed = min(timedelta(seconds=at - self._looked), self._interval)
+        passed = SILENCE if self._looked is None else min(timedelta(seconds=at - self._looked), self._interval)
         self._looked = at
-        seen: dict[Key, _Watched] = {}
-        dead = []
+        watched, self._watched, dead = self._watched, {}, []
         for row in rows:
-            mark = (row.version, row.last_heartbeat)
-            known = self._watched.get(row.key)
-            silent = known.silent + passed if known and known.mark == mark else timedelta(0)
-            seen[row.key] = _Watched(mark, silent)
+            mark = row.version, row.last_heartbeat
+            known, silent = watched.get(row.key, (None, SILENCE))
+            silent = silent + passed if known == mark else SILENCE
+            self._watched[row.key] = mark, silent
             lease = row.lease or self._interval * 6
-            last = row.last_heartbeat or now
-            expired = last <= now - lease
+            expired = (row.last_heartbeat or now) <= now - lease
             if (silent >= 2 * self._interval and expired) or silent >= lease:
                 dead.append(row)
-        self._watched = seen
         return dead
 
     def leave(self, row: Row) -> None:
         """Restart the silence of a row that could not be taken over."""
-        if (known := self._watched.get(row.key)) is not None:
-            known.silent = timedelta(0)
+        if row.key in self._watched:
+            self._watched[row.key] = self._watched[row.key][0], SILENCE
 
 
 class Reaper(Service):
@@ -84,15 +71,15 @@ class Reaper(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         *,
         names: Sequence[str],
         interval: timedelta,
         heartbeat_interval: timedelta,
         on_reaped: Callable[[], None] = lambda: None,
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._names = names
         self._interval = interval
@@ -135,55 +122,6 @@ class Reaper(Service):
                     self.listeners.publish(event)
 
 
-#: Number of entries at which ended ones are swept out; later, twice as many as were left.
-SWEEP = 1024
-
-
-class Deadlines(Service):
-    """Signal attempts that run for longer than their timeout, by the worker's own clock; needs no database."""
-
-    name = "deadlines"
-
-    def __init__(self, **service: Unpack[ServiceOptions]) -> None:
-        super().__init__(**service)
-        self._lock = threading.Lock()
-        self._number = itertools.count()
-        self._heap: list[tuple[float, int, Holding]] = []
-        self._sweep_at = SWEEP
-
-    def watch(self, holding: Holding, timeout: timedelta) -> None:
-        """Give this attempt ``timeout`` from now on."""
-        with self._lock:
-            if len(self._heap) >= self._sweep_at:
-                self._sweep()
-            entry = (self.elapsed() + timeout.total_seconds(), next(self._number), holding)
-            heapq.heappush(self._heap, entry)
-            is_earliest = self._heap[0] is entry
-        if is_earliest:
-            self.wake()
-
-    def _sweep(self) -> None:
-        """Drop ended attempts: a thousand short tasks per second with a long timeout would pile up."""
-        self._heap = [entry for entry in self._heap if not entry[2].ended]
-        heapq.heapify(self._heap)
-        self._sweep_at = max(2 * len(self._heap), SWEEP)
-
-    def run_once(self) -> timedelta | None:
-        while (due := self._pop_due()) is not None:
-            if not due.ended:
-                due.signal.set(Reason.TIMEOUT)
-        with self._lock:
-            return timedelta(seconds=self._heap[0][0] - self.elapsed()) if self._heap else None
-
-    def _pop_due(self) -> Holding | None:
-        with self._lock:
-            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= self.elapsed()):
-                holding = heapq.heappop(self._heap)[2]
-                if not holding.ended:
-                    return holding
-        return None
-
-
 #: Time between two walks through the ledger, in the whole cluster.
 INTERVAL = timedelta(hours=1)
 #: Jobs per round, and the pause after a round, which leaves the database to others.
@@ -196,8 +134,8 @@ class History(Service):
 
     name = "pruner"
 
-    def __init__(self, pruner: Pruner, **service: Unpack[ServiceOptions]) -> None:
-        super().__init__(**service)
+    def __init__(self, common: Common, pruner: Pruner) -> None:
+        super().__init__(common)
         self._pruner = pruner
         self._walk: Iterator[Page] | None = None
         self._taken = Page()
@@ -244,18 +182,18 @@ class WakeUp(Service):
 
     def __init__(
         self,
+        common: Common,
         database: Database,
         *,
         names: Collection[str],
         wake: Callable[[Collection[str]], None],
         obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
-        **service: Unpack[ServiceOptions],
     ) -> None:
         """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
         ``offset``: see ``Peers``.
         """
-        super().__init__(**service)
+        super().__init__(common)
         self._database = database
         self._names = frozenset(names)
         self._call = wake
@@ -298,7 +236,7 @@ class WakeUp(Service):
                 self._hearing = self._listen()
                 self._recovered()
             self._heed(self._wait(self._hearing, None))
-            self._give_way()
+            self._stopping.wait(BLINK)
         except Exception as error:
             return self._failed(error)
         return AT_ONCE
@@ -349,10 +287,10 @@ class WakeUp(Service):
         """
         self._deafen()
         if self._failures is None:
-            self._failures, self._failing_since = growing_pauses(*self._pauses), self.elapsed()
-        pause = next(self._failures) if self._is_transient(error) else RETRY
+            self._failures, self._failing_since = growing_pauses(*self.common.pauses), self.elapsed()
+        pause = next(self._failures) if self.common.is_transient(error) else RETRY
         patience_is_over = pause == RETRY or self.elapsed() - self._failing_since > self._patience.total_seconds()
-        if patience_is_over and not self._told and not self._outage.goes_on:
+        if patience_is_over and not self._told and not self.common.is_away:
             self._told = True
             logger.warning(
                 "wake-ups are off, due rows are found by polls: %s; %s wake_up_url to an address that leads to this "

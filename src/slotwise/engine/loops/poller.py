@@ -1,32 +1,419 @@
-"""Do what the claim planner plans: claim due rows, slots and one-time tasks, and hand them to the runner."""
+"""Claim due rows, slots and one-time tasks, hand them to the runner, and sleep until the next one is due.
+
+``ClaimPlanner`` decides sizes, order, when to look and how long to sleep. It knows no database: it calls the methods of
+a ``ClaimPort``, which the ``Poller`` implements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar, Unpack
+from typing import NamedTuple, Protocol
 
-from slotwise.engine.loops.claim_planner import (
-    Begin,
-    ClaimPlanner,
-    ClaimSlots,
-    ClaimTasks,
-    Facts,
-    FindDue,
-    GiveWay,
-    Look,
-    PassOn,
-    Peers,
-    Step,
-)
-from slotwise.engine.loops.service import Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model.clock import Stopwatch
 from slotwise.model.events import Claimed, PollBegan, about, skipped
-from slotwise.model.records import Claim, Gap, Row
+from slotwise.model.records import Claim
+from slotwise.store.dialects.queue_cursors import QueueCursors, Range
+from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
 
-T = TypeVar("T")
+#: Approximate duration of one claim, and the distance between the polls of two peers.
+OFFSET_STEP = timedelta(milliseconds=1)
+#: The longest such wait, however many peers there are.
+LONGEST_OFFSET = timedelta(milliseconds=25)
+#: A poll comes early by up to this fraction of the interval.
+POLL_JITTER = 0.1
+#: Tasks claimed ahead should start within this time, in seconds: enough for the next claim to return.
+AHEAD = 0.1
+#: At most this many are claimed ahead: a batch being claimed, one that runs, and one being settled.
+MOST_AHEAD = 3 * BATCH
+#: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
+RATE_WINDOW = 0.1
+#: Bounds of the pause until the next query for a free place of a limited task.
+FULL_PAUSE = timedelta(milliseconds=250)
+LEAST_PAUSE = timedelta(milliseconds=100)
+#: First and longest pause before the next attempt to claim a due row that was locked.
+LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
+#: When full for this long, check what is due and wake other workers.
+CROWDED = timedelta(milliseconds=100)
+#: Fast tasks make room for a whole batch within this time.
+FILLING = timedelta(milliseconds=50)
+#: The shortest pause that is not ``AT_ONCE``.
+IN_A_MOMENT = timedelta(microseconds=1)
+
+
+class Peers:
+    """The number of workers that run the same tasks, this one included, as of the last heartbeat.
+
+    All workers that sleep until the same row would claim it at once, so each draws a random place for each poll: with
+    fixed places the first one would get all the work. A worker that is alone never waits.
+    """
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def offset(self) -> timedelta:
+        """Return how long to let other workers go first."""
+        return min(OFFSET_STEP * (random.random() * (self.count - 1)), LONGEST_OFFSET)
+
+    def spread(self, interval: timedelta) -> timedelta:
+        """Return the interval, or a little less, so that polls of peers do not stay in step."""
+        return interval * (1 - POLL_JITTER * random.random()) if self.count > 1 else interval
+
+
+class Prefetch:
+    """Measure how fast attempts end, and derive how many more will start within ``AHEAD``.
+
+    The lower rate of the last two windows counts: ten handlers of one second each that end in the same millisecond do
+    not mean that ten more will end in the next.
+    """
+
+    def __init__(self, margin: timedelta, now: float) -> None:
+        """``margin``: a claim that could not start for this long is handed back."""
+        self._ahead = min(AHEAD, margin.total_seconds() / 4)
+        self._at = now
+        self._ended = 0
+        self._rates = (0.0, 0.0)
+
+    def ahead(self, ended: int, now: float) -> int:
+        """Return how many claims may wait for a thread; ``ended``: number of attempts that have ended so far."""
+        if (passed := now - self._at) >= RATE_WINDOW:
+            self._rates = (self._rates[1], (ended - self._ended) / passed)
+            self._at, self._ended = now, ended
+        return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
+
+    @staticmethod
+    def worth_claiming(ahead: int) -> int:
+        """Return the smallest batch worth a claim; there is room for it soon."""
+        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
+
+
+@dataclass(slots=True)
+class _Limited:
+    """A task with a limit. Where no place was free, it rests for ``pause``."""
+
+    pause: timedelta
+    rests_until: float = 0.0
+    held: Sequence[Claim] = ()
+
+
+class Fairness:
+    """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
+
+    All tasks without a limit share one place in the line and have an order of their own: one statement claims them.
+    Each task with a limit has its own place and its own claim.
+    """
+
+    def __init__(self, tasks: Collection[Definition], active_claims: ActiveClaims) -> None:
+        self.tasks = [found.name for found in tasks if not found.is_limited]
+        self.limited = {found.name: _Limited(_pause(found)) for found in tasks if found.is_limited}
+        #: The limited tasks by name, and None for all others, the one that has waited longest first.
+        self.line: list[str | None] = [None, *self.limited]
+        self._active_claims = active_claims
+
+    def awake(self, now: float) -> list[str]:
+        """Return the limited tasks that do not rest. A claim of ours that ends frees a place and wakes its task."""
+        return [
+            name
+            for name, one in self.limited.items()
+            if now >= one.rests_until or any(claim not in self._active_claims for claim in one.held)
+        ]
+
+    def rest(self, name: str, now: float) -> None:
+        """Let a task rest whose due rows found no free place."""
+        one = self.limited[name]
+        one.held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
+        one.rests_until = now + one.pause.total_seconds()
+
+    def served(self, turn: str | None, names: Collection[str] = ()) -> None:
+        """Move the turn, and the tasks of which it claimed rows, to the end of the line."""
+        if len(self.line) > 1:
+            self.line.remove(turn)
+            self.line.append(turn)
+        if len(self.tasks) > 1:
+            self.tasks.sort(key=names.__contains__)  # the sort is stable
+
+
+def _pause(task: Definition) -> timedelta:
+    rate = task.rate_limit
+    return FULL_PAUSE if rate is None else max(min(FULL_PAUSE, rate.window / rate.count), LEAST_PAUSE)
+
+
+class Facts(NamedTuple):
+    """The state of the worker when a round begins."""
+
+    #: How many slots can start now.
+    free: int
+    #: How many claims are held, and how many have been released so far.
+    held: int = 0
+    ended: int = 0
+    #: As the last claim of one-time tasks has seen it.
+    slots_may_be_due: bool = True
+    is_draining: bool = False
+
+
+class ClaimPort(Protocol):
+    """What a claim planner may do."""
+
+    @property
+    def elapsed(self) -> Stopwatch: ...
+
+    def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
+        """Return when the next row of these names, or one-time task of these, is due; None if nothing waits."""
+
+    def due_tasks(self, names: Sequence[str]) -> Collection[str]:
+        """Return which of these limited tasks have due rows."""
+
+    def claim_slots(self, limit: int, names: Sequence[str]) -> int:
+        """Claim and start slots; return how many were found, also those that turned out to have nothing to run."""
+
+    def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> Sequence[Claim]:
+        """Claim and start one-time tasks."""
+
+    def begin(self, capacity: int) -> None:
+        """Report that claims follow, with room for ``capacity``."""
+
+    def pass_on(self) -> None:
+        """Wake other workers: rows are due, and this one has no room for them."""
+
+    def give_way(self) -> None:
+        """Let handlers start before the next query."""
+
+
+class ClaimPlanner:
+    """Plan the rounds of a poller: claim what is due, then sleep until the next row, at most for the poll interval.
+
+    Race: other workers may not know of a slot or a retry that this worker has settled and that is due soon. If this
+    worker has no room at that time, it wakes them.
+    """
+
+    def __init__(
+        self,
+        port: ClaimPort,
+        names: Sequence[str],
+        definitions: Mapping[str, Definition],
+        active_claims: ActiveClaims,
+        *,
+        capacity: int,
+        runs_ahead: bool,
+        margin: timedelta,
+        poll_interval: timedelta,
+        peers: Peers,
+    ) -> None:
+        """``runs_ahead``: whether one-time tasks may be claimed before a thread is free for them."""
+        self._port, self._elapsed = port, port.elapsed
+        one_time = [definitions[name] for name in names if not definitions[name].is_job]
+        self._one_time = frozenset(found.name for found in one_time)
+        self._fairness = Fairness(one_time, active_claims)
+        #: All tasks without a limit, those of jobs included.
+        self._names = [name for name in names if name not in self._fairness.limited]
+        self._capacity = capacity
+        self._runs_ahead = runs_ahead
+        self._prefetch = Prefetch(margin, self._elapsed())
+        self._poll_interval = poll_interval
+        self._peers = peers
+        self._queue_cursors = QueueCursors()
+        #: When the next known row is due, in elapsed seconds: infinity if none is known.
+        self._known_due = 0.0
+        #: Pauses before the next attempt to claim locked rows.
+        self._locked: Iterator[timedelta] | None = None
+        #: Until then the poller waits for room for a whole batch.
+        self._filled_by: float | None = None
+        #: When to check what is due although there is no room.
+        self._crowded_until: float | None = None
+        self._woken_for_tasks = False
+
+    def woken_for(self, names: Collection[str]) -> None:
+        """Record, from any thread, that rows of these tasks are due, or soon will be."""
+        self._woken_for_tasks = self._woken_for_tasks or not self._one_time.isdisjoint(names)
+
+    def round(self, facts: Facts) -> timedelta:
+        """Do one round and return how long to sleep after it."""
+        now, slots = self._elapsed(), facts.free if self._names else 0
+        tasks, fills_up = self._room_for_tasks(facts, now)
+        if not fills_up or facts.slots_may_be_due:
+            self._filled_by = None
+        elif (filling := self._while_it_fills(now)) > AT_ONCE:
+            return filling
+        no_slots, no_tasks = bool(self._names) and slots <= 0, bool(self._one_time) and tasks <= 0
+        crowded = self._wait_for_room(now, no_slots=no_slots, no_tasks=no_tasks)
+        if slots <= 0 and tasks <= 0:
+            return crowded
+        names, queued = self._names if slots > 0 else [], self._fairness.tasks if tasks > 0 else []
+        if self._will_only_look(now) and (pause := self._look(names, queued)):
+            return self._sleep(min(pause, crowded))
+        self._port.begin(max(slots, tasks))
+        if found := self._claim_due(slots, tasks, facts.slots_may_be_due):
+            return self._claimed(found, max(slots, tasks))
+        if pause := self._look(names, queued):
+            self._locked = None
+        pauses = [pause or self._until_unlocked(), crowded]
+        if (limited := list(self._fairness.limited)) and tasks > 0:
+            # A task at its limit waits for an end, perhaps on another worker.
+            shortest = min(one.pause for one in self._fairness.limited.values())
+            pauses.append(self._look(limited, limited) or shortest)
+        return self._sleep(min(pauses))
+
+    def claim(self, limit: int) -> int:
+        """Claim up to ``limit`` due rows, slots first; return how many were found."""
+        slots = self._claim_slots(limit)
+        return slots + self._claim_in_turn(limit - slots)
+
+    # -- room -------------------------------------------------------------------------------------------------
+
+    def _room_for_tasks(self, facts: Facts, now: float) -> tuple[int, bool]:
+        """Return how many one-time tasks to claim, and whether a claim should wait for room for a whole batch."""
+        if facts.is_draining or not self._one_time:
+            return 0, False
+        ahead = self._prefetch.ahead(facts.ended, now) if self._runs_ahead else 0
+        room = max(self._capacity + ahead - facts.held, 0)
+        fills_up = room < self._prefetch.worth_claiming(ahead)
+        return 0 if fills_up else room, fills_up
+
+    def _while_it_fills(self, now: float) -> timedelta:
+        """Return how long to wait for room for a batch.
+
+        Usually a settlement wakes the poller before. If none does, quick handlers have become slow, and the poller
+        looks for slots that came due since.
+        """
+        if self._filled_by is None:
+            self._filled_by = now + FILLING.total_seconds()
+        return timedelta(seconds=self._filled_by - now)
+
+    def _wait_for_room(self, now: float, *, no_slots: bool, no_tasks: bool) -> timedelta:
+        """Return how long to wait when there is no room.
+
+        A settlement frees room and wakes the poller. If none does, the poller checks what is due and wakes other
+        workers, once. Usually there is room within a moment, and no query is made.
+        """
+        if not no_slots and not no_tasks:
+            self._crowded_until = None
+            return self._poll_interval
+        if self._crowded_until is None:
+            self._crowded_until = now + min(CROWDED, self._poll_interval).total_seconds()
+        elif now >= self._crowded_until:
+            pause = self._look(self._names if no_slots else [], self._fairness.tasks if no_tasks else [])
+            if pause == AT_ONCE:
+                self._port.pass_on()
+                pause = self._poll_interval
+            now = self._elapsed()
+            self._crowded_until = now + min(pause, self._poll_interval).total_seconds()
+        return timedelta(seconds=self._crowded_until - now)
+
+    # -- looks and sleeps -------------------------------------------------------------------------------------
+
+    def _will_only_look(self, now: float) -> bool:
+        """Return whether one query for the next due time will do, where a claim takes two statements.
+
+        Race: a row that was known to become due may be due by now; it is claimed at once.
+        """
+        return now < self._known_due and not self._woken_for_tasks and not self._fairness.limited
+
+    def _look(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:
+        """Return the time until the next due row, less the duration of the query."""
+        if not names and not tasks:
+            return self._poll_interval
+        asked = self._elapsed()
+        due = self._port.next_due(names, tasks)
+        if due is None:
+            return self._poll_interval
+        if due <= timedelta(0):
+            return AT_ONCE
+        return max(due + self._peers.offset() - timedelta(seconds=self._elapsed() - asked), IN_A_MOMENT)
+
+    def _sleep(self, pause: timedelta) -> timedelta:
+        if pause >= self._poll_interval:
+            self._known_due = math.inf
+            return self._peers.spread(self._poll_interval)
+        self._known_due = self._elapsed() + pause.total_seconds()
+        return pause
+
+    def _until_unlocked(self) -> timedelta:
+        """Return the growing pause before the next attempt to claim a due row that is locked.
+
+        A peer may be claiming the row, another transaction may hold it for longer, or this worker was a moment early.
+        """
+        if self._locked is None:
+            self._locked = growing_pauses(*LOCKED_PAUSES)
+        return next(self._locked)
+
+    # -- claims -----------------------------------------------------------------------------------------------
+
+    def _claimed(self, found: int, room: int) -> timedelta:
+        """After a claim poll at once. After a partial batch little is left, so its handlers start first.
+
+        A partial batch does not mean an empty queue: rows may have been locked.
+        """
+        is_partial = 2 * found < min(room, BATCH)
+        self._locked, self._known_due = None, math.inf if is_partial else 0.0
+        if is_partial:
+            self._port.give_way()
+        return AT_ONCE
+
+    def _claim_due(self, slots: int, tasks: int, slots_may_be_due: bool) -> int:
+        """Claim slots before tasks, unless a task woke the poller: then the task goes first and slots follow at once.
+
+        While tasks come in, their claim also reports whether slots are due.
+        """
+        tasks_first, self._woken_for_tasks = self._woken_for_tasks or not slots_may_be_due, False
+        if tasks_first:
+            return self._claim_in_turn(tasks) or self._claim_slots(slots)
+        found = self._claim_slots(slots)
+        # Tasks that may not wait for a thread get what the slots have left free.
+        return found + self._claim_in_turn(tasks if self._runs_ahead else tasks - found)
+
+    def _claim_slots(self, limit: int) -> int:
+        return self._port.claim_slots(limit, self._names) if limit > 0 and self._names else 0
+
+    def _claim_in_turn(self, limit: int) -> int:
+        """Claim tasks in turn: one statement for all without a limit, and one claim per limited task that is due."""
+        if limit <= 0:
+            return 0
+        awake, found = self._fairness.awake(self._elapsed()), 0
+        due = self._port.due_tasks(awake) if awake else ()
+        for turn in tuple(self._fairness.line):
+            if found >= limit:
+                break
+            if turn is None:
+                found += self._claim_unlimited(min(limit - found, BATCH))
+            elif turn in due:
+                found += self._claim_limited(limit - found, turn)
+        return found
+
+    def _claim_unlimited(self, limit: int) -> int:
+        """Claim from the queue cursors on while batches are full; otherwise, and once a second, from the beginning."""
+        names, cursors, claims = tuple(self._fairness.tasks), self._queue_cursors, list[Claim]()
+        if not names:
+            return 0
+        if cursors.are_good(self._elapsed()):
+            claims += self._port.claim_tasks(limit, names, cursors.ranges(names, full=False))
+            cursors.found(claims, limit)
+        if 2 * len(claims) < limit:
+            limit, began = limit - len(claims), self._elapsed()
+            others = self._port.claim_tasks(limit, names, cursors.ranges(names, full=True))
+            cursors.looked(names, others, limit, began, self._elapsed())
+            claims += others
+        if claims:
+            self._fairness.served(None, {claim.row.task_name for claim in claims})
+        return len(claims)
+
+    def _claim_limited(self, limit: int, name: str) -> int:
+        found = self._port.claim_slots(limit, [name])
+        if found < limit:
+            found += len(self._port.claim_tasks(limit - found, [name]))
+        if found:
+            self._fairness.served(name)
+        else:
+            self._fairness.rest(name, self._elapsed())
+        return found
 
 
 class Poller(Service):
@@ -36,6 +423,7 @@ class Poller(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
@@ -45,100 +433,77 @@ class Poller(Service):
         runner: Runner,
         peers: Peers,
         pass_on: Callable[[], None],
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._lease = lease
         self._runner = runner
-        self._pass_on = pass_on
+        self.pass_on = pass_on
         self._planner = ClaimPlanner(
-            names, store.definitions, active_claims, capacity=runner.capacity, runs_ahead=runner.runs_ahead,
-            margin=runner.margin, poll_interval=poll_interval, peers=peers, now=self.elapsed(),
+            self, names, store.definitions, active_claims, capacity=runner.capacity, runs_ahead=runner.runs_ahead,
+            margin=runner.margin, poll_interval=poll_interval, peers=peers,
         )  # fmt: skip
 
     def run_once(self) -> timedelta:
-        return self._follow(self._planner.round(self._facts()))
+        return self._planner.round(self.facts())
+
+    def facts(self) -> Facts:
+        """Return what a round depends on."""
+        runner, held = self._runner, self._active_claims
+        slots_may_be_due = self._store.claims.slots_may_be_due
+        return Facts(runner.free(), len(held), held.removed, slots_may_be_due, runner.is_draining)
 
     def claim(self, limit: int) -> int:
         """Claim up to ``limit`` due rows, slots first, hand them to the runner, and return how many were found."""
-        return self._follow(self._planner.claim(limit, self.elapsed()))
+        return self._planner.claim(limit)
 
     def wake_for(self, names: Collection[str]) -> None:
         """Wake the poller: rows of these tasks are due, or soon will be."""
         self._planner.woken_for(names)
         self.wake()
 
-    def look(self) -> None:
-        """Wake the poller after the end of an attempt; a worker that drains wakes the others instead."""
+    def poll_now(self) -> None:
+        """Poll now instead of after the sleep; a worker that drains wakes the others instead."""
         if self._runner.is_draining:
-            self._pass_on()
+            self.pass_on()
         else:
-            self._planner.woken_by_an_end()
             self.wake()
 
     def adopt(self, claim: Claim, before: float) -> Holding:
         """Run a claim that was made elsewhere; ``before``: elapsed seconds when its statement was sent."""
-        held = self._active_claims.add([claim], before)
-        self._start(held)
-        return held[0]
+        return self._hold([claim], before)[0]
 
-    def _facts(self) -> Facts:
-        runner, active_claims = self._runner, self._active_claims
-        return Facts(
-            self.elapsed(), runner.free(), len(active_claims), active_claims.removed,
-            self._store.claims.slots_may_be_due, runner.is_draining,
-        )  # fmt: skip
+    # -- what the planner may do ------------------------------------------------------------------------------
 
-    def _follow(self, steps: Generator[Step, float, T]) -> T:
-        """Do the steps of a plan one by one, and return its result."""
-        try:
-            step = next(steps)
-            while True:
-                self._do(step)
-                step = steps.send(self.elapsed())
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    def begin(self, capacity: int) -> None:
+        if self.listeners.hear(PollBegan):
+            self.listeners.publish(PollBegan(worker=self.worker, capacity=capacity))
 
-    def _do(self, step: Step) -> None:
-        match step:
-            case Look():
-                step.due = self._store.due.next_due(step.names, step.tasks, lost=self._lost())
-            case FindDue():
-                step.due = self._store.due.due_tasks(step.names)
-            case ClaimSlots():
-                step.found = self._claim_slots(step)
-            case ClaimTasks():
-                step.claims = self._claim_tasks(step)
-            case Begin():
-                if self.listeners.hear(PollBegan):
-                    self.listeners.publish(PollBegan(worker=self.worker, capacity=step.capacity))
-            case PassOn():
-                self._pass_on()
-            case GiveWay():
-                self._give_way()
+    def give_way(self) -> None:
+        self._stopping.wait(BLINK)
 
-    def _claim_slots(self, step: ClaimSlots) -> int:
+    def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
+        return self._store.due.next_due(names, tasks, lost=self._lost())
+
+    def due_tasks(self, names: Sequence[str]) -> Collection[str]:
+        return self._store.due.due_tasks(names)
+
+    def claim_slots(self, limit: int, names: Sequence[str]) -> int:
         before = self.elapsed()  # the lease counts from before the statement was sent
         with self._active_claims.claiming():
             found, claims = self._store.claims.claim_slots(
-                self.worker, step.limit, lease=self._lease, names=step.names, lost=self._lost(),
-                on_skipped=self._tell_skipped,
+                self.worker, limit, lease=self._lease, names=names, lost=self._lost(),
+                on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row, gap)),
             )  # fmt: skip
-            held = self._active_claims.add(claims, before)
-        self._start(held)
+            self._hold(claims, before)
         return found
 
-    def _claim_tasks(self, step: ClaimTasks) -> list[Claim]:
+    def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
         before = self.elapsed()
         with self._active_claims.claiming():
-            claims = self._store.claims.claim_tasks(
-                self.worker, step.limit, lease=self._lease, names=step.names, ranges=step.ranges
-            )
-            held = self._active_claims.add(claims, before)
-        self._start(held)
+            claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
+            self._hold(claims, before)
         return claims
 
     def _lost(self) -> int:
@@ -146,13 +511,13 @@ class Poller(Service):
 
         One of these rows may have killed its holder; claimed together, it would take its neighbours down again.
         """
-        return int(not any(holding.waited() < self._lease for holding in self._active_claims.lost_before()))
+        held = [holding for holding in self._active_claims.slots() if holding.claim.row.lost_count]
+        return int(not any(holding.waited() < self._lease for holding in held))
 
-    def _tell_skipped(self, row: Row, gap: Gap) -> None:
-        self.listeners.publish(skipped(self.worker, row, gap))
-
-    def _start(self, held: Sequence[Holding]) -> None:
+    def _hold(self, claims: Sequence[Claim], before: float) -> list[Holding]:
+        held = self._active_claims.add(claims, before)
         if self.listeners.hear(Claimed):
             for holding in held:
                 self.listeners.publish(Claimed(**about(holding.claim)))
         self._runner.start(held, first=bool(held) and held[0].is_slot)
+        return held

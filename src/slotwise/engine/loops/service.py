@@ -7,13 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Required, TypedDict
 
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.events import DatabaseBack, DatabaseLost, Listeners
-from slotwise.store.connect.database_errors import describe, is_busy
+from slotwise.store.connect.database_errors import describe, is_busy, is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -21,31 +20,43 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
-#: The shortest wait that yields the GIL, in seconds.
-_BLINK = 0.000001
+#: The shortest wait, in seconds: it yields the GIL, so that the thread just woken can run.
+BLINK = 0.000001
 
 #: How often the log repeats that the database is unreachable.
 REMINDER = timedelta(minutes=1)
 
 
-class Outage:
-    """An outage of the database as reported by all loops of a worker: one "lost" and one "back" event.
+class Common:
+    """What the loops of a worker share: listeners, clock, pauses, and whether the database is away.
 
-    In between, the worker logs a line per minute, so that the log of an idle worker shows the reason.
+    An outage is reported once for all loops: one "lost" and one "back" event. In between, the worker logs a line per
+    minute, so that the log of an idle worker shows the reason.
     """
 
-    def __init__(self, listeners: Listeners, worker: str, elapsed: Stopwatch = elapsed) -> None:
-        self._listeners = listeners
-        self._worker = worker
-        self._elapsed = elapsed
+    def __init__(
+        self,
+        listeners: Listeners,
+        worker: str,
+        *,
+        elapsed: Stopwatch = elapsed,
+        is_transient: Callable[[BaseException], bool] = is_transient,
+        first_pause: timedelta = timedelta(milliseconds=200),
+        longest_pause: timedelta = timedelta(seconds=15),
+    ) -> None:
+        self.listeners = listeners
+        self.worker = worker
+        self.elapsed = elapsed
+        self.is_transient = is_transient
+        self.pauses = first_pause, longest_pause
         self._lock = threading.Lock()
         self._cut_off: set[str] = set()
         self._begun = self._told = 0.0
 
-    def begins(self, loop: str, error: BaseException) -> None:
+    def outage_begins(self, loop: str, error: BaseException) -> None:
         """Record that ``loop`` cannot reach the database, for the first time or still."""
         with self._lock:
-            now = self._elapsed()
+            now = self.elapsed()
             is_news = not self._cut_off
             self._cut_off.add(loop)
             if is_news:
@@ -54,40 +65,28 @@ class Outage:
             if is_due:
                 self._told = now
         if is_news:
-            self._listeners.publish(DatabaseLost(worker=self._worker, loop=loop, error=describe(error)))
+            self.listeners.publish(DatabaseLost(worker=self.worker, loop=loop, error=describe(error)))
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
             logger.warning("the database still cannot be used, after %s: %s; retrying", away, describe(error))
 
     @property
-    def goes_on(self) -> bool:
+    def is_away(self) -> bool:
         """Whether at least one loop cannot reach the database."""
         return bool(self._cut_off)
 
-    def ends(self, loop: str) -> None:
+    def outage_ends(self, loop: str) -> None:
         """Record that ``loop`` has reached the database; it is back when every loop that missed it has."""
         with self._lock:
             is_news = self._cut_off == {loop}
             self._cut_off.discard(loop)
         if is_news:
-            self._listeners.publish(DatabaseBack(worker=self._worker, loop=loop))
+            self.listeners.publish(DatabaseBack(worker=self.worker, loop=loop))
 
 
 def _is_forbidden(error: BaseException) -> bool:
     """Whether the role lacks a permission: the message names it with the cure, so a traceback adds nothing."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
-
-
-class ServiceOptions(TypedDict, total=False):
-    """The parameters that the loops of a worker share; see ``Service``."""
-
-    listeners: Required[Listeners]
-    worker: Required[str]
-    is_transient: Callable[[BaseException], bool]
-    first_pause: timedelta
-    longest_pause: timedelta
-    elapsed: Stopwatch
-    outage: Outage | None
 
 
 class Service(ABC):
@@ -101,26 +100,13 @@ class Service(ABC):
 
     name = "service"
 
-    def __init__(
-        self,
-        listeners: Listeners,
-        *,
-        worker: str,
-        is_transient: Callable[[BaseException], bool] = lambda _: False,
-        first_pause: timedelta = timedelta(milliseconds=200),
-        longest_pause: timedelta = timedelta(seconds=15),
-        elapsed: Stopwatch = elapsed,
-        outage: Outage | None = None,
-    ) -> None:
-        """``outage`` is shared by the loops of one worker."""
-        self.listeners = listeners
-        self.elapsed = elapsed
-        self.worker = worker
-        self._is_transient = is_transient
-        self._pauses = (first_pause, longest_pause)
-        self._outage = outage or Outage(listeners, worker)
+    def __init__(self, common: Common) -> None:
+        self.common = common
+        self.listeners, self.elapsed, self.worker = common.listeners, common.elapsed, common.worker
         self._trouble: Iterator[timedelta] | None = None
         self._wake = threading.Event()
+        #: Cuts the sleep short; a wake-up during a round causes another round.
+        self.wake: Callable[[], None] = self._wake.set
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -139,11 +125,6 @@ class Service(ABC):
         """Whether a round may have begun."""
         return self._thread is not None
 
-    def wake(self) -> None:
-        """Cut the sleep short; a wake-up during a round causes another round."""
-        if not self._wake.is_set():  # cleared before a round looks for work
-            self._wake.set()
-
     def stop(self) -> None:
         """Ask the loop to end after its current round."""
         self._stopping.set()
@@ -155,10 +136,6 @@ class Service(ABC):
             return True
         self._thread.join(None if timeout is None else max(timeout.total_seconds(), 0))
         return not self._thread.is_alive()
-
-    def _give_way(self) -> None:
-        """Yield the GIL so that the thread just woken can run."""
-        self._stopping.wait(_BLINK)
 
     @property
     def is_stopping(self) -> bool:
@@ -182,18 +159,18 @@ class Service(ABC):
             return self._pause_after(error)
         if self._trouble is not None:
             self._trouble = None
-            self._outage.ends(self.name)
+            self.common.outage_ends(self.name)
         return pause
 
     def _pause_after(self, error: BaseException) -> timedelta:
         """Return a growing pause, jittered because every loop of every worker meets the same outage."""
         if is_busy(error):
             logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
-        elif self._is_transient(error):
-            self._outage.begins(self.name, error)
+        elif self.common.is_transient(error):
+            self.common.outage_begins(self.name, error)
         else:
             trace = None if self._trouble is not None or _is_forbidden(error) else error  # then one line
             logger.error("%s failed, and continues after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
-            self._trouble = growing_pauses(*self._pauses)
+            self._trouble = growing_pauses(*self.common.pauses)
         return next(self._trouble)

@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.error_text import error_summary
@@ -27,7 +26,7 @@ from slotwise.model.events import (
     about,
     skipped,
 )
-from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim, HandedBack
+from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim
 from slotwise.model.vocabulary import Outcome, Release
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
@@ -47,41 +46,35 @@ class Settler(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
         on_free: Callable[[], None],
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._on_free = on_free
         #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
         self._ended: deque[Holding] = deque()
-        #: Attempts whose outcome could not be written, when it is tried again in elapsed seconds, and later pauses.
-        self._stuck: list[tuple[float, Holding, Iterator[timedelta]]] = []
+        #: Attempts whose outcome could not be written: when it is tried again, in elapsed seconds, and later pauses.
+        self._stuck: dict[Holding, tuple[float, Iterator[timedelta]]] = {}
 
-    def put(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        """Queue the outcome of an attempt, from any thread.
+    def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
+        """Queue the outcome of an attempt, from any thread; return whether it counts.
 
+        ``unstarted``: it counts only if the handler has not started, which then never will.
         Race: a handler may end while a shutdown gives it up. The first outcome counts and the second is dropped: of
         two outcomes of one claim in one batch, the later one would win.
         """
-        if holding.end():
-            self._add(holding, outcome)
-
-    def hand_back(self, holding: Holding, reason: str) -> bool:
-        """Hand back a claim whose handler has not started, and never will; return False if it is too late."""
-        withdrawn = holding.withdraw()
-        if withdrawn:
-            self._add(holding, HandedBack(reason))
-        return withdrawn
-
-    def _add(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        holding.outcome = outcome
-        self._ended.append(holding)
-        self.wake()
+        is_first = holding.end(unstarted=unstarted)
+        if is_first:
+            holding.outcome = outcome
+            self._ended.append(holding)
+            if not self._wake.is_set():  # cleared before a round looks for work
+                self.wake()
+        return is_first
 
     def flush(self) -> None:
         """Settle all queued outcomes in the caller's thread; raise what the database raises."""
@@ -91,21 +84,22 @@ class Settler(Service):
     def run_once(self) -> timedelta | None:
         batch = self._take()
         try:
-            for holding, error in self._settle(self._finish(batch), wait=True):
-                logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *holding.claim.key, error)
-                self._put_aside(holding, growing_pauses(*STUCK_PAUSES))
+            failed = self._settle(self._finish(batch), wait=True)
         except BaseException:
             # Those that are finished are not held any more.
             self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
             raise
-        stuck = [one for one in self._stuck if one[0] <= self.elapsed()][:BATCH]
+        for holding, error in failed.items():
+            logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *holding.claim.key, error)
+            self._put_aside(holding, growing_pauses(*STUCK_PAUSES))
+        stuck = [holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()][:BATCH]
         if stuck:
             self._retry(stuck)
         if batch or stuck:
             self._on_free()
         if batch:
             return AT_ONCE
-        return min((timedelta(seconds=due - self.elapsed()) for due, _, _ in self._stuck), default=None)
+        return min((timedelta(seconds=due - self.elapsed()) for due, _ in self._stuck.values()), default=None)
 
     def _take(self) -> list[Holding]:
         batch: list[Holding] = []
@@ -119,39 +113,40 @@ class Settler(Service):
         plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
         if not plain or not self._store.settlements.finish(plain):
             return batch
-        self._active_claims.remove_all(plain)
+        self._active_claims.remove(plain)
         self._tell_of(len(plain))
         if self.listeners.hear(Settled):
             for claim in plain:
                 self.listeners.publish(Settled(**about(claim), outcome=SUCCEEDED.name))
         return [holding for holding in batch if holding.outcome is not SUCCEEDED or holding.is_slot]
 
-    def _retry(self, stuck: list[tuple[float, Holding, Iterator[timedelta]]]) -> None:
+    def _retry(self, stuck: Sequence[Holding]) -> None:
         """Retry without waiting for locks. An outcome is kept, even beyond its lease, until written or refused."""
-        failed = {holding for holding, _ in self._settle([holding for _, holding, _ in stuck], wait=False)}
-        self._stuck = [one for one in self._stuck if one not in stuck]
-        for _, holding, pauses in stuck:
+        failed = self._settle(stuck, wait=False)
+        for holding in stuck:
+            _, pauses = self._stuck.pop(holding)
             if holding in failed:
                 self._put_aside(holding, pauses)
 
     def _put_aside(self, holding: Holding, pauses: Iterator[timedelta]) -> None:
-        self._stuck.append((self.elapsed() + next(pauses).total_seconds(), holding, pauses))
+        self._stuck[holding] = self.elapsed() + next(pauses).total_seconds(), pauses
 
-    def _settle(self, batch: Sequence[Holding], *, wait: bool) -> list[tuple[Holding, str]]:
+    def _settle(self, batch: Sequence[Holding], *, wait: bool) -> dict[Holding, str]:
         """Write these outcomes and publish their events; return those that cannot be written yet, with the error.
 
         The others do not wait for them. An event without a listener is not created.
         """
+        failed: dict[Holding, str] = {}
         if not batch:
-            return []
+            return failed
         self._tell_of(len(batch))
         endings = [(holding.claim, holding.outcome) for holding in batch]
         written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
-        self._active_claims.remove_all(settlement.claim for settlement in written if settlement.error is None)
-        is_heard, failed = self.listeners.hear(Settled), []
+        self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
+        is_heard = self.listeners.hear(Settled)
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
-                failed.append((holding, describe(settlement.error)))
+                failed[holding] = describe(settlement.error)
             elif is_heard or not settlement.is_usual:
                 self._tell(holding, settlement)
         return failed

@@ -15,10 +15,10 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
 
 from slotwise.engine.process.signals import StopSignals
 from slotwise.jobs.policies import growing_pauses
@@ -106,11 +106,19 @@ LONGEST_PAUSE = timedelta(seconds=30)
 class Child:
     """One worker process, and the two threads that report its start and its end."""
 
-    def __init__(self, place: int, command: Sequence[str], news: SimpleQueue[News]) -> None:
+    def __init__(
+        self,
+        place: int,
+        command: Sequence[str],
+        *,
+        on_up: Callable[[Child], None],
+        on_gone: Callable[[Child, int], None],
+    ) -> None:
+        """``on_gone`` gets the exit status; a negative one is the signal that killed it."""
         self.place = place
         self.is_up = False
         self.since = elapsed()
-        self._news = news
+        self._on_up, self._on_gone = on_up, on_gone
         self._leash = Leash()
         try:
             # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains, cancels, kills.
@@ -128,60 +136,29 @@ class Child:
         for work in (self._listen, self._wait):
             threading.Thread(target=work, name=f"slotwise-child-{place}", daemon=True).start()
 
-    @property
-    def lived(self) -> timedelta:
-        return timedelta(seconds=elapsed() - self.since)
-
-    def drain(self) -> None:
-        """Drain the child by message and by signal.
+    def stop(self, count: int) -> None:
+        """Drain the child at the first stop, cancel what runs in it at the second, and kill it at the third.
 
         Race: before its application is imported, a child does not read messages; but a signal ends it, as it should.
         If it does read, message and signal mean the same, and so does a signal that another process sent.
         """
-        self._leash.drain()
-        if not self.is_up:
-            self.process.terminate()
-
-    def cancel(self) -> None:
-        """Cancel what runs in the child."""
-        self._leash.cancel()
-
-    def kill(self) -> None:
-        self.process.kill()
+        if count > 2:
+            self.process.kill()
+        elif count == 2:
+            self._leash.cancel()
+        else:
+            self._leash.drain()
+            if not self.is_up:
+                self.process.terminate()
 
     def _listen(self) -> None:
         if self._leash.wait_until_up():
-            self._news.put(Up(self))
+            self._on_up(self)
 
     def _wait(self) -> None:
         status = self.process.wait()
         self._leash.close()
-        self._news.put(Gone(self, status))
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """The worker of a child has started."""
-
-    child: Child
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A child has ended, with this status; a negative one is the signal that killed it."""
-
-    child: Child
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A signal came, for the ``count``-th time."""
-
-    count: int
-
-
-News: TypeAlias = Up | Gone | Stop
+        self._on_gone(self, status)
 
 
 class Supervisor:
@@ -198,7 +175,8 @@ class Supervisor:
         self._command = [*command, f"--born={elapsed()}"]
         self._processes = processes
         self._fatal = fatal
-        self._news: SimpleQueue[News] = SimpleQueue()
+        #: What children and signals report, from their threads: calls for the thread that runs the supervisor.
+        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._children: dict[int, Child] = {}
         self._due: dict[int, float] = {0: elapsed()}
         self._pauses: dict[int, Iterator[timedelta]] = {}
@@ -208,16 +186,23 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until a signal has stopped all children, or the first one could not start; return the exit status."""
-        with StopSignals(lambda _, count: self._news.put(Stop(count)), final=True):
+        with StopSignals(lambda _, count: self._news.put(partial(self._on_stop, count)), final=True):
             while self._due or self._children:
                 self._start_due()
-                self._take_in(self._next_news())
+                wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
+                with suppress(Empty):  # the next start is due
+                    self._news.get(timeout=wait)()
         return self._status
 
     def _start_due(self) -> None:
         for place in [place for place, due in self._due.items() if due <= elapsed()]:
             try:
-                child = Child(place, self._command, self._news)
+                child = Child(
+                    place,
+                    self._command,
+                    on_up=lambda child: self._news.put(partial(self._on_up, child)),
+                    on_gone=lambda child, status: self._news.put(partial(self._on_gone, child, status)),
+                )
             except OSError as error:  # no memory, no process id: it may pass
                 logger.warning("worker process %d cannot be started: %s", place + 1, error)
                 self._due[place] = elapsed() + self._pause(place).total_seconds()
@@ -225,23 +210,6 @@ class Supervisor:
             del self._due[place]
             self._children[place] = child
             self._tell(logging.INFO, "child-start", child, "started")
-
-    def _next_news(self) -> News | None:
-        """Return the next event, or None when the next start is due."""
-        wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
-        try:
-            return self._news.get(timeout=wait)
-        except Empty:
-            return None
-
-    def _take_in(self, news: News | None) -> None:
-        match news:
-            case Up(child):
-                self._on_up(child)
-            case Gone(child, status):
-                self._on_gone(child, status)
-            case Stop(count):
-                self._on_stop(count)
 
     def _on_up(self, child: Child) -> None:
         child.is_up = True
@@ -252,24 +220,19 @@ class Supervisor:
     def _on_gone(self, child: Child, status: int) -> None:
         del self._children[child.place]
         if self._stops:
-            self._on_last_words(child, status)
+            if status > 0 or (status and child.is_up):  # one that was up and was killed may have left claims behind
+                self._tell(logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}")
+                self._status = max(self._status, status if status > 0 else 4)
         elif not self._proven and status in self._fatal:
             self._status = status
         else:
             self._plan_restart(child, status)
 
-    def _on_last_words(self, child: Child, status: int) -> None:
-        """Log the end of a child while stopping: one that was up and was killed may have left claims behind."""
-        if status < 0 and not child.is_up:
-            status = 0
-        if status:
-            self._tell(logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}")
-        self._status = max(self._status, status if status > 0 else 4 if status else 0)
-
     def _plan_restart(self, child: Child, status: int) -> None:
-        if child.lived > LONGEST_PAUSE:
+        lived = elapsed() - child.since
+        if lived > LONGEST_PAUSE.total_seconds():
             self._pauses.pop(child.place, None)
-        pause, lived = self._pause(child.place), child.lived.total_seconds()
+        pause = self._pause(child.place)
         self._due[child.place] = elapsed() + pause.total_seconds()
         text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause.total_seconds():.1f} s"
         self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
@@ -286,7 +249,7 @@ class Supervisor:
         self._due.clear()
         logger.info("stopping %d worker processes", len(self._children), extra={"event": "supervisor-stop"})
         for child in self._children.values():
-            (child.drain, child.cancel, child.kill)[min(count, 3) - 1]()
+            child.stop(count)
 
     def _tell(self, level: int, event: str, child: Child, text: str, **facts: object) -> None:
         pid = child.process.pid

@@ -17,8 +17,8 @@ class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the lease ran out."""
 
     __slots__ = (
-        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
-        "claim", "ended", "held", "is_slot", "outcome", "promised", "sequel", "started", "suspected", "unawaited",
+        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_signal", "_since", "claim", "deadline", "ended", "held",
+        "is_slot", "outcome", "promised", "renewed", "sequel", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -39,12 +39,14 @@ class Holding:
         #: What start hooks hold for this attempt.
         self.held: ExitStack | None = None
         self.suspected = False
+        #: When the last successful heartbeat was sent, and when the handler times out, in elapsed seconds.
+        self.renewed = renewed
+        self.deadline: float | None = None
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
         self._lease = claim.lease.total_seconds()
         self._since = elapsed()
-        self._renewed = renewed
         self._ended_at: float | None = None
 
     @property
@@ -72,39 +74,31 @@ class Holding:
             self.started = not self.ended
             return self.started
 
-    def end(self) -> bool:
-        """Mark the attempt as ended; return True for the first caller only."""
+    def end(self, *, unstarted: bool = False) -> bool:
+        """Mark the attempt as ended; return True for the first caller only.
+
+        ``unstarted``: only if its handler has not started, which then never will; else return False.
+        """
         with self._lock:
-            first, self.ended = not self.ended, True
-            if first and self.is_slot:
+            if self.ended or (unstarted and self.started):
+                return False
+            self.ended = True
+            if self.is_slot:
                 self._ended_at = self._elapsed()
-            return first
+            return True
 
     def ended_ago(self) -> timedelta:
         """Time since the attempt of a slot has ended."""
         return timedelta(seconds=0 if self._ended_at is None else self._elapsed() - self._ended_at)
 
-    def withdraw(self) -> bool:
-        """End an attempt whose handler has not started, and never will; return False if it is too late."""
-        with self._lock:
-            if self.started or self.ended:
-                return False
-            self.ended = True
-            return True
-
     def renew(self, sent: float) -> None:
         """Record the success of a heartbeat that was sent at ``sent``."""
-        self._renewed = max(self._renewed, sent)
+        self.renewed = max(self.renewed, sent)
         self.suspected = False
-
-    @property
-    def renewed(self) -> float:
-        """When the last successful heartbeat was sent, in elapsed seconds."""
-        return self._renewed
 
     def age(self) -> timedelta:
         """Time since before the last successful heartbeat was sent."""
-        return timedelta(seconds=self._elapsed() - self._renewed)
+        return timedelta(seconds=self._elapsed() - self.renewed)
 
     def waited(self) -> timedelta:
         """Time since the claim arrived, without the time that the claim itself took."""
@@ -119,13 +113,9 @@ class Holding:
         Called before each start; ``margin`` is in seconds.
         """
         now = self._elapsed()
-        if self._lost or self._lease - (now - self._renewed) < margin:
+        if self._lost or self._lease - (now - self.renewed) < margin:
             return Reason.SUSPECT
         return Reason.QUEUED if now - self._since > margin else None
-
-    def is_suspect(self, margin: timedelta) -> bool:
-        """Whether too little lease is left to start the handler."""
-        return self._lost or self.lease_left() < margin
 
     @property
     def lost(self) -> bool:
@@ -145,11 +135,8 @@ class ActiveClaims:
         self._lock = threading.Lock()
         self._held: dict[Fence, Holding] = {}
         self._slots: dict[Fence, Holding] = {}
-        self._lost_before: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
-        #: A claim statement has failed; only the database knows whether it claimed rows.
-        self.in_doubt = False
         self._changed = threading.Condition(self._lock)
         #: How many claims have been released so far.
         self.removed = 0
@@ -162,14 +149,9 @@ class ActiveClaims:
             return iter(list(self._held.values()))
 
     def slots(self) -> list[Holding]:
-        """Return the claims of jobs."""
+        """Return the claims of jobs, and of a task whose row was taken over from a dead holder."""
         with self._lock:
             return list(self._slots.values())
-
-    def lost_before(self) -> list[Holding]:
-        """Return the claims whose row was taken over from a dead holder."""
-        with self._lock:
-            return list(self._lost_before.values())
 
     def __contains__(self, claim: Claim) -> bool:
         return claim.fence in self._held
@@ -182,18 +164,9 @@ class ActiveClaims:
             self._generation += 1
         try:
             yield
-        except BaseException:
-            self.in_doubt = True
-            raise
         finally:
             with self._lock:
                 self._claiming -= 1
-
-    def trust(self, generation: int) -> None:
-        """Clear the doubt: all rows of this generation of claims are known. Race: a claim since may have failed."""
-        with self._lock:
-            if not self._claiming and self._generation == generation:
-                self.in_doubt = False
 
     def quiet(self) -> int | None:
         """Return the generation of claims, or None while a claim is under way."""
@@ -206,23 +179,17 @@ class ActiveClaims:
         with self._lock:
             for holding in added:
                 self._held[holding.claim.fence] = holding
-                if holding.is_slot:
+                if holding.is_slot or holding.claim.row.lost_count:
                     self._slots[holding.claim.fence] = holding
-                if holding.claim.row.lost_count:
-                    self._lost_before[holding.claim.fence] = holding
         return added
 
-    def remove(self, claim: Claim) -> Holding | None:
-        return self.remove_all([claim])[0]
-
-    def remove_all(self, claims: Iterable[Claim]) -> list[Holding | None]:
+    def remove(self, claims: Iterable[Claim]) -> list[Holding | None]:
         """Release these claims and return the holding of each, None where it was not held."""
         with self._lock:
             found = [self._held.pop(claim.fence, None) for claim in claims]
             for holding in found:
                 if holding is not None:
                     self._slots.pop(holding.claim.fence, None)
-                    self._lost_before.pop(holding.claim.fence, None)
             self.removed += len(found)
             self._changed.notify_all()
             return found

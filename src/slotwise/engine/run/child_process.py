@@ -20,14 +20,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.clock import elapsed
-from slotwise.model.durations import parse_duration
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
-from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.model.records import Aborted, AttemptOutcome, Failed, FollowUps, HandedBack, Snoozed, Succeeded
+from slotwise.model.vocabulary import Reason
 
 #: A line of JSON between parent and child.
 Message: TypeAlias = dict[str, Any]
@@ -38,6 +38,8 @@ MODULE = "slotwise.cli.isolated"
 START_LIMIT = 120.0
 #: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
 LOOK = 0.1
+#: What a child reports, by the names of the types.
+_OUTCOMES = {kind.__name__: kind for kind in get_args(AttemptOutcome)}
 _FOLLOWS = 'isolation="process" has no follow-up tasks; schedule them with ctx.client'
 
 
@@ -76,31 +78,24 @@ class Isolation:
 
     def __init__(self, settings: Mapping[str, object], app: str | None, *, patience: timedelta) -> None:
         """``patience``: how long a handler may take to stop when asked."""
-        self._settings = settings
-        self._app = app
+        self._order = {"app": app, "settings": settings}
         self._patience = patience.total_seconds()
 
     def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         """Run one attempt to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
-        try:
+        with ours:
             with theirs:
                 command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
                 )
-            attempt = _Attempt(Channel(ours), child, holding, self._patience)
-            return attempt.run(self._order(holding), begun, draining)
-        finally:
-            ours.close()
-
-    def _order(self, holding: Holding) -> Message:
-        claim = holding.claim
-        return {
-            "app": self._app, "path": sys.path, "settings": self._settings, "task": claim.row.task_name,
-            "instance": claim.row.task_instance, "token": claim.token, "holder": claim.holder,
-            "renewed": holding.renewed,
-        }  # fmt: skip
+            claim = holding.claim
+            order = {
+                **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
+                "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
+            }  # fmt: skip
+            return _Attempt(Channel(ours), child, holding, self._patience).run(order, begun, draining)
 
 
 class _Attempt:
@@ -175,45 +170,26 @@ class _Attempt:
 
 
 def say_outcome(outcome: AttemptOutcome) -> Message:
-    """Return an outcome as JSON data."""
-    said: Message = {"say": "ended", "outcome": outcome.name}
+    """Return an outcome as JSON data: its type and its fields, without the exception."""
+    said = {one.name: getattr(outcome, one.name) for one in fields(outcome) if one.name != "exception"}
     match outcome:
-        case Succeeded(promised=promised, sequel=sequel):
-            if sequel is not None and (sequel.follows or sequel.arrivals):
-                return say_outcome(Failed(_FOLLOWS, final=True, promised=promised))
-            result = sequel.result if sequel else None
-            kept = (
-                {"result": None if result is None else result.decode(), "problem": sequel.problem} if sequel else None
-            )
-            return {**said, "promised": promised, "kept": kept}
-        case Failed(error=error, final=final, promised=promised):
-            return {**said, "error": error, "final": final, "promised": promised}
+        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if follows or arrivals:
+            return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
+        case Succeeded(sequel=FollowUps(result=result, problem=problem)):
+            said["sequel"] = {"result": None if result is None else result.decode(), "problem": problem}
         case Snoozed(duration=duration):
-            return {**said, "duration": f"{duration // timedelta(microseconds=1)}us"}
-        case Aborted(reason=reason):
-            return {**said, "outcome": Release.ABORTED, "reason": reason}
-        case Cancelled(reason=reason) | HandedBack(reason=reason):
-            return {**said, "reason": reason}
-    return said
-
-
-def _sequel_of(kept: Message | None) -> FollowUps | None:
-    if kept is None:
-        return None
-    return FollowUps(result=None if kept["result"] is None else kept["result"].encode(), problem=kept["problem"])
+            said["duration"] = duration // timedelta(microseconds=1)
+    return {"say": "ended", "outcome": type(outcome).__name__, "fields": said}
 
 
 def outcome_of(said: Message) -> AttemptOutcome:
     """Return the outcome that ``say_outcome`` encoded."""
-    match said["outcome"]:
-        case Outcome.SUCCEEDED:
-            return Succeeded(promised=said["promised"], sequel=_sequel_of(said["kept"]))
-        case Release.SNOOZED:
-            return Snoozed(parse_duration(said["duration"]))
-        case Release.ABORTED:
-            return Aborted(said["reason"])
-        case Outcome.CANCELLED:
-            return Cancelled(said["reason"])
-        case Release.HANDED_BACK:
-            return HandedBack(said["reason"])
-    return Failed(said["error"], final=said["final"], promised=said["promised"])
+    found = said["fields"]
+    if "duration" in found:
+        found["duration"] = timedelta(microseconds=found["duration"])
+    if found.get("sequel"):
+        result = found["sequel"]["result"]
+        problem = found["sequel"]["problem"]
+        found["sequel"] = FollowUps(result=None if result is None else result.encode(), problem=problem)
+    outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
+    return outcome

@@ -27,30 +27,36 @@ LIFESPAN_CHECK = timedelta(milliseconds=200)
 class EventLoop:
     """Run coroutines from other threads; enter the lifespan once, and leave it after the drain. Starts once."""
 
-    def __init__(self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None, *, is_needed: bool = True
+    ) -> None:
+        """``is_needed``: whether there are coroutines to run; a lifespan needs a loop anyway."""
         self._lifespan = lifespan
+        self._is_needed = is_needed or lifespan is not None
         self._loop = host
         self._own = host is None
         self._thread: threading.Thread | None = None
-        self._stop: asyncio.Event | None = None
+        self._is_stopped = False
         self._leave: Callable[[], object] | None = None
         self._life: Future[None] | None = None
         self._failure: BaseException | None = None
         #: Whether the lifespan was entered and never left.
         self.left_behind = False
+        #: What the lifespan has returned; None without one.
+        self.state: object = None
 
-    def start(self, stopping: threading.Event | None = None) -> object:
-        """Start the loop's thread if it is ours, enter the lifespan, and return its state (None without one).
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Start the loop's thread if it is ours, and enter the lifespan.
 
         Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
         Raise what the lifespan raises; then nothing is left behind.
         """
-        if self._own:
+        if self._own and self._is_needed:
             self._start_thread()
         if self._lifespan is None:
-            return None
+            return
         try:
-            return self._enter_lifespan(self._lifespan, stopping)
+            self.state = self._enter_lifespan(self._lifespan, stopping)
         except BaseException:
             if self._life is not None:
                 self._life.cancel()
@@ -157,30 +163,22 @@ class EventLoop:
         """Run the loop; end as asyncio.run does: running tasks are cancelled, asynchronous generators closed."""
         try:
             with asyncio.Runner() as runner:
-                serving = runner.get_loop().create_task(self._serve(ready))
-                while not serving.done():
-                    _run_until(serving, runner.get_loop())
+                loop = runner.get_loop()
+                loop.call_soon(ready.set_result, loop)
+                while not self._is_stopped:
+                    try:
+                        loop.run_forever()
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        logger.error("a background task raised %r; the event loop continues without it", error)
         except BaseException as error:  # no more file descriptors, for instance
             if ready.done():
                 raise
             ready.set_exception(error)
 
-    async def _serve(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
-        self._stop = asyncio.Event()
-        ready.set_result(asyncio.get_running_loop())
-        await self._stop.wait()
-
     def _stop_thread(self) -> None:
-        if self._thread is None or self._loop is None or self._stop is None:
+        if self._thread is None or self._loop is None:
             return
+        self._is_stopped = True
         with suppress(RuntimeError):  # it has ended already
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE.total_seconds())
-
-
-def _run_until(end: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until ``end``, also after a background task of a handler stopped it by raising SystemExit."""
-    try:
-        loop.run_until_complete(end)
-    except (SystemExit, KeyboardInterrupt) as error:
-        logger.error("a background task raised %r; the event loop continues without it", error)

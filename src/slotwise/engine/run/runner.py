@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
@@ -23,9 +24,8 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
-from slotwise.engine.run.start_hooks import BeforeStart, StartHooks
-from slotwise.errors import InvalidPayload, InvalidSchedule
-from slotwise.jobs.context import JobContext, TaskContext
+from slotwise.errors import InvalidPayload
+from slotwise.jobs.context import Fail, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
@@ -33,6 +33,8 @@ from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
+from slotwise.store.queue.queue import AtInsert
+from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
@@ -107,14 +109,10 @@ class Threads:
         """How many threads are at work."""
         return self._active
 
-    def submit(self, *work: Work) -> None:
-        """Queue this work, which must not raise."""
-        self.submit_all(work)
-
-    def submit_all(self, work: Iterable[Work], *, first: bool = False) -> None:
-        """Queue this work in order; ``first``: before the work that waits already."""
+    def submit(self, *work: Work, first: bool = False) -> None:
+        """Queue this work in order, which must not raise; ``first``: before the work that waits already."""
         if first:
-            self._queue.extendleft(reversed(list(work)))
+            self._queue.extendleft(reversed(work))
         else:
             self._queue.extend(work)
         self._attend()
@@ -233,37 +231,42 @@ class Threads:
             return True
 
 
-class Contexts:
-    """Make the contexts of a worker's attempts."""
-
-    def __init__(self, store: Store, client: object, stopping: Callable[[], bool]) -> None:
-        self._store = store
-        fence = LedgerFence(store)
-        self._makers = {
-            name: partial(
-                JobContext if found.is_job else TaskContext,
-                fence=fence, read=found.payload.decode, client=client, stopping=stopping,
-            )
-            for name, found in store.definitions.items()
-        }  # fmt: skip
-        #: What the lifespan has returned.
-        self.state: object = None
-
-    def make(self, holding: Holding) -> JobContext:
-        row, schedule = holding.claim.row, None
-        if row.schedule:
-            with suppress(InvalidSchedule):  # written by a newer release: this slot still runs
-                schedule = self._store.schedule_of(row).running
-        return self._makers[row.task_name](holding, schedule=schedule, state=self.state)
-
-
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
-OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], None]
+OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
+#: ``before_start(ctx)`` is called in a thread of the worker before each attempt, also of ``async def`` and isolated
+#: handlers. It raises Skip to refuse the start for good; with any other exception the attempt has failed. A context
+#: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
+#: is refused after all.
+BeforeStart: TypeAlias = Callable[[JobContext], AbstractContextManager[object] | None]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Functions of an application that take part in a start, or in a transaction of the queue."""
+
+    before_start: tuple[BeforeStart, ...] = ()
+    at_insert: tuple[AtInsert, ...] = ()
+    after_settle: tuple[AfterSettle, ...] = ()
+
+
+NO_HOOKS = Hooks()
 
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)
+
+
+def context_maker(store: Store, client: object, stopping: Callable[[], bool], loop: EventLoop) -> MakeContext:
+    """Return what makes the contexts of a worker's attempts."""
+    fence = LedgerFence(store)
+    makers = {
+        name: partial(
+            JobContext if found.is_job else TaskContext,
+            fence=fence, read=found.payload.decode, client=client, stopping=stopping,
+        )
+        for name, found in store.definitions.items()
+    }  # fmt: skip
+    return lambda holding: makers[holding.claim.row.task_name](holding, state=loop.state)
 
 
 class Runner:
@@ -279,8 +282,7 @@ class Runner:
         mark_running: Callable[[Claim], bool],
         make_context: MakeContext,
         margin: timedelta,
-        watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
-        loop: EventLoop | None = None,
+        loop: EventLoop,
         interceptors: tuple[Interceptor, ...] = (),
         before_start: Sequence[BeforeStart] = (),
         isolation: Isolation | None = None,
@@ -291,14 +293,14 @@ class Runner:
         self._listeners = listeners
         self._mark_running = mark_running
         self._make_context = make_context
-        self._on_end: OnEnd = _nowhere
+        self._on_end: OnEnd
+        self._limit: Callable[[Holding, timedelta], None] = lambda holding, timeout: None
         #: A claim that could not start for this long is handed back.
         self.margin = margin
         self._margin = margin.total_seconds()
-        self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
-        self._start_hooks = StartHooks(before_start)
+        self._before_start = tuple(before_start)
         self._isolation = isolation
         self._threads = Threads(capacity)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
@@ -310,22 +312,27 @@ class Runner:
         self.is_draining = False
         self._is_loud = True
         #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
-        #: payload type. Looked up for each attempt, without a call.
-        self._marked = {name for name, found in definitions.items() if found.gives_up}
+        #: payload type. Looked up for each attempt, without a call. A child process sets its mark itself.
+        self._marked = {
+            name for name, found in definitions.items() if found.gives_up and not (isolation and found.isolation)
+        }
         self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
         self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
+
+    def report_to(self, on_end: OnEnd, limit: Callable[[Holding, timedelta], None] | None = None) -> None:
+        """Report the outcomes of attempts to ``on_end``, and starts with a timeout to ``limit``; before ``start``."""
+        self._on_end = on_end
+        self._limit = limit or self._limit
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
         if self.is_draining:
             return 0
+        if not self.runs_ahead:
+            return max(self.capacity - len(self._active_claims), 0)
         slots = self._active_claims.slots()
-        if self.runs_ahead:
-            running = sum(holding.started and not holding.ended for holding in slots)
-            occupied = len(slots) + max(self._threads.busy - running, 0)
-        else:
-            occupied = len(self._active_claims)
-        return max(self.capacity - occupied, 0)
+        running = sum(holding.started and not holding.ended for holding in slots)
+        return max(self.capacity - len(slots) - max(self._threads.busy - running, 0), 0)
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
         """Run the handlers of these claims, and report the outcome of each. ``first``: before waiting ones.
@@ -333,28 +340,22 @@ class Runner:
         Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
         self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
-        work: list[Callable[[], None]] = []
+        work: list[Work] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
             if self.is_draining:
                 self._on_end(holding, HandedBack(Reason.SHUTDOWN))
-            elif definition.isolation and self._isolation is not None:
-                work.append(partial(self._run_isolated, self._isolation, holding, definition))
-            elif definition.is_async and self._loop is not None:
-                self._start_async(self._loop, holding, definition)
+            elif definition.is_async and not (definition.isolation and self._isolation):
+                self._start_async(holding, definition)
             else:
                 work.append(partial(self._run, holding, definition))
-        self._threads.submit_all(work, first=first)
+        self._threads.submit(*work, first=first)
 
-    def _start_async(self, loop: EventLoop, holding: Holding, definition: Definition) -> None:
+    def _start_async(self, holding: Holding, definition: Definition) -> None:
         try:
-            loop.submit(self._run_async(holding, definition))
+            self._loop.submit(self._run_async(holding, definition))
         except RuntimeError as error:
             logger.warning("%s cannot start: %s", definition.name, error)
-
-    def report_to(self, on_end: OnEnd) -> None:
-        """Report the outcomes of attempts to ``on_end`` from now on; call it before ``start``."""
-        self._on_end = on_end
 
     def drain(self) -> None:
         """Start nothing from now on; claims that have not started are handed back."""
@@ -369,37 +370,19 @@ class Runner:
 
     def _run(self, holding: Holding, definition: Definition) -> None:
         try:
-            marks = definition.name in self._marked
-            outcome = self._refusal(holding, marks=marks) or self._attempt(holding, definition)
+            outcome = self._refusal(holding) or self._attempt(holding, definition)
         except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
         self._report(holding, outcome)
 
-    def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        """Report the outcome after start hooks have given back what they held."""
-        if holding.held is not None:
-            self._start_hooks.leave(holding)
-        self._on_end(holding, outcome)
-
-    def _run_isolated(self, isolation: Isolation, holding: Holding, definition: Definition) -> None:
-        """Run an attempt in a child, which sets the start mark of a give-up job itself."""
-        begun: list[float | None] = []
-        try:
-            outcome = self._refusal(holding, marks=False)
-            if outcome is None:
-                outcome = isolation.run(
-                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self.is_draining
-                )
-                outcome = timed_out(holding, definition) or outcome
-        except BaseException as error:
-            outcome = raised(error, holding, definition)
-        if begun:
-            self._ended(holding, outcome, begun[0])
-        self._report(holding, outcome)
-
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
+        """Start marks of give-up jobs and start hooks may wait, so they have a thread."""
         try:
-            outcome = await self._refusal_async(holding, definition) or await self._attempt_async(holding, definition)
+            if self._before_start or definition.name in self._marked:
+                refused = await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding)))
+            else:
+                refused = self._refusal(holding)
+            outcome = refused or await self._attempt_async(holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
         if holding.held is None:
@@ -407,15 +390,18 @@ class Runner:
         else:
             self._threads.submit(partial(self._report, holding, outcome))
 
-    async def _refusal_async(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
-        """Return the refusal. Start marks of give-up jobs and start hooks may wait, and must not block the loop."""
-        marks = definition.name in self._marked
-        if not marks and not self._start_hooks:
-            return self._refusal(holding, marks=False)
-        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, marks=marks)))
+    def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
+        """Report the outcome, after what start hooks hold is given back. Its errors are logged: the outcome stands."""
+        held, holding.held = holding.held, None
+        if held is not None:
+            try:
+                held.close()
+            except Exception:
+                logger.exception("what a before_start hook returned has failed on the way out; the outcome stands")
+        self._on_end(holding, outcome)
 
-    def _refusal(self, holding: Holding, *, marks: bool) -> AttemptOutcome | None:
-        """Return why this claim must not start, or None. ``marks``: set the start mark in the ledger first."""
+    def _refusal(self, holding: Holding) -> AttemptOutcome | None:
+        """Call the start hooks, set the start mark of a give-up job, and return why this claim must not start."""
         if self.is_draining:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
@@ -424,10 +410,9 @@ class Runner:
             return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
-        if self._start_hooks:
-            self._start_hooks.enter(holding, self._make_context(holding))
-            if holding.doubt(self._margin) == Reason.SUSPECT:
-                return HandedBack(Reason.SUSPECT)
+        marks = holding.claim.row.task_name in self._marked
+        if self._before_start:
+            self._enter_hooks(holding, self._make_context(holding))
         if marks:
             try:
                 if not self._mark_running(holding.claim):
@@ -435,15 +420,22 @@ class Runner:
             except Exception:
                 # Race: the mark may or may not be committed. Without its acknowledgement nothing starts.
                 return HandedBack(Reason.MARK_NOT_ACKNOWLEDGED)
-            if holding.doubt(self._margin) == Reason.SUSPECT:
-                return HandedBack(Reason.SUSPECT)
+        if (marks or self._before_start) and holding.doubt(self._margin) == Reason.SUSPECT:
+            return HandedBack(Reason.SUSPECT)
         # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
+    def _enter_hooks(self, holding: Holding, ctx: JobContext) -> None:
+        """Call the start hooks, and hold what they return; if one raises, what was entered before stays held."""
+        holding.held = ExitStack()
+        for hook in self._before_start:
+            if (held := hook(ctx)) is not None:
+                holding.held.enter_context(held)
+
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
-        ctx, unreadable = self._prepare(holding, definition)
-        if unreadable is not None:
-            return unreadable
+        if definition.isolation and self._isolation is not None:
+            return self._attempt_apart(self._isolation, holding, definition)
+        ctx = self._prepare(holding, definition)
         begun, origin = self._began(holding, definition), len(forks)
         try:
             if self._interceptors:
@@ -458,13 +450,18 @@ class Runner:
             outcome = raised(error, holding, definition)
         if len(forks) != origin:
             leave_fork(outcome)
-        self._ended(holding, outcome, begun)
-        return outcome
+        return self._ended(holding, outcome, begun)
+
+    def _attempt_apart(self, isolation: Isolation, holding: Holding, definition: Definition) -> AttemptOutcome:
+        begun: list[float | None] = []
+        outcome = isolation.run(
+            holding, lambda: begun.append(self._began(holding, definition)), lambda: self.is_draining
+        )
+        outcome = timed_out(holding, definition) or outcome
+        return self._ended(holding, outcome, begun[0] if begun else None)
 
     async def _attempt_async(self, holding: Holding, definition: Definition) -> AttemptOutcome:
-        ctx, unreadable = self._prepare(holding, definition)
-        if unreadable is not None:
-            return unreadable
+        ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
         task = asyncio.create_task(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
@@ -476,8 +473,7 @@ class Runner:
                 if not task.cancelling():  # the host ends; the attempt lasts until the handler ends
                     task.cancel()
         outcome = raised(asyncio.CancelledError(), holding, definition) if task.cancelled() else task.result()
-        self._ended(holding, outcome, begun)
-        return outcome
+        return self._ended(holding, outcome, begun)
 
     async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
         """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
@@ -500,34 +496,30 @@ class Runner:
                 stack.enter_context(interceptor(ctx))
             yield
 
-    def _prepare(self, holding: Holding, definition: Definition) -> tuple[JobContext, AttemptOutcome | None]:
-        """Return the context, and a final failure where the stored data cannot be read."""
+    def _prepare(self, holding: Holding, definition: Definition) -> JobContext:
+        """Return the context. Raise Fail where the stored data cannot be read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:
             try:
                 _ = ctx.data
             except InvalidPayload as error:
-                return ctx, Failed(str(error), final=True)
-        return ctx, None
+                raise Fail(str(error)) from error
+        return ctx
 
     def _began(self, holding: Holding, definition: Definition) -> float | None:
         if definition.timeout is not None:
-            self._watch(holding, definition.timeout)
+            self._limit(holding, definition.timeout)
         if not self._is_loud:
             return None
         self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return elapsed()
 
-    def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> None:
-        if begun is None:
-            return
-        error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
-        took = timedelta(seconds=elapsed() - begun)
-        self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
-
-
-def _nowhere(holding: Holding, outcome: AttemptOutcome) -> None:
-    raise RuntimeError(f"the outcome {outcome.name} of {holding.claim.key} has no receiver")
+    def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
+        if begun is not None:
+            error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
+            took = timedelta(seconds=elapsed() - begun)
+            self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+        return outcome
 
 
 def _is_called_off(claim: Claim) -> bool:

@@ -145,6 +145,17 @@ def _commits_alone(connection: Joinable) -> bool:
     return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
 
+def is_without_transaction(connection: Joinable) -> bool:
+    """Whether the driver is in no transaction after a statement: nothing else knows what it was told before."""
+    driver: Any = _driver_of(connection)
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return not driver.in_transaction
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return not driver.is_in_transaction()
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
+    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True
+
+
 def sqlalchemy_connection(connection: object) -> sa.Connection:
     """Return the Connection, or that of a Session. Raise ConfigurationError with the cure."""
     if isinstance(connection, sa.Connection):

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock
-from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.queue_cursors import Range
@@ -175,7 +174,7 @@ class Dialect(Protocol):
         """
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
         """Release plan rows whose slots were on time and succeeded, unless an operation has changed them meanwhile.
 

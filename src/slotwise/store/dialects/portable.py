@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE, is_weighed
-from slotwise.decide.fast_finish import FastFinish
+from slotwise.decide.claim import is_weighed
+from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model.clock import Clock
 from slotwise.model.records import (
     EARLIEST,
@@ -33,8 +33,10 @@ from slotwise.model.records import (
     LedgerKey,
     Row,
     Succeeded,
+    Transition,
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import (
@@ -95,7 +97,7 @@ class Portable:
     """The statements of a database by its insert, which knows ON CONFLICT, and its clock."""
 
     def __init__(
-        self, tables: Tables, clock: Clock, insert: Callable[[sa.Table], Upsert], now: Callable[[Any], datetime]
+        self, tables: Tables, clock: Clock, insert: Callable[[sa.Table], Upsert], now: Callable[[Joinable], datetime]
     ) -> None:
         self.tables, self.clock, self.insert, self.now = tables, clock, insert, now
         self._tasks, self._slots = tables.tasks, tables.slots
@@ -267,7 +269,7 @@ class Portable:
 
     def upsert(
         self,
-        connection: sa.Connection,
+        connection: Joinable,
         table: sa.Table,
         values: Mapping[str, object],
         again: Callable[[New], Mapping[str, object]],
@@ -284,6 +286,12 @@ class Portable:
             where=where and where(insert.excluded),
         )  # fmt: skip
         return _has_written(connection, statement, told)
+
+    def replace_all(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        """Insert these rows, all of the same columns; each replaces the row that has its key."""
+        insert, key = self.insert(table), list(table.primary_key.columns)
+        again = {name: insert.excluded[name] for name in rows[0] if table.c[name] not in set(key)}
+        connection.execute(insert.on_conflict_do_update(index_elements=key, set_=again), list(rows))
 
     def update_and_read(
         self, connection: sa.Connection, statement: sa.Update, *columns: Expression
@@ -448,7 +456,7 @@ class Portable:
         return None, sum(connection.execute(one).rowcount for one in gone)
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
         """Release none: the settlement does."""
         return None, set()
@@ -490,10 +498,10 @@ class Portable:
             )  # fmt: skip
 
 
-def _has_written(connection: sa.Connection, insert: Upsert, told: Expression | None) -> bool:
+def _has_written(connection: Joinable, insert: Upsert, told: Expression | None) -> bool:
     if told is None:
         return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
-    return connection.execute(insert.returning(told)).first() is not None
+    return connection.execute(insert.returning(told)).fetchone() is not None
 
 
 @lru_cache(maxsize=16)

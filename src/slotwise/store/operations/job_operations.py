@@ -24,7 +24,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.decide.pause import Passed, owed_by, slept
+from slotwise.decide.claim import Advance, slots_in
+from slotwise.decide.pause import owed_by, slept
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
@@ -148,10 +149,10 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
     at.change(row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control})
-    return Resumed(job=row.task_name, skipped=passed.count, next_slot=passed.row.get("slot", row.slot))
+    return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=passed.row.get("slot", row.slot))
 
 
-def _slept(row: Row, now: datetime) -> Passed | None:
+def _slept(row: Row, now: datetime) -> Advance | None:
     try:
         return slept(row, parse_schedule(row.schedule or "-"), now)
     except InvalidSchedule:
@@ -205,7 +206,7 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
             cancel_waiting(at, row, Reason.DELETED)
 
 
-def _pass(at: Operation, row: Row, passed: Passed | None, reason: str) -> None:
+def _pass(at: Operation, row: Row, passed: Advance | None, reason: str) -> None:
     """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
     if row.attempt:
         ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
@@ -249,7 +250,7 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
             kept = {"control": row.control, "state": row.state}
             parked = {} if row.state == State.PAUSED else {"parked_due": None}
             at.change(row, **{**passed.row, **kept, **parked})
-            count = max(passed.count, int(row.attempt > 0))
+            count = max(slots_in(passed.gaps), int(row.attempt > 0))
             next_slot = passed.row.get("slot")
             found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))
     at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.decide import moved
+from slotwise.decide.ending import moved
 from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Claim, Row
@@ -46,7 +46,8 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
     is_busy = _is_busy(family)
     if overlap == "skip" and is_busy:
-        ledger.skip(at.connection, at.dialect, replace(plan, slot=slot, origin=Origin.TRIGGER), Reason.OVERLAP, at.now)
+        row = replace(plan, slot=slot, origin=Origin.TRIGGER)
+        ledger.end_unbegun(at.connection, at.dialect, row, Outcome.SKIPPED, Reason.OVERLAP, at.now)
         return slot
     is_queued = overlap == "queue" and is_busy
     detach_trigger(at.connection, at.dialect, at.now, job, slot, instance, is_queued=is_queued, control=number)
@@ -128,7 +129,7 @@ def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
 
 def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
     """End a slot that waits in a detached row and has not begun, and delete the row."""
-    ledger.cancel_waiting(at.connection, at.dialect, row, reason, at.now)
+    ledger.end_unbegun(at.connection, at.dialect, row, Outcome.CANCELLED, reason, at.now)
     at.delete(row)
     if row.state != State.QUEUED:
         freed(at.connection, at.dialect, row, at.now, never_began=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise import decide
+from slotwise.decide.claim import ahead
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Key, Row
@@ -116,7 +116,7 @@ class Instances:
         newest = self._newest(connection, wanted, now) if has_history else None
         blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
         slot = first_slot(blank, schedule, now)
-        columns = decide.ahead(schedule, slot)
+        columns = ahead(schedule, slot)
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
         tags = self._store.definitions[wanted.task].runs_on

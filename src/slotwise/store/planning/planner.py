@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise import decide
-from slotwise.decide.claim import due_at, slot_after
+from slotwise.decide.claim import ahead, due_at, slot_after
+from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
@@ -73,9 +73,9 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
         columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(schedule, row.slot)}
         if row.attempt == 0 and not schedule.runs(row.slot):
-            columns |= decide.moved(row, due_at(schedule, row.slot))
+            columns |= moved(row, due_at(schedule, row.slot))
         return columns
-    columns = decide.ahead(after, first_slot(row, after, now))
+    columns = ahead(after, first_slot(row, after, now))
     if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):
         # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
@@ -234,7 +234,7 @@ class Planner:
         strict = {job.name} if job.gives_up else ()
         (newest,) = self._store.dialect.newest_decided(connection, [Key(job.name, RECURRING)], strict=strict)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
-        columns = decide.ahead(schedule, first_slot(blank, schedule, now))
+        columns = ahead(schedule, first_slot(blank, schedule, now))
         self._keep_distance(connection, job, columns)
         values = dict(
             task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide import UNREADABLE
+from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.decide import UNREADABLE
+from slotwise.decide.ending import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled

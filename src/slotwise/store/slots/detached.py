@@ -19,11 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.decide.pause import asleep
 from slotwise.errors import UnknownTask
 from slotwise.model.records import FOREVER, RECURRING, TICK, Key, Row
-from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, State
+from slotwise.model.vocabulary import Kind, Origin, Outcome, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import of_plan
@@ -58,7 +59,7 @@ def detach(
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
         "kind": Kind.DETACHED, "plan_instance": plan_instance, "slot": slot, "origin": origin,
         "execution_time": due or now, "picked": False, "version": born, "created_version": born,
-        "schedule": plan.schedule if plan else None, "task_data": plan.task_data if plan else None, **columns,
+        "schedule": plan and plan.schedule, "task_data": plan and plan.task_data, **columns,
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
@@ -66,10 +67,10 @@ def detach(
     return Key(name, row["task_instance"]) if is_new else None
 
 
-def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str) -> Any:
+def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
     tasks = dialect.tables.tasks
-    statement = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data)
-    return connection.execute(statement.where(tasks.c.task_name == name, tasks.c.task_instance == instance)).first()
+    plan = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data).where(*of_key(tasks, Key(name, instance)))
+    return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
 def trigger(
@@ -79,12 +80,10 @@ def trigger(
 
     Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
     """
-    tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
-    if (found := connection.execute(plan.with_for_update()).first()) is None:
+    if (plan := _plan(connection, dialect, name, plan_instance, lock=True)) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
     now = dialect.now(connection)
-    slot = free_slot(connection, dialect, name, plan_instance, readable(found[0]) or Disabled(), now)
+    slot = free_slot(connection, dialect, name, plan_instance, readable(plan.schedule) or Disabled(), now)
     return detach_trigger(connection, dialect, now, name, slot, plan_instance, **columns)
 
 
@@ -126,65 +125,49 @@ def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: 
     return connection.execute(known.union_all(waits)).first() is not None
 
 
-class SlotRows:
-    """The rows of a plan row's slots that run, or wait for their retry."""
+# -- slots of a schedule that run side by side ------------------------------------------------------------------
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._tasks = dialect.tables.tasks
 
-    def ask_to_stop(self, connection: sa.Connection, plan: Row, origins: Sequence[str], now: datetime) -> None:
-        """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""
-        tasks = self._tasks
-        free = sa.select(tasks.c.task_instance).where(
-            *self._of(plan), tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
-        )
-        named = connection.scalars(free.with_for_update(skip_locked=True)).all()
-        if named:
-            connection.execute(
-                tasks.update()
-                .where(tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(named))
-                .values(self._called_off(now))
-            )
+def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
+    """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""
+    tasks = dialect.tables.tasks
+    mine = [tasks.c.task_name == plan.task_name, tasks.c.plan_instance == plan.task_instance]
+    free = sa.select(tasks.c.task_instance).where(
+        *mine, tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
+    )
+    if named := connection.scalars(free.with_for_update(skip_locked=True)).all():
+        asked = tasks.update().where(*mine, tasks.c.task_instance.in_(named))
+        connection.execute(asked.values(_called_off(tasks, now)))
 
-    def _called_off(self, now: datetime) -> dict[str, Any]:
-        """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
-        tasks = self._tasks
-        due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
-        return {"cancel_requested": now, "control": None, "execution_time": due}
 
-    def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
-        """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
-        assert plan.slot is not None
-        born, origin = to_micros(now), plan.origin or Origin.SCHEDULE
-        key = detach(
-            connection, self._dialect, now, name=plan.task_name, slot=plan.slot, origin=origin, due=plan.execution_time,
-            plan_instance=plan.task_instance, schedule=plan.schedule, task_data=plan.task_data,
-            picked=True, picked_by=plan.picked_by, last_heartbeat=now, lease=plan.lease, attempt=1,
-            collapsed=plan.collapsed, next_slot=plan.next_slot, priority=plan.priority,
-        )  # fmt: skip
-        if key is None:
-            return None
-        return replace(
-            plan, task_instance=key.task_instance, kind=Kind.DETACHED, plan_instance=plan.task_instance, origin=origin,
-            watermark=None,
-            version=born, created_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
-            last_success=None, last_failure=None, consecutive_failures=0,
-        )  # fmt: skip
+def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
+    """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
+    due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
+    return {"cancel_requested": now, "control": None, "execution_time": due}
 
-    def drop(self, connection: sa.Connection, row: Row) -> None:
-        """Take back a row that ``detach`` has just made."""
-        tasks = self._tasks
-        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
-        connection.execute(tasks.delete().where(*mine, tasks.c.version == row.version))
 
-    def _of(self, plan: Row) -> list[sa.ColumnElement[bool]]:
-        tasks = self._tasks
-        return [
-            tasks.c.task_name == plan.task_name,
-            tasks.c.plan_instance == plan.task_instance,
-            tasks.c.origin.in_(PLANNED),
-        ]
+def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:
+    """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
+    assert plan.slot is not None
+    born, origin = to_micros(now), plan.origin or Origin.SCHEDULE
+    key = detach(
+        connection, dialect, now, name=plan.task_name, slot=plan.slot, origin=origin, due=plan.execution_time,
+        plan_instance=plan.task_instance, schedule=plan.schedule, task_data=plan.task_data,
+        picked=True, picked_by=plan.picked_by, last_heartbeat=now, lease=plan.lease, attempt=1,
+        collapsed=plan.collapsed, next_slot=plan.next_slot, priority=plan.priority,
+    )  # fmt: skip
+    if key is None:
+        return None
+    return replace(
+        plan, task_instance=key.task_instance, kind=Kind.DETACHED, plan_instance=plan.task_instance, origin=origin,
+        watermark=None, version=born, created_version=born, attempt=1, catch_up_until=None, unheld_since=None,
+        last_heartbeat=now, last_success=None, last_failure=None, consecutive_failures=0,
+    )  # fmt: skip
+
+
+def drop(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
+    """Take back a row that ``detach_started`` has just made."""
+    connection.execute(dialect.tables.tasks.delete().where(*dialect.by_row.under(row, row.picked_by)))
 
 
 def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
@@ -196,17 +179,15 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
     lock before it writes them. Who must not wait (a reaper) leaves out a locked one; what is left out, or lost with
     the process, is told by the next slot.
     """
-    told: dict[tuple[str, str], list[Change]] = {}
+    told: dict[Key, list[Change]] = {}
     for change in changes:
         row, record = change.held.row, change.transition.record
-        if not row.is_detached or not change.transition.remove:
-            continue
-        if record is None or record.outcome in (Outcome.CANCELLED, Outcome.SKIPPED):
-            continue
-        told.setdefault((row.task_name, ledger_instance(row)), []).append(change)
+        began = record is not None and record.outcome not in (Outcome.CANCELLED, Outcome.SKIPPED)
+        if row.is_detached and change.transition.remove and began:
+            told.setdefault(Key(row.task_name, ledger_instance(row)), []).append(change)
     tasks = dialect.tables.tasks
-    for (name, instance), ended in sorted(told.items()):
-        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance]
+    for plan, ended in sorted(told.items()):
+        mine = of_key(tasks, plan)
         locked = sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
         with suppress(SQLAlchemyError), database.main.begin() as connection:  # the slots are settled, whatever it is
             if connection.execute(locked).first() is not None:

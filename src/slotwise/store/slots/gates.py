@@ -106,9 +106,14 @@ class Limits(Gate):
         if not self._dialect.alone(transaction, task.name):
             return 0
         if task.concurrency is not None:
-            limit = min(limit, task.concurrency - self._running(transaction, task.name))
-        if task.rate_limit is not None and limit > 0:
-            limit = min(limit, task.rate_limit.count - self._started(transaction, task.name, task.rate_limit))
+            tasks = self._dialect.tables.tasks
+            running = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == task.name)
+            limit = min(limit, task.concurrency - int(transaction.scalar(running) or 0))
+        if (rate := task.rate_limit) is not None and limit > 0:
+            starts = self._dialect.tables.starts
+            within = [starts.c.task_name == task.name, self._counts(rate, self._dialect.now(transaction))]
+            started = transaction.scalar(sa.select(sa.func.sum(starts.c.count)).where(*within))
+            limit = min(limit, rate.count - int(started or 0))
         return max(limit, 0)
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
@@ -136,16 +141,6 @@ class Limits(Gate):
         for name in sorted({row.task_name for row in rows}):
             if (rate := self._limited[name].rate_limit) is not None:
                 yield name, rate, sum(row.task_name == name for row in rows)
-
-    def _running(self, transaction: sa.Connection, name: str) -> int:
-        tasks = self._dialect.tables.tasks
-        held = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == name)
-        return int(transaction.scalar(held) or 0)
-
-    def _started(self, transaction: sa.Connection, name: str, rate: Rate) -> int:
-        starts = self._dialect.tables.starts
-        within = [starts.c.task_name == name, self._counts(rate, self._dialect.now(transaction))]
-        return int(transaction.scalar(sa.select(sa.func.sum(starts.c.count)).where(*within)) or 0)
 
     def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
         """Whether a start is within the window. After a clock step back it is not, if it lies far in the future."""
@@ -203,14 +198,12 @@ class MinInterval(Gate):
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         found = transaction.execute(self._last_starts(rows))
-        started = {Key(name, instance): utc(at) for name, instance, at in found}
-        return [self._answer(row, started.get(row.key), now) for row in rows]
-
-    def _answer(self, row: Row, started: datetime | None, now: datetime) -> Answer:
-        """After a clock step back, a start that lies in the future stops nothing."""
-        if started is None or not started <= now < started + self._least[row.task_name]:
-            return START
-        return Later(started + self._least[row.task_name])
+        started, answers = {Key(name, instance): utc(at) for name, instance, at in found}, list[Answer]()
+        for row in rows:
+            at, least = started.get(row.key), self._least[row.task_name]
+            # After a clock step back, a start that lies in the future stops nothing.
+            answers.append(START if at is None or not at <= now < at + least else Later(at + least))
+        return answers
 
     def _last_starts(self, rows: Sequence[Row]) -> sa.Select[Any]:
         tasks, slots = self._dialect.tables.tasks, self._dialect.tables.slots
@@ -330,21 +323,14 @@ class Gates:
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
         #: A slot that is later than this may be stopped, whatever its job.
         self.late = LATE if settings.recovery_rate is not None else None
-        self._limited = frozenset(name for name, found in definitions.items() if found.is_limited)
-
-    def may_bound(self, names: Sequence[str]) -> bool:
-        """Return whether ``room`` and the claim of these tasks need one transaction."""
-        return len(names) == 1 and names[0] in self._limited
+        #: Tasks whose claims a gate bounds, each claimed by itself: ``room`` and the claim need one transaction.
+        self.limited = frozenset(name for name, found in definitions.items() if found.is_limited)
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
         """Return how many rows of these tasks the claim statement may take; zero: ask again later."""
         for gate in self._gates:
             limit = gate.room(names, limit, transaction) if limit else 0
         return limit
-
-    def concern(self, row: Row, now: datetime) -> bool:
-        """Return whether a gate may stop the start of this row."""
-        return any(gate.concerns(row, now) for gate in self._gates)
 
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True

@@ -10,17 +10,18 @@ Laws that every verb keeps:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Claim, Row
+from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
-from slotwise.store.connect.caller_transaction import Joined
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import Tables, of_plan
@@ -31,13 +32,13 @@ LOOKED_AT = 100
 _REOPENED = 500
 
 
-def complete(connection: sa.Connection | Joined, dialect: Dialect, claim: Claim, now: datetime) -> bool:
+def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     """Write the success of a claim within the caller's transaction; False if the claim was lost.
 
     Fenced by token and holder, and the slot must be running. A one-time task gets its ledger row here: the caller has
     locked its key.
     """
-    slots, row = dialect.tables.slots, claim.row
+    slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
     if row.ledger_key is not None:
         mine = [*entry_of(dialect, claim), slots.c.outcome == Outcome.RUNNING]
         written = slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
@@ -47,8 +48,10 @@ def complete(connection: sa.Connection | Joined, dialect: Dialect, claim: Claim,
         "origin": Origin.TASK, "attempts": row.attempt, "token": claim.token, "worker": claim.holder,
         "started": claim.claimed_at, "finished": now,
     }  # fmt: skip
-    entered = _replacing(dialect, ("outcome", "attempts", "token", "worker", "finished")).values(**values)
-    return connection.execute(entered.returning(slots.c.token)).fetchone() is not None
+    replaced = ("outcome", "attempts", "token", "worker", "finished")
+    return dialect.by_row.upsert(
+        connection, slots, values, lambda new: {name: new[name] for name in replaced}, told=slots.c.token
+    )
 
 
 def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
@@ -56,8 +59,7 @@ def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[s
 
     A task that is made again with its first due time replaces what was remembered of it.
     """
-    key = ("task_name", "task_instance", "slot")
-    connection.execute(_replacing(dialect, [name for name in ended[0] if name not in key]), ended)
+    dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
 
 
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
@@ -79,27 +81,23 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
     return connection.execute(statement).rowcount == 1
 
 
-def skip(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
-    """End a slot without a start, also if it was handed back before. The caller has claimed its row."""
-    ended = {"outcome": Outcome.SKIPPED, "reason": reason, "finished": now}
-    if not _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, **ended):
-        _enter_ended(connection, dialect, row, **ended)
-
-
-def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str) -> None:
-    """Write why a slot waits that was handed back before, and waits again. The caller has claimed its row."""
-    _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
-
-
-def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
+def end_unbegun(
+    connection: sa.Connection, dialect: Dialect, row: Row, outcome: Outcome, reason: str, now: datetime
+) -> None:
     """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
 
-    One that was reopened ends as it had ended before.
+    One that was reopened ends as it had ended before. One that runs belongs to another claim, and is not touched.
     """
-    outcome = dialect.tables.slots.c.outcome
-    ended = sa.case((outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=outcome)
-    if not _write_open(connection, dialect, row, outcome=ended, reason=reason, finished=now):
-        _enter_ended(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
+    known = dialect.tables.slots.c.outcome
+    ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
+    if not _write_open(connection, dialect, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=now):
+        _enter_ended(connection, dialect, row, outcome=outcome, reason=reason, finished=now)
+
+
+def put_off(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
+    """Write that a gate puts off a slot that was handed back before. The caller has claimed its row."""
+    is_claimed = dialect.tables.slots.c.outcome == Outcome.CLAIMED
+    _write_open(connection, dialect, row, is_claimed, reason=Reason.RECOVERY)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
@@ -166,11 +164,10 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 
 
 def prune(
-    connection: sa.Connection, history: sa.Table, name: str, instance: str, *old: sa.ColumnElement[bool], limit: int
+    connection: sa.Connection, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
 ) -> Sequence[datetime]:
     """Delete old slots or gaps of a plan, the oldest first; return them. Open slots and locked rows stay."""
-    slot = history.primary_key.columns[2]
-    mine = [history.c.task_name == name, history.c.task_instance == instance]
+    slot, mine = history.primary_key.columns[2], of_key(history, plan)
     oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
     if found := connection.scalars(oldest).all():
         ended = [history.c.finished.is_not(None)] if "finished" in history.c else []
@@ -195,9 +192,7 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
         .correlate(plan)
         .subquery("newest")
     )
-    stands = sa.exists().where(
-        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot, of_plan(rows, newest.c.task_instance)
-    )  # fmt: skip
+    stands = _stands(rows, newest.c.task_name, newest.c.task_instance, newest.c.slot)
     return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
 
 
@@ -208,9 +203,7 @@ def _ending(tables: Tables) -> sa.Update:
     name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
     newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
-    stands = sa.exists().where(
-        rows.c.task_name == name, rows.c.slot == slots.c.slot, of_plan(rows, instance)
-    )  # fmt: skip
+    stands = _stands(rows, name, instance, slots.c.slot)
     began = slots.c.started.is_not(None)
     return (
         slots.update()
@@ -220,6 +213,11 @@ def _ending(tables: Tables) -> sa.Update:
             lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
         )
     )  # fmt: skip
+
+
+def _stands(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
+    """Whether a row of the queue stands for this slot."""
+    return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
 def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
@@ -238,16 +236,8 @@ def _write_open(
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
     """Enter the slot of this row as one that has ended; one that is in the ledger stays as it is."""
-    entered = dialect.insert(dialect.tables.slots).values(
-        task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot,
-        origin=row.origin or Origin.SCHEDULE, **values,
-    )  # fmt: skip
-    connection.execute(entered.on_conflict_do_nothing())
-
-
-def _replacing(dialect: Dialect, columns: Iterable[str]) -> Any:
-    """An insert that, for a row that is there, replaces these columns of it."""
-    slots = dialect.tables.slots
-    insert = dialect.insert(slots)
-    keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
-    return insert.on_conflict_do_update(index_elements=keys, set_={name: insert.excluded[name] for name in columns})
+    slot = {
+        "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+        "origin": row.origin or Origin.SCHEDULE,
+    }  # fmt: skip
+    dialect.by_row.insert_new(connection, dialect.tables.slots, slot | values)

@@ -106,40 +106,29 @@ class _Queue:
     # -- backfills ----------------------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
-        """The oldest queued slot starts whose backfill has a place: the place that is free may be another one's."""
+        """The oldest queued slot of the same backfill starts: the place that is free is its own."""
         tasks, controls = self._tasks, self.dialect.tables.controls
-        full: list[int] = []
-        while True:
-            queued = sa.select(tasks.c.task_instance, controls.c.arguments, tasks.c.control).where(
-                *self._beside(), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
-                tasks.c.control.not_in(full),
-            ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
-            # Race: of two that end at once, each takes the next row that nobody has locked.
-            oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
-            if (found := self.connection.execute(oldest).first()) is None:
-                return
-            order = json.loads(found.arguments or "{}")
-            if "concurrency" not in order or self._started_of(found.control) < order["concurrency"]:
-                break
-            full.append(found.control)
-        pace = parse_duration(order["pace"]) if order.get("pace") else None
-        due = self.now if pace is None else max(self.now, self._newest_start(found.control, never_began) + pace)
+        queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
+            *self._beside(), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
+            tasks.c.control == self.row.control,
+        ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
+        # Race: of two that end at once, each takes the next row that nobody has locked.
+        oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
+        if (found := self.connection.execute(oldest).first()) is None:
+            return
+        pace, due = json.loads(found.arguments or "{}").get("pace"), self.now
+        if pace:
+            due = max(due, self._newest_start(never_began) + parse_duration(pace))
         self._release(found.task_instance, due)
 
-    def _started_of(self, order: int) -> int:
-        """How many slots of a backfill run, or may, beside the one that has just ended."""
-        tasks = self._tasks
-        others = [*self._beside(), tasks.c.control == order, tasks.c.task_instance != self.row.task_instance]
-        awake = tasks.c.state.is_(None) | (tasks.c.state == State.PAUSED)
-        return self.connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*others, awake)) or 0
-
-    def _newest_start(self, order: int, never_began: bool) -> datetime:
-        """When the newest of a backfill's slots that may start by now does so, or the slot that has ended did.
+    def _newest_start(self, never_began: bool) -> datetime:
+        """When the newest of the backfill's slots that may start by now does so, or the slot that has ended did.
 
         Race: of two that end at once, both would count from what was due before. So the second one waits at the order
         for the commit of the first.
         """
         tasks, slots, controls = self._tasks, self.dialect.tables.slots, self.dialect.tables.controls
+        order = self.row.control
         self.connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
         own = sa.select(slots.c.started).where(
             slots.c.task_name == self.row.task_name, slots.c.task_instance == ledger_instance(self.row),

@@ -9,13 +9,15 @@ none is needed for the next. Rows that somebody has locked are left for the next
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from slotwise.model.records import Key
 from slotwise.model.vocabulary import PLANNED, Outcome
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
@@ -34,11 +36,6 @@ class Page(NamedTuple):
     gaps: int = 0
 
 
-class _Place(NamedTuple):
-    name: str
-    instance: str
-
-
 class Pruner:
     """``keep`` and ``failure_retention``: how old history may become; zero keeps it for ever."""
 
@@ -46,6 +43,7 @@ class Pruner:
         self._store = store
         self._keep = keep
         self._keep_failures = failure_retention
+        self._spans = [span for span in (keep, failure_retention) if span]
 
     def take_turn(self, interval: timedelta) -> bool:
         """Whether nobody has gone through the ledger for ``interval``; then it is this one's turn."""
@@ -60,103 +58,82 @@ class Pruner:
 
     def pages(self) -> Iterator[Page]:
         """Results whose time is over; then ledger and gaps, job by job. Each page is a transaction."""
-        while True:
-            page = self._expired()
-            yield page
-            if page.slots < BATCH:
-                break
-        if not self._keep and not self._keep_failures:
+        expired = BATCH
+        while expired == BATCH:
+            with self._store.transaction() as connection:
+                expired = ledger.delete_expired(connection, self._store.dialect, BATCH)
+            yield Page(slots=expired)
+        if not self._spans:
             return
-        for table, take in ((self._store.tables.slots, self._slots), (self._store.tables.gaps, self._gaps)):
-            place: _Place | None = _Place("", "")
-            while place is not None:
-                place, is_old = self._next(table, place)
-                page = take(place) if place and is_old else Page()
-                yield page
-                while place and max(page) == BATCH:
-                    page = take(place)
-                    yield page
+        for kind, table in (("slots", self._store.tables.slots), ("gaps", self._store.tables.gaps)):
+            plan: Key | None = Key("", "")
+            while plan is not None:
+                plan, is_old = self._next(table, plan)
+                taken = BATCH
+                while taken == BATCH:
+                    taken = self._take(table, plan) if plan and is_old else 0
+                    yield Page(**{kind: taken})
 
-    def _expired(self) -> Page:
-        """One-time tasks whose result was to be kept until now."""
-        with self._store.transaction() as connection:
-            return Page(slots=ledger.delete_expired(connection, self._store.dialect, BATCH))
-
-    def _next(self, table: sa.Table, after: _Place) -> tuple[_Place | None, bool]:
-        """The job after this one, and whether its oldest row may be too old: two looks into the primary key."""
-        key = sa.tuple_(table.c.task_name, table.c.task_instance)
-        slot = table.primary_key.columns[2]
-        with self._store.transaction() as connection:
-            now = self._store.dialect.now(connection)
-            found = connection.execute(
-                sa.select(table.c.task_name, table.c.task_instance, slot)
-                .where(key > sa.tuple_(sa.literal(after.name), sa.literal(after.instance)))
-                .order_by(table.c.task_name, table.c.task_instance, slot)
-                .limit(1)
-            ).first()
-        if found is None:
-            return None, False
-        return _Place(found[0], found[1]), utc(found[2]) < now - self._shortest
-
-    @property
-    def _shortest(self) -> timedelta:
-        return min(span for span in (self._keep, self._keep_failures) if span)
-
-    def _slots(self, place: _Place) -> Page:
-        slots = self._store.tables.slots
+    def _next(self, table: sa.Table, after: Key) -> tuple[Key | None, bool]:
+        """The plan after this one, and whether its oldest row may be too old: two looks into the primary key."""
+        name, instance, slot = table.primary_key.columns
+        found = (
+            sa.select(name, instance, slot)
+            .where(sa.tuple_(name, instance) > sa.tuple_(*map(sa.literal, after)))
+            .order_by(name, instance, slot)
+            .limit(1)
+        )
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            floor = self._floor(connection, place)
-            beside = slots.c.origin.not_in(PLANNED)
-            spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
-            old = ledger.prune(connection, slots, *place, slots.c.slot < now, self._too_old(now), spare, limit=BATCH)
-            self._remember(connection, old)
-        return Page(slots=len(old))
+            row = connection.execute(found).first()
+        return (None, False) if row is None else (Key(row[0], row[1]), utc(row[2]) < now - min(self._spans))
 
-    def _too_old(self, now: datetime) -> sa.ColumnElement[bool]:
-        slots = self._store.tables.slots
+    def _take(self, table: sa.Table, plan: Key) -> int:
+        """Delete old rows of a plan, up to a batch of them; return how many."""
+        look = self._old_slots if table is self._store.tables.slots else self._old_gaps
+        with self._store.transaction() as connection:
+            is_old = look(connection, plan, self._store.dialect.now(connection))
+            gone = ledger.prune(connection, table, plan, *is_old, limit=BATCH)
+            if gone:
+                self._remember(connection, utc(gone[-1]))
+        return len(gone)
+
+    def _old_slots(self, connection: sa.Connection, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
+        slots, floor = self._store.tables.slots, self._floor(connection, plan)
         is_ordinary = slots.c.outcome.in_(_ORDINARY)
         kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
         too_old = sa.or_(sa.false(), *(sa.and_(kind, slots.c.finished < now - span) for kind, span in kinds if span))
-        return slots.c.expires.is_(None) & too_old
+        beside = slots.c.origin.not_in(PLANNED)
+        spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
+        return [slots.c.slot < now, slots.c.expires.is_(None) & too_old, spare]
 
-    def _floor(self, connection: sa.Connection, place: _Place) -> datetime | None:
+    def _old_gaps(self, connection: sa.Connection, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
+        del connection
+        gaps, limit = self._store.tables.gaps, now - self._keep
+        if not self._keep:
+            return [sa.false()]
+        newest = sa.select(sa.func.max(gaps.c.first_slot)).where(*of_key(gaps, plan)).scalar_subquery()
+        return [gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest]
+
+    def _floor(self, connection: sa.Connection, plan: Key) -> datetime | None:
         """The newest slot that was decided, or the watermark if that is older: neither goes, nor what is above."""
         slots, tasks = self._store.tables.slots, self._store.tables.tasks
-        decided = connection.scalar(
+        decided = (
             sa.select(slots.c.slot)
-            .where(slots.c.task_name == place.name, slots.c.task_instance == place.instance)
-            .where(slots.c.origin.in_(PLANNED), slots.c.finished.is_not(None))
+            .where(*of_key(slots, plan), slots.c.origin.in_(PLANNED), slots.c.finished.is_not(None))
             .order_by(slots.c.slot.desc())
             .limit(1)
         )
-        watermark = connection.scalar(
-            sa.select(tasks.c.watermark).where(tasks.c.task_name == place.name, tasks.c.task_instance == place.instance)
-        )
-        return min((utc(found) for found in (decided, watermark) if found is not None), default=None)
+        found = map(connection.scalar, (decided, sa.select(tasks.c.watermark).where(*of_key(tasks, plan))))
+        return min((utc(one) for one in found if one is not None), default=None)
 
-    def _gaps(self, place: _Place) -> Page:
-        gaps = self._store.tables.gaps
-        if not self._keep:
-            return Page()
-        with self._store.transaction() as connection:
-            limit = self._store.dialect.now(connection) - self._keep
-            mine = [gaps.c.task_name == place.name, gaps.c.task_instance == place.instance]
-            newest = sa.select(sa.func.max(gaps.c.first_slot)).where(*mine).scalar_subquery()
-            is_old = (gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest)
-            old = ledger.prune(connection, gaps, *place, *is_old, limit=BATCH)
-            self._remember(connection, old)
-        return Page(gaps=len(old))
-
-    def _remember(self, connection: sa.Connection, old: Sequence[datetime]) -> None:
+    def _remember(self, connection: sa.Connection, newest: datetime) -> None:
         """Up to where nobody knows any more which slots ran: a backfill must not run them again."""
-        if not old:
-            return
-        meta, until = self._store.tables.meta, utc(old[-1]).isoformat(timespec="microseconds")
+        row = {"key": PRUNED_UNTIL, "value": newest.isoformat(timespec="microseconds")}
+        meta = self._store.tables.meta
         self._store.dialect.by_row.upsert(
-            connection, meta, {"key": PRUNED_UNTIL, "value": until}, lambda new: {"value": new.value},
-            lambda new: meta.c.value < new.value,
-        )  # fmt: skip
+            connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value < new.value
+        )
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:

@@ -1,36 +1,30 @@
-"""Settlements: what becomes of held rows, written under the fence by whoever holds them, or has found them lost.
+"""Settlements: what becomes of held rows, written under the fence by their holder, or by a reaper.
 
-**The usual end.** Slots that were on time and succeeded go on in one statement for a batch. Nothing is read first. What
-follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision saw
-them: under this claim's key, version and holder; for this very slot and text; asked nothing meanwhile (no pause,
-deletion, cancellation, wish, slot left out); open in the ledger under this token; and with the next slot still to come.
-Of those it writes row and ledger together, or neither.
+**The usual end.** Slots that were on time and succeeded go on in one statement for a batch, without a look before.
+What follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision
+saw them: under this claim's key, version and holder; for this slot and text; with nothing requested meanwhile; open in
+the ledger under this token; and with the next slot still to come. It writes row and ledger together, or neither.
 
-Races. A row that somebody has locked, or has changed since the statement began (a heartbeat, an order, a deploy, a
-reaper), is left, and so is one whose ledger row a user's guard has changed: the long way looks at each of those under
-its lock, and says what becomes of it. A ledger row that changes after its row was found makes all of it be taken back:
-the two never part.
-
-Follow-ups are written in the order of keys: two settlements that meet in several rows cannot deadlock there.
+Races. A row that is locked, or has changed since the statement began, is left, and so is one whose ledger row a user's
+guard has changed: the long way looks at each of those under its lock. A ledger row that changes after its row was found
+makes all of it be taken back.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from slotwise import decide
-from slotwise.decide.fast_finish import FastFinish, is_usual, onward
+from slotwise.decide import ending as decide
+from slotwise.decide.claim import is_usual, onward
 from slotwise.decide.pause import parked
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.jobs.definition import Definition
@@ -45,23 +39,22 @@ from slotwise.model.records import (
     Died,
     Failed,
     Fence,
-    Follow,
     FollowUps,
-    IfExists,
     Key,
     LedgerEntry,
     LedgerKey,
-    Record,
     Row,
     Snoozed,
+    Succeeded,
     Transition,
-    Wanted,
 )
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
-from slotwise.store.connect.database import Database, commit_surely
+from slotwise.schedules import Disabled, parse_schedule
+from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
-from slotwise.store.dialects.port import Dialect, Parted
-from slotwise.store.queue.queue import AtInsert, queue_of
+from slotwise.store.dialects.port import Parted
+from slotwise.store.queue.follow_ups import write_follow_ups
+from slotwise.store.queue.queue import queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import tell_plan_rows
@@ -71,6 +64,8 @@ if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
 _SUCCEEDED = Outcome.SUCCEEDED
@@ -100,17 +95,11 @@ class Settlement:
 
 def claim_of(row: Row) -> Claim:
     """The claim under which ``row`` is held, whoever holds it."""
-    return Claim(
-        row=row,
-        holder=row.picked_by or "",
-        lease=row.lease or timedelta(0),
-        claimed_at=row.last_heartbeat or row.execution_time,
-    )
+    at = row.last_heartbeat or row.execution_time
+    return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
 
-Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
-
-#: Why a row could not be settled that somebody else keeps locked.
+#: Why a row could not be settled that another transaction keeps locked.
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
 
 Endings: TypeAlias = "Sequence[tuple[Claim, AttemptOutcome]]"
@@ -128,18 +117,17 @@ class Settlements:
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
-        self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
-        self._poll = store.poll
+        self.transaction, self._warnings, self._poll = store.transaction, store.warnings, store.poll
         #: What else a worker writes with its settlements.
         self.hooks = SettlementHooks()
-        self._sequels = FollowUpWriter(self.dialect, store.at_insert)
+        self._queue = queue_of(self.dialect, at_insert=store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
 
-        False: some are lost, locked, something was asked of them, or hooks want to write with them; ``settle`` says
+        False: some are lost, locked, something was requested of them, or hooks write with them; ``settle`` decides
         what becomes of each.
         """
         if self.hooks:
@@ -148,17 +136,33 @@ class Settlements:
         def work(connection: sa.Connection) -> tuple[str | None, bool]:
             transaction_id, count = self.dialect.finish(connection, claims)
             if count != len(claims):
-                raise _NotAll
+                raise Parted
             return transaction_id, True
 
         try:
-            return commit_surely(self.database, self.dialect, work)
-        except _NotAll:
-            return False
+            return self._at_once(work) or False
         except DBAPIError as error:
-            if not is_about_a_row(error) and not is_locked(error):
+            if not is_locked(error):
                 raise
             return False
+
+    def advance(self, endings: Sequence[tuple[Claim, Transition]]) -> set[Fence]:
+        """Let these plan rows go on to their next slots; return those that did. The others are as they were.
+
+        Raises the driver's error where a ledger row stays locked beyond the lock timeout; nothing is written then.
+        """
+        return self._at_once(lambda connection: self.dialect.advance(connection, endings)) or set()
+
+    def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
+        """Do this work; None, with nothing written, where a row spoils it."""
+        try:
+            return commit_surely(self.database, self.dialect, work)
+        except Parted:
+            return None
+        except DBAPIError as error:
+            if not is_about_a_row(error):
+                raise
+            return None
 
     def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
         """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch. ``ended_ago`` is
@@ -171,7 +175,7 @@ class Settlements:
         done: dict[Fence, Settlement] = {}
         if wait and not self.hooks:
             try:
-                done = self._advance(unique.values())
+                done = self._advance(list(unique.values()))
             except DBAPIError as error:
                 if not is_locked(error):
                     raise
@@ -181,19 +185,15 @@ class Settlements:
             done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
-    def _advance(self, endings: Iterable[tuple[Claim, AttemptOutcome]]) -> dict[Fence, Settlement]:
+    def _advance(self, endings: Endings) -> dict[Fence, Settlement]:
         """Those that end as most do, in one statement."""
-        found = {
-            claim.fence: (claim, following)
+        found = [
+            (claim, following)
             for claim, outcome in endings
             if claim.row.task_name in self._usual and (following := usual(claim, outcome)) is not None
-        }
-        gone = advance(self.database, self.dialect, list(found.values())) if found else set()
-        return {
-            fence: Settlement(claim=claim, transition=following.transition)
-            for fence, (claim, following) in found.items()
-            if fence in gone
-        }
+        ]
+        gone = self.advance(found) if found else set()
+        return {one.fence: Settlement(claim=one, transition=done) for one, done in found if one.fence in gone}
 
     def _apart(
         self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
@@ -244,106 +244,91 @@ class Settlements:
             if not wait or not is_locked(error):
                 raise
             return self._settle(endings, ended_ago, wait=False)
-        left = self._left([] if wait else [claim for claim, _ in endings if claim.fence not in done])
-        return [
-            Settlement(claim=claim, transition=done.get(claim.fence), error=left.get(claim.fence))
-            for claim, _ in endings
-        ]
-
-    def _left(self, claims: Sequence[Claim]) -> dict[Fence, Exception]:
-        """Whose rows, though nobody could have them, are as they were: skipped is not lost. Nor are those that nobody
-        can look at now; the others are settled already, and nothing is raised.
-        """
-        if not claims:
-            return {}
+        claims = [claim for claim, _ in endings]
+        missing = [claim for claim in claims if claim.fence not in done and not wait]
+        left: dict[Fence, Exception] = {}
         try:
-            with self.transaction() as connection:
-                return dict.fromkeys(self.dialect.still_held(connection, claims), LOCKED)
-        except SQLAlchemyError as error:
-            return {claim.fence: error for claim in claims}
+            if missing:  # skipped is not lost
+                with self.transaction() as connection:
+                    left = dict.fromkeys(self.dialect.still_held(connection, missing), LOCKED)
+        except SQLAlchemyError as error:  # the others are settled already, and nothing is raised
+            left = {claim.fence: error for claim in missing}
+        return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
+
+    def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
+        """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
+
+        def end(endings: Endings) -> list[Settlement]:
+            claims = {claim.fence: claim for claim, _ in endings}
+            changes = self._end(endings, wait=False, dead=True)
+            return [Settlement(claim=claims[one.held.row.fence], transition=one.transition) for one in changes]
+
+        return self._apart([(claim_of(row), Died()) for row in silent], end)
 
     def _end(
         self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
     ) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
+        known = {claim.fence: (claim, outcome) for claim, outcome in endings}
         words: set[str] = set()
-        claims = {claim.fence: claim for claim, _ in endings}
-        outcomes = {claim.fence: outcome for claim, outcome in endings}
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
-            ago = {fence: ended_ago(claim) for fence, claim in claims.items()}
-            free_claims = self._unblocked(connection, claims, outcomes, wait=wait)
-            held = self.dialect.hold(connection, free_claims, wait=wait)
-            ended = [
-                (one, outcomes[one.row.fence])
-                for one in held
-                if not dead or not _has_stirred(one.row, claims[one.row.fence])
-            ]
-            entries = self.dialect.entries(connection, ledger_keys(ended), wait=wait)
-            free = [(one, outcome) for one, outcome in ended if ledger_key(one, outcome) in {None, *entries}]
-            changes = [
-                self._decide(tried(one, outcome, claims), outcome, entries, ago[one.row.fence]) for one, outcome in free
-            ]
+            ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
+            held = self.dialect.hold(connection, self._unblocked(connection, endings, wait=wait), wait=wait)
+            ended = [(one, *known[one.row.fence]) for one in held]
+            if dead:
+                ended = [one for one in ended if not _has_stirred(one[0].row, one[1])]
+            keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
+            entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
+            settled = []
+            for one, claim, outcome in ended:
+                key = keys[claim.fence]
+                if key is not None and key not in entries:
+                    continue  # locked
+                entry = entries[key] if key is not None else (None, None)
+                settled.append((claim, outcome, self._decide(one, claim, outcome, entry, ago[claim.fence])))
+            changes = [change for _, _, change in settled]
             self._write(connection, changes)
-            words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
+            words.update(self._leave(connection, settled))
             self.hooks.write(connection, changes)
-            return (free[0][0].transaction_id if free else None), changes
+            return (changes[0].held.transaction_id if changes else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
         self.database.wake_ups.tell(*words)
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
 
-    def _unblocked(
-        self,
-        connection: sa.Connection,
-        claims: Mapping[Fence, Claim],
-        outcomes: Mapping[Fence, AttemptOutcome],
-        *,
-        wait: bool,
-    ) -> list[Claim]:
+    def _unblocked(self, connection: sa.Connection, endings: Endings, *, wait: bool) -> list[Claim]:
         """Lock the rows that follow-ups may change together with the held ones, in one order; return whose are free.
 
         Race: two settlements whose follow-ups replace each other's rows would wait for each other.
         """
-        changed = {fence: _changed_by(outcomes[fence]) for fence in claims}
-        if not (others := set().union(*changed.values())):
-            return list(claims.values())
-        locked = self.dialect.lock(connection, others | {fence.key for fence in claims}, wait=wait)
-        return [claim for fence, claim in claims.items() if not locked & {fence.key, *changed[fence]}]
+        changed = [(claim, _changed_by(outcome)) for claim, outcome in endings]
+        if not (others := set[Key]().union(*(keys for _, keys in changed))):
+            return [claim for claim, _ in changed]
+        locked = self.dialect.lock(connection, others | {claim.key for claim, _ in changed}, wait=wait)
+        return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
 
-    def _ends(
-        self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, AttemptOutcome]
-    ) -> list[End]:
-        """Those that may leave something behind."""
-        ends = [
-            End(
-                claims[fence := change.held.row.fence],
-                change,
-                self.definitions[fence.key.task_name],
-                getattr(outcomes[fence], "sequel", None),
-            )
-            for change in changes
-        ]
-        return [end for end in ends if end.sequel is not None or end.definition.record != "none"]
-
-    def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries, ended_ago: timedelta) -> Change:
-        row, poll = held.row, self._poll
-        key = ledger_key(held, outcome)
-        entry, place = entries.get(key, (None, None)) if key else (None, None)
-        definition = self.definitions[row.task_name]
+    def _decide(
+        self, held: Held, claim: Claim, outcome: AttemptOutcome, found: tuple[LedgerEntry | None, str | None],
+        ended_ago: timedelta,
+    ) -> Change:  # fmt: skip
+        if isinstance(outcome, Failed) and held.row.trying_since is None:
+            held = replace(held, row=replace(held.row, trying_since=claim.claimed_at))
+        row, (entry, place), error = held.row, found, None
         try:
-            schedule = self.schedule_of(row) if row.is_plan or row.origin in PLANNED else None
-        except InvalidSchedule as error:
-            schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {error}"
-            transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason, poll=poll)
-        else:
-            transition = decide.at_finish(
-                row, definition, schedule, outcome, held.now, entry, poll=poll, ended_ago=ended_ago
-            )
-        transition = decide.removed(row, schedule, parked(row, transition), held.now)
+            schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
+        except InvalidSchedule as problem:
+            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {problem}"
+        done = decide.at_finish(
+            row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
+            ended_ago=ended_ago,
+        )  # fmt: skip
+        if error is not None:
+            done = decide.unread(row, done, held.now, error)
+        done = decide.removed(row, schedule, parked(row, done), held.now)
         stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
-        return Change(held=held, transition=transition, ledger_place=place, stranger=stranger)
+        return Change(held=held, transition=done, ledger_place=place, stranger=stranger)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         if not changes:
@@ -357,18 +342,19 @@ class Settlements:
                 ledger.end_stranger(connection, self.dialect, change)
         release_queued(connection, self.dialect, changes)
 
-    def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
-        """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
-
-        def end(endings: Endings) -> list[Settlement]:
-            changes = {change.held.row.fence: change for change in self._end(endings, wait=False, dead=True)}
-            return [
-                Settlement(claim=claim, transition=changes[claim.fence].transition)
-                for claim, _ in endings
-                if claim.fence in changes
-            ]
-
-        return self._apart([(claim_of(row), Died()) for row in silent], end)
+    def _leave(self, connection: sa.Connection, ended: Sequence[tuple[Claim, AttemptOutcome, Change]]) -> set[str]:
+        """Write what handlers that succeeded leave behind, and the history of tasks; return what may be due by it."""
+        follow_ups, history = list[FollowUps](), list[dict[str, Any]]()
+        for claim, outcome, change in ended:
+            sequel = outcome.sequel if isinstance(outcome, Succeeded) else None
+            if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
+                follow_ups.append(sequel)
+            if (row := _history(claim, change, self.definitions[claim.row.task_name], sequel)) is not None:
+                history.append(row)
+        words = write_follow_ups(connection, self._queue, follow_ups) if follow_ups else set()
+        if history:
+            ledger.remember(connection, self.dialect, history)
+        return words
 
 
 def _changed_by(outcome: AttemptOutcome) -> set[Key]:
@@ -385,16 +371,10 @@ def _has_stirred(row: Row, claim: Claim) -> bool:
     return row.last_heartbeat != claim.row.last_heartbeat
 
 
-class _NotAll(Exception):
-    """Rolls back what was done for the others."""
-
-
 # -- the usual end ----------------------------------------------------------------------------------------------
 
-Usual: TypeAlias = "tuple[Claim, FastFinish]"
 
-
-def usual(claim: Claim, outcome: AttemptOutcome) -> FastFinish | None:
+def usual(claim: Claim, outcome: AttemptOutcome) -> Transition | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
     if not row.is_plan or row.slot is None or row.attempt != 1:
@@ -407,34 +387,7 @@ def usual(claim: Claim, outcome: AttemptOutcome) -> FastFinish | None:
     return None
 
 
-def advance(database: Database, dialect: Dialect, endings: Sequence[Usual]) -> set[Fence]:
-    """Let these plan rows go on to their next slots; those that did. The others are as they were.
-
-    Raises the driver's error where a ledger row stays locked beyond the lock timeout; nothing is written then.
-    """
-
-    def work(connection: sa.Connection) -> tuple[str | None, set[Fence]]:
-        return dialect.advance(connection, endings)
-
-    try:
-        return commit_surely(database, dialect, work)
-    except Parted:
-        return set()
-    except DBAPIError as error:
-        if not is_about_a_row(error):
-            raise
-        return set()
-
-
 # -- what an outcome asks of its row and of the ledger ----------------------------------------------------------
-
-
-def tried(held: Held, outcome: AttemptOutcome, claims: Mapping[Fence, Claim]) -> Held:
-    """Whoever fails has tried since this claim, if not before."""
-    row = held.row
-    if not isinstance(outcome, Failed) or row.trying_since is not None:
-        return held
-    return replace(held, row=replace(row, trying_since=claims[row.fence].claimed_at))
 
 
 def plainer(outcome: AttemptOutcome, why: str) -> Iterator[AttemptOutcome]:
@@ -445,88 +398,28 @@ def plainer(outcome: AttemptOutcome, why: str) -> Iterator[AttemptOutcome]:
         yield Failed(why, final=True)
 
 
-def ledger_key(held: Held, outcome: AttemptOutcome) -> LedgerKey | None:
+def ledger_key(row: Row, outcome: AttemptOutcome) -> LedgerKey | None:
     """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
     doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
-    return held.row.history_key if doubtful else held.row.ledger_key
+    return row.history_key if doubtful else row.ledger_key
 
 
-def ledger_keys(ended: Sequence[tuple[Held, AttemptOutcome]]) -> list[LedgerKey]:
-    """Those of rows that have one."""
-    keys = [ledger_key(held, outcome) for held, outcome in ended]
-    return [key for key in keys if key is not None]
-
-
-# -- what handlers leave behind, and the history of one-time tasks ----------------------------------------------
-
-
-class End(NamedTuple):
-    """A settled claim with what it leaves behind."""
-
-    claim: Claim
-    change: Change
-    definition: Definition
-    sequel: FollowUps | None
-
-
-class FollowUpWriter:
-    """Everything in the order of keys: two settlements that meet in several rows cannot deadlock there."""
-
-    def __init__(self, dialect: Dialect, at_insert: tuple[AtInsert, ...] = ()) -> None:
-        self._dialect = dialect
-        self._queue = queue_of(dialect, at_insert=at_insert)
-
-    def write(self, connection: sa.Connection, ends: Sequence[End]) -> set[str]:
-        """What succeeded brings its sequel; every end of a task, its history, if the task keeps one.
-
-        The tasks that may be due by it.
-        """
-        succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == Outcome.SUCCEEDED]
-        self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
-        for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
-            if not self._queue.tasks.arrive(connection, key, len(list(arrived))):
-                logger.warning(
-                    "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
-                )
-        rows = [row for end in ends if (row := _history(end)) is not None]
-        if rows:
-            ledger.remember(connection, self._dialect, rows)
-        follows = {follow.task for sequel in succeeded for follow in sequel.follows}
-        return follows | {key.task_name for sequel in succeeded for key in sequel.arrivals}
-
-    def _follow(self, connection: sa.Connection, follows: Sequence[Follow]) -> None:
-        """Several of one id in the order in which they were asked for: the second one finds the first."""
-        turns: Counter[Key] = Counter()
-        groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
-        for name, wanted, if_exists in follows:
-            turns[key := Key(name, wanted.instance)] += 1
-            groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
-        for (_, name, if_exists, blocked), some in sorted(groups.items()):
-            if not blocked:
-                self._queue.put_many(connection, name, some, if_exists)
-                continue
-            for wanted in sorted(some):
-                self._queue.put(connection, name, wanted, if_exists)
-
-
-def _history(end: End) -> dict[str, Any] | None:
+def _history(claim: Claim, change: Change, definition: Definition, sequel: FollowUps | None) -> dict[str, Any] | None:
     """The ledger row of a one-time task that has come to its end; None where none is kept."""
-    row, now, definition = end.change.held.row, end.change.held.now, end.definition
-    ended: Record | None = end.change.transition.ended
-    if ended is None:
+    row, now, ended = change.held.row, change.held.now, change.transition.ended
+    if ended is None or (sequel is None and definition.record == "none"):
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
-    kept = is_success and definition.result_retention is not None
-    if not kept and (definition.record == "none" or (definition.record == "failures" and is_success)):
+    retention = definition.result_retention if is_success else None
+    if retention is None and (definition.record == "none" or (definition.record == "failures" and is_success)):
         return None
-    sequel = end.sequel if kept else None
+    kept = sequel if retention is not None else None
     return {
         "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot or row.execution_time,
         "outcome": ended.outcome, "reason": ended.reason, "origin": Origin.TASK, "attempts": ended.attempts,
-        "lost": row.lost_count + ended.lost, "token": row.version, "worker": end.claim.holder,
-        "started": end.claim.claimed_at, "finished": now, "error": sequel.problem if sequel else ended.error,
-        "result": sequel.result if sequel else None,
-        "expires": now + definition.result_retention if kept and definition.result_retention else None,
+        "lost": row.lost_count + ended.lost, "token": row.version, "worker": claim.holder,
+        "started": claim.claimed_at, "finished": now, "error": kept.problem if kept else ended.error,
+        "result": kept.result if kept else None, "expires": now + retention if retention else None,
     }  # fmt: skip
 
 
@@ -582,11 +475,9 @@ def _refuse(name: str, *_: object, **__: object) -> None:
 
 
 def _settled(change: Change) -> Settled:
-    row, record = change.held.row, change.transition.record or change.transition.ended
-    now = change.held.now
-    claim = Claim(row=row, holder=row.picked_by or "", lease=row.lease or now - now, claimed_at=now)
+    record = change.transition.record or change.transition.ended
     error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
     return Settled(
-        **about(claim), outcome=change.transition.label, reason=record.reason if record else None,
+        **about(claim_of(change.held.row)), outcome=change.transition.label, reason=record.reason if record else None,
         error=error_summary(error) if error else None,
     )  # fmt: skip

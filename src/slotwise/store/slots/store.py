@@ -21,7 +21,7 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joined, within
+from slotwise.store.connect.caller_transaction import Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.installation import Installation
@@ -33,8 +33,6 @@ from slotwise.store.schema.tables import WINDOW, Tables, tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import Claims
 from slotwise.store.slots.settlements import Settlements, claim_of
-
-_DIALECTS: dict[str, Callable[[Tables, Clock], Dialect]] = {PostgreSQL.name: PostgreSQL}
 
 
 class Store:
@@ -100,11 +98,11 @@ class Store:
 
 
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
-    if name not in _DIALECTS:
-        from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
+    if name == PostgreSQL.name:
+        return PostgreSQL
+    from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
 
-        _DIALECTS[name] = SQLite
-    return _DIALECTS[name]
+    return SQLite
 
 
 #: After so many seconds a problem of a row is logged again.
@@ -249,28 +247,42 @@ class LedgerFence:
         """Guard, and write the success; as ``guard``."""
         return within(connection, lambda own: self._complete(own, claim))
 
-    def _guard(self, own: Any, claim: Claim) -> None:
+    def _guard(self, own: Joinable, claim: Claim) -> None:
         self._check_database(own)
         with _stale_snapshot_is_lost(claim):
-            self._limit_idleness(own, claim)
             held = self._lock(own, claim)
-        _refuse_autocommit(own)
+        if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
+            raise ConfigurationError(
+                "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+            )
         if not held:
             raise _completed(claim) if self._has_succeeded(own, claim) else _lost(claim)
 
-    def _has_succeeded(self, own: Any, claim: Claim) -> bool:
-        """Whether this very attempt has written its success before."""
-        if claim.row.ledger_key is None:
-            return False
-        outcome = self._store.tables.slots.c.outcome
-        mine = ledger.entry_of(self._store.dialect, claim)
-        return own.execute(sa.select(outcome).where(*mine, outcome == Outcome.SUCCEEDED)).fetchone() is not None
-
-    def _complete(self, own: Any, claim: Claim) -> None:
+    def _complete(self, own: Joinable, claim: Claim) -> None:
         self._guard(own, claim)
         with _stale_snapshot_is_lost(claim):
-            if not ledger.complete(own, self._store.dialect, claim, self._store.dialect.now(own)):
+            if not ledger.complete(own, self._store.dialect, claim):
                 raise _lost(claim)
+
+    def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
+        """Whether this very attempt has written its success before."""
+        outcome = self._store.tables.slots.c.outcome
+        mine = [*ledger.entry_of(self._store.dialect, claim), outcome == Outcome.SUCCEEDED]
+        return claim.row.ledger_key is not None and own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
+
+    def _lock(self, own: Joinable, claim: Claim) -> bool:
+        """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat needs that lock."""
+        slots, meta, by_row = self._store.tables.slots, self._store.tables.meta, self._store.dialect.by_row
+        if own.dialect.name == "postgresql":  # a frozen holder's transaction ends with its lease, and its lock with it
+            limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
+            own.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
+        else:  # one writer at a time, and no FOR SHARE: a write that finds nothing keeps others out, too
+            own.execute(meta.update().where(sa.false()).values(value=meta.c.value))
+        if claim.row.ledger_key is None:
+            held = sa.select(self._store.tables.tasks.c.version).where(*by_row.under(claim.row, claim.holder))
+            return own.execute(held.with_for_update(read=True, key_share=True)).fetchone() is not None
+        running = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
 
     def _check_database(self, connection: Any) -> None:
         """Work and settlement can only commit together in the database that holds the tables."""
@@ -300,40 +312,6 @@ class LedgerFence:
             self._installation = theirs if self._store.database.in_memory else self._store.installation.read()
         return self._installation
 
-    def _limit_idleness(self, connection: Any, claim: Claim) -> None:
-        """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
-        if connection.dialect.name == "postgresql":
-            limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
-            connection.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
-
-    def _lock(self, connection: Any, claim: Claim) -> bool:
-        if claim.row.ledger_key is None:
-            return self._lock_task(connection, claim)
-        slots = self._store.tables.slots
-        mine = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
-        self._take_turn(connection)
-        statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
-        return connection.execute(statement).fetchone() is not None
-
-    def _take_turn(self, connection: Any) -> None:
-        """SQLite has one writer at a time and knows no FOR SHARE: a write that finds nothing keeps others out, too."""
-        if connection.dialect.name == "sqlite":
-            meta = self._store.tables.meta
-            connection.execute(meta.update().where(sa.false()).values(value=meta.c.value))
-
-    def _lock_task(self, connection: Any, claim: Claim) -> bool:
-        """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
-        tasks = self._store.tables.tasks
-        mine = [
-            tasks.c.task_name == claim.row.task_name,
-            tasks.c.task_instance == claim.row.task_instance,
-            tasks.c.version == claim.token,
-            tasks.c.picked_by == claim.holder,
-        ]
-        self._take_turn(connection)
-        statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
-        return connection.execute(statement).fetchone() is not None
-
 
 def _lost(claim: Claim) -> ClaimLost:
     row = claim.row
@@ -362,21 +340,3 @@ def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
         if _sqlstate(error) == _SERIALIZATION_FAILURE:
             raise _lost(claim) from error
         raise
-
-
-def _refuse_autocommit(own: Any) -> None:
-    """Asked of the driver, after a write: nobody else tells what an engine or a driver was told before."""
-    driver = own.driver if isinstance(own, Joined) else own.connection.driver_connection
-    if _is_without_transaction(driver):
-        raise ConfigurationError(
-            "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
-        )
-
-
-def _is_without_transaction(driver: Any) -> bool:
-    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
-        return not driver.in_transaction
-    if hasattr(driver, "is_in_transaction"):  # asyncpg
-        return not driver.is_in_transaction()
-    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
-    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True

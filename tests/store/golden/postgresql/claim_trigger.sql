@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.schedule
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR FOR UPDATE;

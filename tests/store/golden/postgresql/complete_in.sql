@@ -11,9 +11,7 @@ WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.t
     scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::VARCHAR AND
     scheduled_slots.outcome = %(outcome_1)s::VARCHAR FOR SHARE;
 
-SELECT statement_timestamp();
-
-UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE
+UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, finished=(statement_timestamp() - %(param_1)s) WHERE
     scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
     %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
     scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::VARCHAR AND
@@ -31,11 +29,9 @@ WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.t
     %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
     %(picked_by_1)s::VARCHAR FOR KEY SHARE;
 
-SELECT statement_timestamp();
-
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, attempts, token, worker, started,
     finished) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,
     %(outcome)s::VARCHAR, %(origin)s::VARCHAR, %(attempts)s::INTEGER, %(token)s::BIGINT, %(worker)s::VARCHAR,
-    %(started)s::TIMESTAMP WITH TIME ZONE, %(finished)s::TIMESTAMP WITH TIME ZONE) ON CONFLICT (task_name,
+    %(started)s::TIMESTAMP WITH TIME ZONE, (statement_timestamp() - %(param_1)s)) ON CONFLICT (task_name,
     task_instance, slot) DO UPDATE SET outcome = excluded.outcome, attempts = excluded.attempts, token =
     excluded.token, worker = excluded.worker, finished = excluded.finished RETURNING scheduled_slots.token;

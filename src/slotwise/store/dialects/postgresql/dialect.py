@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
-from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
-from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Parted
@@ -233,14 +232,15 @@ class PostgreSQL:
         return transaction_id, count
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
+        rows = [following.row for _, following in endings if following.row]
         columns: dict[str, list[Any]] = {
             "slot": [claim.row.slot for claim, _ in endings],
             "schedule": [claim.row.schedule for claim, _ in endings],
-            "due": [following.due for _, following in endings],
-            "next_slot": [following.slot for _, following in endings],
-            "after_next": [following.next_slot for _, following in endings],
+            "due": [row["execution_time"] for row in rows],
+            "next_slot": [row["slot"] for row in rows],
+            "after_next": [row["next_slot"] for row in rows],
         }
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
