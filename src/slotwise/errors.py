@@ -28,15 +28,28 @@ SlotwiseError
 
 from __future__ import annotations
 
+import re
+from typing import ClassVar
+
+#: The commands that cures name, as ``run: slotwise db upgrade``.
+_COMMAND = re.compile(
+    r"(?:(?<=: )|(?<=`))slotwise (?=(?:backfill|calendar|db|delete|health|jobs|plan|run|skip-next|slots|tasks|trigger|"
+    r"worker|workers)\b)"
+)
+
 
 class SlotwiseError(Exception):
     """Something went wrong in slotwise."""
+
+    #: How users of this process call the command line; an integration sets it, so that cures can be pasted.
+    program: ClassVar[str] = "slotwise"
 
     #: The settings file or variable that said so; None: the code, or nobody knows.
     place: str | None = None
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (self.__doc__ or "").strip())
+        text = message or (self.__doc__ or "").strip()
+        super().__init__(text if self.program == "slotwise" else _COMMAND.sub(f"{self.program} ", text))
 
 
 class ConfigurationError(SlotwiseError):

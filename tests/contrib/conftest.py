@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.databases import Databases
 
+from slotwise import SlotwiseError
+
 BACKENDS = ("default", "patient")
 
 
@@ -67,6 +69,7 @@ def django_project() -> Callable[[str], None]:
 
     settings.configure(**_settings())
     django.setup()
+    SlotwiseError.program = "slotwise"  # tests without Django run in this process, too
 
     def point(url: str) -> None:
         connections.close_all()
@@ -80,13 +83,14 @@ def django_project() -> Callable[[str], None]:
 
 
 @pytest.fixture
-def shop(databases: Databases, django_project: Callable[[str], None]) -> Iterator[str]:
+def shop(databases: Databases, django_project: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A database with the tables of the project, slotwise's among them; its address."""
     from asgiref.sync import SyncToAsync
     from django.core.management import call_command
     from django.db import connections
 
     from slotwise.contrib.django import registry
+    from slotwise.contrib.django.apps import PROGRAM
 
     def prepare(url: str) -> None:
         django_project(url)
@@ -95,6 +99,7 @@ def shop(databases: Databases, django_project: Callable[[str], None]) -> Iterato
 
     with databases.provisioned("django", prepare) as url:
         django_project(url)
+        monkeypatch.setattr(SlotwiseError, "program", PROGRAM)
         yield url
         registry().stop()
         connections.close_all()

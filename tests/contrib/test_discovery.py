@@ -152,6 +152,36 @@ def test_a_mistake_is_one_line_with_its_place(write: Write, modules: dict[str, s
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("shpo.jobs", r"discover\('shpo\.jobs'\): there is no module shpo; did you mean 'shop\.jobs'\?"),
+        ("shop.jbos.reports", r"there is no module shop\.jbos; did you mean 'shop\.jobs\.reports'\?"),
+        ("shop.jobs.report", r"there is no module shop\.jobs\.report; did you mean 'shop\.jobs\.reports'\?"),
+        (
+            "shop.jobs.reports.Report",
+            r"there is no module shop\.jobs\.reports\.Report; name the module: 'shop\.jobs\.re",
+        ),
+        ("shop.jobs.zzz", r"there is no module shop\.jobs\.zzz; correct the name, or install it"),
+        ("shop.jobs:reports", r"discover\('shop\.jobs:reports'\): expected the name of a package or module"),
+    ],
+)
+def test_a_misspelt_package_is_recognized(write: Write, name: str, line: str) -> None:
+    """The suggestion is a module that exists."""
+    write(jobs__reports=REPORT)
+    with pytest.raises(SlotwiseError, match=line):
+        discover(name)
+
+
+def test_a_module_that_ends_the_program(write: Write) -> None:
+    """It would end the worker without a word."""
+    write(jobs__a="import sys\nsys.exit(3)\n")
+    with pytest.raises(
+        SlotwiseError, match=r"importing shop\.jobs\.a ends the program at .*a\.py, line 4; put what runs"
+    ):
+        discover("shop.jobs")
+
+
 def test_calls_that_cannot_work() -> None:
     """The mark is for classes of jobs, and discover wants a name."""
     with pytest.raises(InvalidJob, match="expected a subclass of DistributedJob or OneTimeTask"):

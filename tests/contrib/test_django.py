@@ -22,7 +22,8 @@ from django.test.utils import override_settings
 
 from slotwise import SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
-from slotwise.contrib.django.project import database_address, fresh_connections
+from slotwise.contrib.django.databases import database_address
+from slotwise.contrib.django.project import fresh_connections
 from slotwise.testing import ManualClock, ManualWorker
 
 
@@ -194,12 +195,77 @@ def test_makemigrations_and_checks_are_clean(shop: str) -> None:
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown setting": ({"POLL_INTERVALL": "1s"}, r"settings\.SLOTWISE: POLL_INTERVALL .* mean poll_interval\?"),
     "a wrong value": ({"THREADS": 0}, r"settings\.SLOTWISE: THREADS must be a whole number from 1"),
-    "no such alias": ({"DATABASE": "jobs"}, r"SLOTWISE\['DATABASE'\] is 'jobs'; aliases in DATABASES: default"),
+    "no such alias": (
+        {"DATABASE": "jobs"},
+        r"SLOTWISE\['DATABASE'\] is 'jobs', which is no alias in DATABASES; known",
+    ),
     "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
-    "no such module": ({"JOBS": ["shop.jbos"]}, r"there is no module shop; correct the name"),
-    "no such listener": ({"LISTENERS": ["shop.listen"]}, r"SLOTWISE\['LISTENERS'\]: .*; correct the dotted path"),
+    "no such module": ({"JOBS": ["shop.jbos"]}, r"SLOTWISE\['JOBS'\]: there is no module shop; "),
+    "no such listener": (
+        {"LISTENERS": ["shop.listen"]},
+        r"SLOTWISE\['LISTENERS'\]: 'shop\.listen': there is no module shop; ",
+    ),
+    "a wrong list": ({"LISTNERS": []}, r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?"),
+    "a setting of the registry": ({"TASKS": []}, r"SLOTWISE: TASKS is not a setting; "),
+    "the registry's keyword": ({"config": "x.toml"}, r"SLOTWISE: CONFIG is not a setting; "),
+    "two spellings": ({"threads": 1, "THREADS": 2}, r"SLOTWISE: THREADS is the same setting as threads; keep one"),
+    "two spellings of ours": (
+        {"jobs": [], "JOBS": []},
+        r"SLOTWISE\['JOBS'\] is there twice: 'jobs' and 'JOBS'; keep one",
+    ),
+    "a key of nothing": ({7: 1}, r"settings\.SLOTWISE has the key 7; write a string, e\.g\. 'THREADS'"),
+    "an alias of nothing": (
+        {"DATABASE": ["jobs"]},
+        r"SLOTWISE\['DATABASE'\] is \['jobs'\], which is no alias in DATABASES",
+    ),
+    "a blank alias": (
+        {"DATABASE": ""},
+        r"SLOTWISE\['DATABASE'\] is '', which is no alias in DATABASES; known: default",
+    ),
+    "a module of nothing": ({"JOBS": 7}, r"SLOTWISE\['JOBS'\] is 7; write names of modules, e\.g\. \['shop\.jobs'\]"),
+    "a blank module": ({"JOBS": ""}, r"SLOTWISE\['JOBS'\] has ''; write the name of a module, e\.g\. 'shop\.jobs'"),
+    "one wrong module": (
+        {"JOBS": ["tests.contrib.djangoshop.jobs", 7]},
+        r"SLOTWISE\['JOBS'\] has 7; write the name of a module, e\.g\. 'shop\.jobs'",
+    ),
+    "a misspelt module": (
+        {"JOBS": ["tests.contrib.djangoshop.jbos"]},
+        r"SLOTWISE\['JOBS'\]: there is no module .*jbos; did you mean 'tests\.contrib\.djangoshop\.jobs'\?",
+    ),
+    "a listener of nothing": ({"LISTENERS": [7]}, r"SLOTWISE\['LISTENERS'\]: listeners: 7 cannot be called"),
+    "no list": ({"INTERCEPTORS": 7}, r"SLOTWISE\['INTERCEPTORS'\]: interceptors: 7 cannot be called"),
+    "no dotted path": ({"LISTENERS": "listen"}, r"SLOTWISE\['LISTENERS'\]: 'listen' is no dotted path; write one"),
+    "a dotted path to nothing": (
+        {"LISTENERS": ["tests.contrib.djangoshop.jobs.send_mial"]},
+        r"SLOTWISE\['LISTENERS'\]: module tests\.contrib\.djangoshop\.jobs has no 'send_mial'; did you mean 'send_",
+    ),
+    "a lifespan of nothing": ({"LIFESPAN": 7}, r"SLOTWISE\['LIFESPAN'\]: lifespan is 7; pass the function"),
+    "customize of nothing": ({"CUSTOMIZE": 7}, r"SLOTWISE\['CUSTOMIZE'\]: customize is 7; pass a function"),
+    "no resolver's class": ({"RESOLVERS": [int]}, r"SLOTWISE\['RESOLVERS'\]: resolvers: 0 has no method resolve"),
+    "a resolver without its argument": (
+        {"RESOLVERS": ["slotwise.contrib.injection.SvcsServices"]},
+        r"SLOTWISE\['RESOLVERS'\]: SvcsServices\(\) raised TypeError: .*'services'; name an instance",
+    ),
     "no resolver": ({}, r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)"),
 }
+
+
+def test_one_value_stands_for_a_list_and_none_for_the_default(shop: str) -> None:
+    """Keys of Django's own may be written in any case, too."""
+    given = {"resolvers": {"site": "x"}, "Listeners": None, "JOBS": "tests.contrib.djangoshop.jobs", "LIFESPAN": None}
+    with override_settings(SLOTWISE=given | {"DATABASE": None, "threads": None}):
+        assert "tidy" in registry().definitions
+        assert registry().listeners == ()
+
+
+@pytest.mark.parametrize("value", [None, 7, "threads", [("THREADS", 1)]])
+def test_settings_that_are_no_dictionary(shop: str, value: object) -> None:
+    """One line, from the call and from the system check."""
+    with (
+        override_settings(SLOTWISE=value),
+        pytest.raises(SlotwiseError, match=r"settings\.SLOTWISE is .*; write a dict"),
+    ):
+        registry()
 
 
 @pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES)
@@ -291,7 +357,17 @@ def test_the_admin_without_the_tables(django_project: Callable[[str], None], sho
         answer = http.get("/admin/slotwise/job/")
     assert answer.status_code == 200
     (problem,) = re.findall('<p class="errornote">(.*)</p>', answer.content.decode())
-    assert "see what is missing: slotwise db check" in problem
+    assert "see what is missing: python manage.py slotwise db check" in problem
+
+
+def test_cures_name_the_projects_command(shop: str) -> None:
+    """They can be pasted; a message that is raised again is not changed twice."""
+    for text, cure in (
+        ("missing; run: slotwise db upgrade", "missing; run: python manage.py slotwise db upgrade"),
+        ("find such rows with `slotwise health`", "find such rows with `python manage.py slotwise health`"),
+        ("not a setting: slotwise never deletes rows", "not a setting: slotwise never deletes rows"),
+    ):
+        assert str(SlotwiseError(str(SlotwiseError(text)))) == cure
 
 
 IN_MEMORY = """

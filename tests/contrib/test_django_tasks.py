@@ -297,17 +297,62 @@ def test_system_checks() -> None:
     call_command("check")
     from django.conf import settings
 
-    backend = settings.TASKS["default"]["BACKEND"]
-    wrong = {"default": {"BACKEND": backend, "OPTIONS": {"attempts": 2}}}
-    line = r"\['OPTIONS'\] has 'attempts'; known: max_attempts, result_retention"
-    with override_settings(TASKS=wrong), pytest.raises(SlotwiseError, match=line):
-        registry()
     apps = [app for app in settings.INSTALLED_APPS if app != "slotwise.contrib.django"]
     with (
         override_settings(INSTALLED_APPS=apps),
         pytest.raises(Exception, match=r"add 'slotwise.contrib.django' to INS"),
     ):
         call_command("check")
+
+
+WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "an option": ({"OPTIONS": {"attempts": 2}}, "['OPTIONS'] has 'attempts'; did you mean 'max_attempts'?"),
+    "another option": ({"OPTIONS": {"foo": 2}}, "['OPTIONS'] has 'foo'; known: max_attempts, result_retention"),
+    "no attempt": ({"OPTIONS": {"max_attempts": 0}}, "['max_attempts'] is 0; write a whole number from 1 to 1000"),
+    "a string": ({"OPTIONS": {"max_attempts": "2"}}, "['OPTIONS']['max_attempts'] is '2'; write a whole number"),
+    "true": ({"OPTIONS": {"max_attempts": True}}, "['OPTIONS']['max_attempts'] is True; write a whole number from 1"),
+    "no duration": ({"OPTIONS": {"result_retention": "x"}}, "['result_retention']: 'x' is not a duration; write a "),
+    "no retention": (
+        {"OPTIONS": {"result_retention": None}},
+        "['result_retention'] is None; write a duration, e.g. '7d'",
+    ),
+    "zero": (
+        {"OPTIONS": {"result_retention": "0s"}},
+        "['OPTIONS']['result_retention']: '0s' keeps no result; write a ",
+    ),
+    "no options": ({"OPTIONS": 7}, "['OPTIONS'] is 7; write a dictionary, e.g. {'max_attempts': 3}"),
+    "no queues": ({"QUEUES": 7}, "['QUEUES'] is 7; write a list of names, or [] for any"),
+    "a string of queues": ({"QUEUES": "mail"}, "['QUEUES'] is 'mail'; write a list of names, or [] for any"),
+    "a queue of nothing": ({"QUEUES": ["mail", 7]}, "['QUEUES'] has 7; write a name of at most 85 characters"),
+    "a blank queue": ({"QUEUES": [" "]}, "['QUEUES'] has ' '; write a name of at most 85 characters"),
+    "a long queue": ({"QUEUES": ["m" * 100]}, "mmm; write a name of at most 85 characters"),
+}
+
+
+@pytest.mark.parametrize(("given", "line"), WRONG_TASKS.values(), ids=WRONG_TASKS)
+def test_a_mistake_in_tasks_is_one_line(given: dict[str, Any], line: str) -> None:
+    """It names the place in the settings; the system check reports it, too."""
+    from django.conf import settings
+
+    wrong = {"default": {"BACKEND": settings.TASKS["default"]["BACKEND"], **given}}
+    with override_settings(TASKS=wrong):
+        with pytest.raises(SlotwiseError) as raised:
+            registry()
+        message = str(raised.value)
+        assert message.startswith("settings.TASKS['default']['")
+        assert line in message
+        assert "\n" not in message
+        with pytest.raises(Exception, match=r"slotwise\.E001") as checked:
+            call_command("check")
+        assert message in str(checked.value)
+
+
+@pytest.mark.parametrize("id", [None, 7, "", "x" * 300, "a\0b"])
+def test_ids_that_cannot_be(tasks: Any, library: Any, id: Any) -> None:
+    """As for an unknown id: Django's own error, with the id."""
+    for read in (tasks.add.get_result, library.default_task_backend.get_result):
+        with pytest.raises(library.exceptions.TaskResultDoesNotExist, match="there is no result "):
+            read(id)
 
 
 def test_the_other_backend_says_what_it_needs() -> None:

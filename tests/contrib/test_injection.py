@@ -12,7 +12,14 @@ from fastapi import Depends, Header, Request
 
 from slotwise import DistributedJob, InvalidJob, JobContext, SlotwiseError
 from slotwise.contrib.discovery import collect
-from slotwise.contrib.injection import DishkaContainer, FastAPIDependencies, Resolver, SvcsServices
+from slotwise.contrib.injection import (
+    Argument,
+    DishkaContainer,
+    DjangoSettings,
+    FastAPIDependencies,
+    Resolver,
+    SvcsServices,
+)
 
 
 class Mailer:
@@ -171,7 +178,67 @@ def test_the_first_resolver_that_knows_an_argument_counts() -> None:
     found.close()
 
 
-def test_what_is_no_resolver_is_refused() -> None:
-    """A resolver has a method resolve."""
-    with pytest.raises(SlotwiseError, match=r"resolvers: 7 has no method resolve\(argument\)"):
-        collect([ByType], [7])  # type: ignore[list-item]
+@pytest.mark.parametrize("scope", [dishka.Scope.REQUEST, dishka.Scope.SESSION])
+def test_a_scope_that_a_job_does_not_have(scope: dishka.Scope) -> None:
+    """The line names the scope and what to do; a default is no excuse for a type that the container provides."""
+    provider = dishka.Provider(scope=scope)
+    provider.provide(make_mailer)
+
+    class WithDefault(Job):
+        def __init__(self, mailer: Mailer | None = None, other: Mailer = Mailer()) -> None: ...  # noqa: B008
+
+    line = (
+        rf"other: Mailer …\): dishka provides it in Scope\.{scope.name}, and jobs are built once; provide it in "
+        r"Scope\.APP, or pass an entered container: DishkaContainer\(stack\.enter_context\(container\(\)\)\)"
+    )
+    container = dishka.make_container(provider)
+    with pytest.raises(InvalidJob, match=line):
+        collect([WithDefault], [DishkaContainer(container)])
+    if scope is dishka.Scope.REQUEST:
+        with container() as entered:
+            assert collect([WithDefault], [DishkaContainer(entered)]).jobs
+
+
+class Raising:
+    def resolve(self, argument: Argument) -> object:
+        raise OSError("no\nroute")
+
+
+NO_RESOLVERS: dict[str, tuple[Any, str]] = {
+    "a value": ([7], r"resolvers: 7 has no method resolve\(argument\); pass a mapping, or one of slotwise\.contrib\."),
+    "no list": (7, r"resolvers is 7; pass a list: resolvers=\[7\]"),
+    "one resolver": (Raising(), r"resolvers is <.*Raising object.*>; pass a list: resolvers=\[…\]"),
+    "one mapping": ({Mailer: 1}, r"resolvers is \{.*Mailer.*: 1\}; pass a list: resolvers=\[\{.*\}\]"),
+    "a string": ("svcs", r"resolvers is 'svcs'; pass a list: resolvers=\['svcs'\]"),
+    "a class": (
+        [FastAPIDependencies],
+        r"resolvers: FastAPIDependencies is a class; pass an instance: FastAPIDep.*\(\)",
+    ),
+    "one that raises": (
+        [Raising()],
+        r"ByType \(.*\): the resolver Raising raised OSError: no route for the argument .*reports: Reports …\); corr",
+    ),
+}
+
+
+@pytest.mark.parametrize(("resolvers", "line"), NO_RESOLVERS.values(), ids=NO_RESOLVERS)
+def test_what_is_no_resolver_is_refused(resolvers: Any, line: str) -> None:
+    """One line each, with the value and the cure."""
+    with pytest.raises(SlotwiseError, match=line) as raised:
+        collect([ByType], resolvers)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: FastAPIDependencies(7), r"FastAPIDependencies\(7\): pass app\.dependency_overrides, or nothing"),  # type: ignore[arg-type]
+        (lambda: DjangoSettings(7), r"DjangoSettings\(7\): the prefix must be a string, e\.g\. 'SHOP_'"),  # type: ignore[arg-type]
+        (lambda: SvcsServices(7), r"SvcsServices\(7\): pass a svcs\.Registry or a svcs\.Container"),
+        (lambda: DishkaContainer(7), r"DishkaContainer\(7\): pass the container of dishka\.make_container"),
+    ],
+)
+def test_resolvers_of_wrong_things_are_refused(make: Callable[[], object], line: str) -> None:
+    """One line each, with the value and the cure."""
+    with pytest.raises(SlotwiseError, match=line):
+        make()

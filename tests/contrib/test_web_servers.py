@@ -28,9 +28,17 @@ def buy(server: Server) -> None:
     server.until(lambda: server.get("/orders") == (200, MAILED))
 
 
-def test_uvicorn_with_two_processes(pg_url: str, tmp_path: Path) -> None:
+GUNICORN = [program("gunicorn"), "main:app", "--workers", "2", "--bind", "127.0.0.1:{port}"]
+ASGI_SERVERS = {
+    "uvicorn": [program("uvicorn"), "main:app", "--workers", "2", "--port", "{port}"],
+    "gunicorn with its own worker": [*GUNICORN, "--worker-class", "asgi"],
+    "gunicorn with uvicorn's": [*GUNICORN, "--worker-class", "uvicorn_worker.UvicornWorker", "--preload"],
+}
+
+
+@pytest.mark.parametrize("command", ASGI_SERVERS.values(), ids=ASGI_SERVERS)
+def test_asgi_servers_with_two_processes(pg_url: str, tmp_path: Path, command: list[str]) -> None:
     """Each process has a worker; a stop drains both, and they sign out."""
-    command = [program("uvicorn"), "main:app", "--workers", "2", "--port", "{port}"]
     with serving(command, EXAMPLES / "fastapi_shop", tmp_path / "log", environment(pg_url)) as server:
         buy(server)
         server.until(lambda: workers(pg_url) == 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tests.integration.shell import Shell
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.output import moment
+from slotwise.cli.shared.terminal import moment
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.store import Store
@@ -106,21 +107,25 @@ class TestSlots:
 
     def test_some(self, history: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
         """The newest twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
-        assert len(ask("slots", "report")) == 21
-        first = ask("slots", "report", "-n", "10")[1:]  # the tenth and the gap that ends with it stay together
-        assert len(first) == 11
-        status(["slots", "report", "-n", "10"])
-        err = capsys.readouterr().err
-        before = err.split("--before ")[1].strip()
-        following = ask("slots", "report", "-n", "10", "--before", before)
-        whole = ask("slots", "report", "-n", "21")[1:]
-        assert first + following == whole
+        assert len(ask("slots", "report")) == 20
+        whole = ask("slots", "report", "--all")
+        for size in (1, 2, 10, 11, 12, 31):
+            pages, again = ask("slots", "report", "-n", f"{size}"), [*["slots", "report", "-n"], f"{size}"]
+            assert len(pages) == size
+            while True:
+                status(again)
+                err = capsys.readouterr().err
+                if "… more: slotwise " not in err:
+                    break
+                again = shlex.split(err.split("… more: slotwise ")[1])
+                pages += ask(*again)
+            assert pages == whole, size
 
     def test_the_way_on(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """It is the same command, with all that this one was told."""
         asked = ["slots", "report", "--id", "recurring", "--since", "2026-01-01T00:00:00Z", "-n", "3"]
         assert status(asked) == exits.OK
-        assert f"… more: slotwise {' '.join(asked)} --before 2026-01-01T00:27:00Z" in capsys.readouterr().err
+        assert f"… more: slotwise {' '.join(asked)} --before 2026-01-01T00:28:00Z" in capsys.readouterr().err
 
     def test_since(self, history: Store, ask: Callable[..., Any]) -> None:
         """From an instant on."""
@@ -151,16 +156,16 @@ class TestSlots:
         for line, words in zip(
             lines,
             [
-                ["waiting", r"retry; due 2026-01-31 12:01:30 UTC; ValueError: no\x1b[31m"],
+                ["waiting", r"retry; due 2026-01-31T12:01:30Z; ValueError: no\x1b[31m"],
                 ["skipped", "overlap"],
                 ["succeeded", "stands for 7 more", "catch_up", "+2 h 0 min"],
                 ["running", "2", "host:1", "+3 h 0 min"],
                 [
-                    "2026-01-31 03:00:00 UTC … 2026-01-31 07:00:00 UTC",
+                    "2026-01-31T03:00:00Z … 2026-01-31T07:00:00Z",
                     "skipped",
                     "collapsed; 5 slots, 1 of them run since",
                 ],
-                ["2026-01-31 06:00:00 UTC", "succeeded", "backfill"],
+                ["2026-01-31T06:00:00Z", "succeeded", "backfill"],
             ],
             strict=True,
         ):
@@ -218,7 +223,7 @@ class TestSlots:
     def test_unknown(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """An unknown name is told with the known ones."""
         assert status(["slots", "reports"]) == exits.FAILED
-        assert capsys.readouterr().err == "error: no job 'reports' in this database; known are report\n"
+        assert capsys.readouterr().err == "error: no job 'reports' in this database; did you mean 'report'?\n"
 
     @pytest.mark.parametrize("command", ["slots report --id nope", f"explain report {NOON.isoformat()} --id nope"])
     def test_unknown_instance(self, history: Store, capsys: pytest.CaptureFixture[str], command: str) -> None:
@@ -301,6 +306,7 @@ class TestWorkers:
             "h:1:f0", True, 1, 0.25, ["gpu"],
         )  # fmt: skip
         assert (gone["worker"], gone["live"], gone["running"], gone["skew"]) == ("h:2:f1", False, 0, None)
+        assert (live["state"], gone["state"]) == ("running", "gone")
         assert status(["workers"]) == exits.OK
         _, first, second = capsys.readouterr().out.splitlines()
         assert "1 of 4" in first
@@ -443,8 +449,9 @@ def test_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert status([*command, "--json"]) == exits.DATABASE
         told = capsys.readouterr()
         assert told.out == ""
-        assert told.err.startswith("error: the database 'x' at host 127.0.0.1, port 1 cannot be reached")
+        assert json.loads(told.err)["error"].startswith("the database 'x' at host 127.0.0.1, port 1 cannot be reached")
         assert len(told.err.splitlines()) == 1
+        assert json.loads(told.err)["status"] == exits.DATABASE
     assert status(["health", "--json"]) == exits.DATABASE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["healthy"], len(answer["problems"])) == (False, 1)

@@ -95,7 +95,7 @@ def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.Capture
         err = capsys.readouterr().err
         assert ", by ada: disk; nothing starts before: slotwise resume --all" in err
     assert status(["audit", "minutley"]) == exits.FAILED
-    assert "no job 'minutley' in this database; known are " in capsys.readouterr().err
+    assert "no job 'minutley' in this database; did you mean 'minutely'?" in capsys.readouterr().err
 
 
 def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:

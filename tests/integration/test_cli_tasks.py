@@ -109,13 +109,13 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
     ("arguments", "code", "words"),
     [
         (["show", "mail", "7"], exits.FAILED, "no task 'mail' with id '7'"),
-        (["cancel", "mail", "7", "8"], exits.FAILED, "no task 'mail' has the id '7', '8': it has ended, or never was"),
+        (["cancel", "mail", "7", "8"], exits.FAILED, "no task 'mail' has the id '7', '8'; it has ended"),
         (["reschedule", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
         (["retry", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
-        (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
+        (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is not valid JSON"),
         (["schedule", "mail", "--data", "@no/such"], exits.USAGE, "'@no/such' cannot be read: No such file"),
         (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is not an instant"),
-        (["schedule", "mail", "--delay", "5"], exits.USAGE, "'5' is no duration"),
+        (["schedule", "mail", "--delay", "5"], exits.USAGE, "'5' is not a duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -219,7 +219,10 @@ def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.Capt
     assert ask("cancel", "mail", "--all", "--dry-run") == {"task": "mail", "cancelled": 4, "dry_run": True}
     assert ask("cancel", "mail", "--state", "dead", "--yes")["cancelled"] == 0
     assert len(ask("list", "mail")) == 4
-    for arguments, words in ((["mail"], "IDS, or --state, or --all"), (["mail", "--all"], "--dry-run")):
+    for arguments, words in (
+        (["mail"], "name the tasks by one of: their IDS, --state, --all"),
+        (["mail", "--all"], "--dry-run"),
+    ):
         assert status(["tasks", "cancel", *arguments]) == exits.USAGE
         assert words in capsys.readouterr().err
     assert ask("cancel", "mail", "--all", "--yes")["cancelled"] == 4

@@ -151,7 +151,7 @@ def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
     wrapped.wait_for("drain-begin", running=1)
     wrapped.wait_for("drain-end")
     wrapped.end()
-    assert "cancelling what runs" not in str(wrapped.seen)
+    assert "cancelling running handlers" not in str(wrapped.seen)
     assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
 
 
@@ -160,7 +160,7 @@ def test_third_signal(shell: Shell, pg_url: str) -> None:
     worker = started(shell, "deaf")
     worker.signal(signal.SIGINT).wait_for("drain-begin")
     worker.signal_again(signal.SIGINT)
-    worker.wait_for("log", message="SIGINT: cancelling what runs")
+    worker.wait_for("log", message="SIGINT: cancelling running handlers")
     worker.signal_again(signal.SIGINT)
     assert worker.end() == exits.UNFINISHED
     assert [line.outcome for line in ledger(pg_url, "deaf")] == ["running"]

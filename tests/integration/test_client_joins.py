@@ -242,3 +242,11 @@ def test_plain_sql(pg_url: str) -> None:
     ((data, key),) = given
     assert data == {"to": "ann@example.com"}
     assert re.fullmatch(r"send-mail/welcome-42/\d{16}", key)
+
+
+@pytest.mark.parametrize("library", ["psycopg2", "asyncpg"])
+def test_connections_of_other_libraries(registry: JobRegistry, library: str) -> None:
+    """The line names the library, and what to pass instead."""
+    foreign = type("connection", (), {"__module__": f"{library}.extensions"})()
+    with pytest.raises(ConfigurationError, match=f"a connection of {library} cannot be joined; pass one of psycopg 3"):
+        registry.client.schedule(mail, {"n": 1}, connection=foreign)

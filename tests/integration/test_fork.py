@@ -16,7 +16,7 @@ PATIENCE = 60
 
 PREAMBLE = """
 import os, sys, threading, traceback
-from slotwise import JobRegistry, task
+from slotwise import ConfigurationError, JobRegistry, task
 
 ran = threading.Event()
 runs = []
@@ -108,7 +108,7 @@ def test_a_preloading_server(url: str, tmp_path: Path) -> None:
 
 
 def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
-    """Its threads stayed in the parent: the child has no worker, can start one, and stopping it stops its own alone."""
+    """Its threads stayed in the parent: the child has a client, no worker, and may not start one."""
     said = run(
         """
         registry.start()
@@ -119,9 +119,14 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
             assert registry.stop() == 0
             registry.client.schedule(work, "child")
             registry._configured(threads=3)
-            registry.start()
+            try:
+                registry.start()
+            except ConfigurationError as error:
+                assert "start it after the fork, e.g. in gunicorn's post_worker_init hook" in str(error)
+            else:
+                raise AssertionError("it was not refused")
             with registry.database.main.connect() as connection:
-                assert connection.exec_driver_sql(workers).scalar() == 2
+                assert connection.exec_driver_sql(workers).scalar() == 1
             registry.stop()
 
         say(succeeded(in_child(child)))

@@ -126,7 +126,7 @@ def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
     proxy.stall()
     worker.signal(signal.SIGTERM).wait_for("drain-begin")
     worker.signal_again(signal.SIGTERM)
-    worker.wait_for("log", message="SIGTERM: cancelling what runs")
+    worker.wait_for("log", message="SIGTERM: cancelling running handlers")
     since = elapsed()
     worker.signal_again(signal.SIGTERM)
     assert worker.end() == exits.UNFINISHED

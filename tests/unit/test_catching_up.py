@@ -80,8 +80,8 @@ def test_each_start_chooses_anew(
     row = row_of(1, until=until, execution_time=at(due), unheld_since=at(due) + POLL)
     decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.gaps, decision.until) == (at(slot), gaps, at(new_until))
-    assert decision.origin == "catch_up"
+    assert (decision.row.slot, decision.gaps, decision.row.catch_up_until) == (at(slot), gaps, at(new_until))
+    assert decision.row.origin == "catch_up"
 
 
 def test_where_nothing_of_a_tail_may_start_any_more() -> None:
@@ -99,8 +99,8 @@ def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
     policies = definition(start_within=2 * MINUTE, catch_up=CatchUp())
     decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.gaps) == (at(4), (gap(1, 3, "late"),))
-    assert (decision.until, decision.origin) == (None, None)
+    assert (decision.row.slot, decision.gaps) == (at(4), (gap(1, 3, "late"),))
+    assert (decision.row.catch_up_until, decision.row.origin) == (None, None)
 
 
 def test_a_deploy_may_end_a_catch_up() -> None:
@@ -108,7 +108,7 @@ def test_a_deploy_may_end_a_catch_up() -> None:
     row, policies = row_of(1, until=5, unheld_since=at(5.6)), definition(catch_up=CatchUp.latest())
     decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
-    assert (decision.slot, decision.collapsed, decision.until) == (at(5), 4, None)
+    assert (decision.row.slot, decision.row.collapsed, decision.row.catch_up_until) == (at(5), 4, None)
 
 
 PACED = {"catch_up": CatchUp.all(pace="30s")}

@@ -201,8 +201,8 @@ def test_a_line_becomes_a_job() -> None:
 @pytest.mark.parametrize(
     ("line", "system", "words"),
     [
-        pytest.param("61 * * * * a", False, 'minute field "61": 0–59', id="minute"),
-        pytest.param("* 2-25 * * * a", False, 'hour field "2-25"', id="hour"),
+        pytest.param("61 * * * * a", False, 'minute must be 0–59, got "61"', id="minute"),
+        pytest.param("* 2-25 * * * a", False, 'got "2-25"', id="hour"),
         pytest.param("0 5 30 2 * a", False, "can never fire", id="never"),
         pytest.param("* * * * *", False, "the command is missing", id="no-command"),
         pytest.param("* * * * * %x", False, "the command is missing", id="only-input"),

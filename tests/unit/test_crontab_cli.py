@@ -218,7 +218,7 @@ def test_import_is_all_or_nothing(bad: Path, tmp_path: Path, capsys: Capture) ->
 
 def test_a_worker_runs_all_lines_or_none(bad: Path, capsys: Capture) -> None:
     """All errors are shown at once; the others run only if that is asked for."""
-    with pytest.raises(InvalidCrontab, match=r"^2 problems in .*bad; mend them, or run the other lines: --skip-bad-l"):
+    with pytest.raises(InvalidCrontab, match=r"^2 problems in .*bad; fix them, or pass --skip-bad-lines$"):
         CrontabChoice(files=(str(bad),)).jobs()
     assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == [f"{bad}:2:", f"{bad}:4:"]
     assert [job.command.command for job in CrontabChoice(files=(str(bad),), skip_bad_lines=True).jobs()] == ["/bin/b"]
@@ -226,7 +226,7 @@ def test_a_worker_runs_all_lines_or_none(bad: Path, capsys: Capture) -> None:
 
 def test_a_file_that_is_not_there_is_never_passed_over(good: Path, tmp_path: Path) -> None:
     """A volume that was not mounted must not look like a crontab without lines."""
-    with pytest.raises(InvalidCrontab, match=r"^1 problem in .*none; mend it$"):
+    with pytest.raises(InvalidCrontab, match=r"^1 problem in .*none; fix it$"):
         CrontabChoice(files=(str(good), str(tmp_path / "none")), skip_bad_lines=True).jobs()
 
 

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import print_json, print_table
+from slotwise.cli.shared.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -111,7 +112,7 @@ def bench(
     if given.json:
         print_json(found.json())
     elif markdown:
-        click.echo("\n".join(found.markdown()), nl=False)
+        say(*found.markdown())
     elif isinstance(found, comparison.Comparison):
         _print_comparison(found)
     else:
@@ -133,21 +134,21 @@ def _refuse_together(context: click.Context, against: str | None) -> None:
 
 
 def _progress(line: str) -> None:
-    click.echo(line, err=True)
+    say(line, err=True)
 
 
 def _print(report: Report) -> None:
     for cell in report.cells:
-        click.echo(f"\n{cell}: {report.title(cell)}")
+        say("", f"{cell}: {report.title(cell)}")
         columns, rows = report.rows(cell)
         print_table(["CONTENDER", *columns[1:]], rows)
-    click.echo("\ntargets")
+    say("", "targets")
     print_table(["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets())
 
 
 def _print_comparison(found: Comparison) -> None:
     """Both versions, and the ratios; the raw limit is the same code in both, so its ratios are the machine's noise."""
-    click.echo(f"\nthis   {found.machine['this']}\nother  {found.machine['other']}\n")
+    say("", f"this   {found.machine['this']}", f"other  {found.machine['other']}", "")
     print_table([column.upper() for column in found.columns], [line.row() for line in found.lines])
     for note in found.notes:
-        click.echo(note)
+        say(note)

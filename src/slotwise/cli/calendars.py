@@ -15,9 +15,10 @@ from pathlib import Path
 import click
 
 from slotwise.cli.shared.options import Command, Given, Group, common, confirm, pass_given, with_options
-from slotwise.cli.shared.output import moment, print_json, print_json_list, print_table
+from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
-from slotwise.contrib.logging import escaped, plain
+from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLine, Change, Edit, Followed
@@ -51,7 +52,7 @@ def list_calendars(given: Given) -> None:
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
-        click.echo("no calendars yet; create one with: slotwise calendar import AT")
+        say("no calendars yet; create one with: slotwise calendar import AT")
     else:
         print_table(("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED"), map(_row, lines))
 
@@ -83,10 +84,10 @@ def show_calendar(given: Given, name: str, year: int | None) -> None:
     if given.json:
         print_json({**_line_json(line), "days": [day.isoformat() for day in days]})
         return
-    click.echo(f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, changed {moment(line.updated)}")
+    say(f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, changed {moment(line.updated)}")
     for day in days:
-        click.echo(f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}")
-    click.echo(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
+        say(f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}")
+    say(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
 
 _DAY = timedelta(days=1)
@@ -144,7 +145,7 @@ def import_calendar(
     if found.ignored:
         names = [*filter(None, dict.fromkeys(found.ignored))]
         told = f": {', '.join(names[:_MOST_TOLD])}{', …' if len(names) > _MOST_TOLD else ''}" if names else ""
-        click.echo(escaped(f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}"), err=True)
+        say(f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}", err=True)
     if not found.days:
         raise ConfigurationError(f"{source} has no days from {years[0]} to {years[-1]}; give others with --years")
     wanted = calendar_name(name or (file.stem if is_file else source.upper()))
@@ -169,7 +170,7 @@ def _from_file(file: Path, years: range) -> Source:
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{file} is not UTF-8 text, so no iCalendar") from None
+        raise ConfigurationError(f"{file} is not UTF-8 text, so it is not an iCalendar file") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from None
 
@@ -254,7 +255,7 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     if given.json:
         print_json({"removed": facts(gone), "dry_run": dry})
     else:
-        click.echo(f"{'would remove' if dry else 'removed'} {name}")
+        say(f"{'would remove' if dry else 'removed'} {name}")
 
 
 def _dates(texts: Sequence[str]) -> frozenset[date]:
@@ -310,13 +311,13 @@ def _tell(change: Change, names: Mapping[date, str], *, dry: bool) -> None:
     before = change.before.days if change.before else frozenset()
     for sign, days in (("+", change.after.days - before), ("-", before - change.after.days)):
         for day in sorted(days):
-            click.echo(escaped(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip()))
+            say(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
     after = change.after
     if change.before == after:
-        click.echo(f"{after.name}: nothing to do, revision {after.revision} has these days")
+        say(f"{after.name}: nothing to do, revision {after.revision} has these days")
     else:
         told = f"revision {after.revision}, {len(after.days)} days, weekend {weekend_text(after.weekend)}"
-        click.echo(f"{after.name}: {'would become ' if dry else ''}{told}")
+        say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed([one for one in change.followed if one.refused is None], dry=dry)
 
 
@@ -324,9 +325,9 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
-        click.echo(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
+        say(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
     if len(followed) > _MOST_TOLD:
-        click.echo(f"  … and {len(followed) - _MOST_TOLD} more")
+        say(f"  … and {len(followed) - _MOST_TOLD} more")
 
 
 @contextmanager

@@ -12,18 +12,17 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Given, common, duration, pass_given
+from slotwise.cli.shared.options import Command, Given, common, duration, lines_option, pass_given
 from slotwise.cli.shared.output import (
     ago,
     as_json,
-    moment,
     outcome,
     print_json,
     print_json_list,
     print_table,
     span,
 )
-from slotwise.contrib.logging import escaped
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
@@ -41,25 +40,30 @@ _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW"
     slotwise workers --json | jq '[.[] | select(.live)] | length'
     """,
 )
+@lines_option(None)
 @common
 @pass_given
-def workers(given: Given) -> None:
+def workers(given: Given, count: int | None) -> None:
     """List workers that have signed in and not out. A "gone" worker was not seen within its lease: others take over."""
     with given.reader() as reader:
-        lines, now = reader.workers(), reader.now()
+        lines, now = reader.workers()[:count], reader.now()
     if given.json:
-        print_json_list(lines)
+        print_json_list({**as_json(line), "state": _state(line)} for line in lines)
     elif not lines:
-        click.echo("no workers; start one: slotwise worker --app …")
+        say("no workers; start one: slotwise worker --app …")
     else:
         told = any(line.revision for line in lines)
         print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])
 
 
+def _state(line: WorkerInfo) -> str:
+    return line.state if line.live else "gone"
+
+
 def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     return [
         line.worker,
-        outcome(line.state if line.live else "gone"),
+        outcome(_state(line)),
         f"{line.running} of {line.capacity}",
         ", ".join(line.tags) or "–",
         moment(line.started),
@@ -136,9 +140,10 @@ def health(
     if given.json:
         print_json({"healthy": not problems, "problems": problems, "notes": notes, **_health_json(found)})
     else:
-        click.echo("; ".join(problems) if problems else f"healthy: {_summary(found)}", err=bool(problems))
+        verdict = f"unhealthy: {'; '.join(problems)}" if problems else f"healthy: {_summary(found)}"
+        say(verdict, err=bool(problems))
         for note in notes:
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}", err=True)
     return exits.FAILED if problems else exits.OK
 
 
@@ -179,7 +184,7 @@ def _notes(found: Health) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return escaped(", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]))
+    return ", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])])
 
 
 def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> list[str]:
@@ -197,7 +202,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
 
 def _unreadable(found: Unreadable) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
-    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {error_summary(found.error)}")
+    return f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {error_summary(found.error)}"
 
 
 def _summary(found: Health) -> str:

@@ -11,7 +11,7 @@ import click
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Given, Group, common, pass_given
 from slotwise.cli.shared.output import print_json, print_table
-from slotwise.contrib.logging import escaped
+from slotwise.cli.shared.terminal import say, say_json
 from slotwise.errors import InvalidCronJobs
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check(given: Given, service: str | None, registry: str | None) -> int:
         print_json({"ok": not problems, "jobs": jobs, "problems": problems})
     elif problems:
         for line in problems:
-            click.echo(escaped(f"error: {line}"), err=True)
+            say(f"error: {line}", err=True)
     else:
         rows = [[job.name, str(job.lock_key), job.schedule.expression, job.schedule.zone.key] for job in found]
         print_table(["JOB", "KEY", "SCHEDULE", "ZONE"], rows)
@@ -83,4 +83,4 @@ def schema() -> None:
     """Print the JSON Schema of CRON_JOBS, for editors and pipelines."""
     from slotwise.contrib.advisory import cron_jobs_schema
 
-    click.echo(json.dumps(cron_jobs_schema(), indent=2))
+    say_json(json.dumps(cron_jobs_schema(), indent=2))

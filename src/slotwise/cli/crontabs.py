@@ -12,7 +12,8 @@ from rich.text import Text
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.crontab_options import count, format_option, refuse, show, with_host, zone_option
 from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
-from slotwise.cli.shared.output import as_json, moment, print_json, print_table
+from slotwise.cli.shared.output import as_json, print_json, print_table
+from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.contrib.crontab import Crontabs, Entry, read_crontabs
 from slotwise.contrib.crontab.crontabs import Format
 from slotwise.contrib.crontab.module import module_text
@@ -69,9 +70,10 @@ def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, st
     if given.json:
         _print_json(found, ok=not failing)
     else:
-        print_table(_COLUMNS, map(_row, found.entries))
+        if found.entries:
+            print_table(_COLUMNS, map(_row, found.entries))
         show(list(found.problems))
-        click.echo(count(failing) if failing else f"all lines can run: {len(found.entries)}", err=True)
+        say(count(failing) if failing else f"all lines can run: {len(found.entries)}", err=True)
     return exits.FAILED if failing else exits.OK
 
 
@@ -107,7 +109,7 @@ def import_(files: tuple[str, ...], form: Format, tz: str | None, output: str | 
 
 def _write(text: str, output: str | None) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        say_document(text)
         return
     try:
         with Path(output).open("x", encoding="utf-8") as file:
@@ -151,4 +153,12 @@ def _next_slot(entry: Entry) -> datetime | None:
 
 def _row(entry: Entry) -> Sequence[str | Text]:
     zone = entry.schedule.zone.key
-    return [entry.name, entry.time, zone, entry.user or "–", moment(_next_slot(entry)), entry.command, entry.place]
+    return [
+        entry.name,
+        entry.time,
+        zone,
+        entry.user or "–",
+        moment(_next_slot(entry), entry.schedule.zone),
+        entry.command,
+        entry.place,
+    ]

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TypedDict
 
 import click
 from sqlalchemy import Connection
 
 from slotwise import migrate
-from slotwise.cli.shared.options import Command, Given, Group, common, confirm, instant, operation, pass_given, sure
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    Written,
+    common,
+    confirm,
+    instant,
+    operation,
+    pass_given,
+    sure,
+)
 from slotwise.cli.shared.output import print_json, print_result
-from slotwise.contrib.logging import iso
+from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.migrate.revisions import refuse_unversioned
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -69,7 +79,7 @@ def upgrade(given: Given, adopt: bool) -> None:
     if given.json:
         print_json({"applied": applied})
     else:
-        click.echo(f"applied {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
+        say(f"applied {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
 
 
 @db.command(
@@ -85,7 +95,7 @@ def current(given: Given) -> None:
         print_json({"version": version, "needed": SCHEMA_VERSION})
     else:
         has = "no tables" if version is None else f"schema version {version}"
-        click.echo(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
+        say(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
 
 
 @db.command(
@@ -105,9 +115,9 @@ def check(given: Given) -> None:
     if given.json:
         print_json({"version": SCHEMA_VERSION, "warnings": [warning] if warning else []})
     else:
-        click.echo(f"all in place: schema version {SCHEMA_VERSION}")
+        say(f"all in place: schema version {SCHEMA_VERSION}")
         if warning:
-            click.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
 
 
 @db.command(
@@ -123,7 +133,7 @@ def sql(given: Given, dialect: str | None, no_transaction: bool) -> None:
     """Print the SQL of a fresh installation, for a review or for a DBA. Needs no database."""
     settings = given.settings()
     named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
-    click.echo(migrate.sql(dialect or named, transaction=not no_transaction, **_where(settings)), nl=False)
+    say_document(migrate.sql(dialect or named, transaction=not no_transaction, **_where(settings)))
 
 
 @db.command(cls=Command, examples="slotwise db downgrade --yes                drop all tables")
@@ -139,7 +149,7 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     if given.json:
         print_json({"reverted": reverted})
     else:
-        click.echo(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
+        say(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
 
 
 @db.command(
@@ -184,17 +194,18 @@ def new_epoch(given: Given) -> None:
 @sure
 @common
 @pass_given
-def settle_until(given: Given, until: datetime) -> None:
+def settle_until(given: Given, until: Written) -> None:
     """After a restore: end slots up to TIME that have not begun as skipped (settled), without a run.
 
     Slots that wait for a retry end as cancelled (settled). One-time tasks stay: check those that are due.
     """
+    end = until.within(None, "TIME")
     with given.operations() as (operations, _):
-        found = operations.settle_until(until, dry_run=True)
+        found = operations.settle_until(end, dry_run=True)
         slots = sum(one.slots for one in found)
         if not given.dry_run:
-            given.confirm(f"{slots} slots of {len(found)} jobs up to {iso(until)} will not run.")
-            found = operations.settle_until(until, **given.order)
+            given.confirm(f"{slots} slots of {len(found)} jobs up to {moment(end)} will not run.")
+            found = operations.settle_until(end, **given.order)
     jobs = {one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots for one in found}
     text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"
-    print_result(given, text, until=until, jobs=jobs)
+    print_result(given, text, until=end, jobs=jobs)

@@ -18,6 +18,7 @@ from click.shell_completion import get_completion_class
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Group, common
+from slotwise.cli.shared.terminal import say_document
 from slotwise.model.identity import own_version
 
 #: The module of each command. It is imported on first use: a health probe that runs every few seconds must not load
@@ -33,7 +34,8 @@ COMMANDS: Final = {
     "crontab": "crontabs",
     "db": "db",
     "delete": "operations",
-    "explain": "slots",
+    "explain": "explain",
+    "failures": "slots",
     "health": "cluster",
     "jobs": "jobs",
     "lock-keys": "lock_keys",
@@ -50,6 +52,43 @@ COMMANDS: Final = {
     "trigger": "operations",
     "worker": "worker",
     "workers": "cluster",
+}
+
+
+_TABLES: Final = "to create or upgrade the tables: slotwise db upgrade"
+_START: Final = "to run what is due: slotwise worker --app MODULE"
+_RAN: Final = "to see what ran, what did not, and why: slotwise slots [NAME]; a worker logs on stderr"
+_PAGES: Final = "slotwise has no web page; see: slotwise health, slotwise jobs list, slotwise slots, slotwise failures"
+_DEAD: Final = "see: slotwise failures, or for dead tasks: slotwise tasks list --state dead"
+_ADD: Final = "to schedule a one-time task: slotwise tasks schedule NAME --data JSON"
+_STOP: Final = "to stop a job's handlers: slotwise cancel NAME; to start no more: slotwise pause NAME"
+_NOW: Final = "to run a job now: slotwise trigger NAME on a worker, slotwise run NAME --app MODULE in the foreground"
+_LISTS: Final = "see: slotwise jobs list, slotwise tasks list, slotwise workers"
+
+#: Commands that people try, from other tools or by guessing, and what to write instead.
+GUESSES: Final = {
+    **dict.fromkeys(("init", "install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"), _TABLES),
+    **dict.fromkeys(("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"), _START),
+    **dict.fromkeys(("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN),
+    **dict.fromkeys(("dashboard", "ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES),
+    **dict.fromkeys(("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD),
+    **dict.fromkeys(("enqueue", "defer", "submit", "send", "call", "add"), _ADD),
+    **dict.fromkeys(("stop", "kill", "abort", "disable", "suspend"), _STOP),
+    **dict.fromkeys(("now", "execute", "fire", "exec", "call-now"), _NOW),
+    **dict.fromkeys(("list", "ls", "show", "ps", "job", "task"), _LISTS),
+    **dict.fromkeys(("queue", "queues", "count", "purge", "flush"), "see: slotwise tasks --help"),
+    **dict.fromkeys(("status", "ping", "check", "inspect"), "see: slotwise health, or slotwise jobs list"),
+    **dict.fromkeys(("enable", "unpause", "continue"), "to end a pause: slotwise resume NAME"),
+    **dict.fromkeys(("cron", "crontabs"), "see: slotwise crontab --help, or for an expression: slotwise schedule"),
+    **dict.fromkeys(("next", "preview", "forecast"), "see: slotwise schedule next TEXT, or slotwise simulate --app M"),
+    **dict.fromkeys(("controls", "orders"), "see: slotwise audit"),
+    "why": "write: slotwise explain NAME",
+    "config": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
+    "settings": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
+    "help": "write: slotwise --help, or slotwise COMMAND --help",
+    "version": "write: slotwise --version",
+    "diff": "write: slotwise plan --app MODULE, or slotwise schedule diff OLD NEW",
+    "deploy": "write: slotwise plan --app MODULE, which shows what a deploy would change",
 }
 
 
@@ -91,6 +130,7 @@ class Program(Group):
 
 @click.group(
     cls=Program,
+    guesses=GUESSES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples="""
     export DATABASE_URL=postgresql://user@host/database
@@ -119,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def status(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -133,7 +174,7 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from slotwise.cli.shared.error_report import report_error
 
-        return report_error(error)
+        return report_error(error, as_json="--json" in given)
     return result if isinstance(result, int) else exits.OK
 
 
@@ -171,4 +212,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes slotwise's commands in SHELL."""
     complete = get_completion_class(shell)
     assert complete is not None  # the three that click knows
-    click.echo(complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source())
+    say_document(complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source() + "\n")

@@ -13,11 +13,10 @@ from itertools import islice
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import Command, Given, Group, common, pass_given
+from slotwise.cli.shared.options import Command, Given, Group, common, lines_option, pass_given
 from slotwise.cli.shared.output import (
     ago,
     as_json,
-    moment,
     outcome,
     print_fields,
     print_json,
@@ -25,12 +24,13 @@ from slotwise.cli.shared.output import (
     print_table,
     warn_paused,
 )
-from slotwise.contrib.logging import escaped
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import UnknownTask
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
+from slotwise.schedules.short_text import short_text, zone_of
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.reader import PAGE, Reader
 from slotwise.store.reading.views import JobInfo
@@ -79,9 +79,10 @@ class _Entry:
     slotwise jobs list --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
     """,
 )
+@lines_option(None)
 @common
 @pass_given
-def list_jobs(given: Given) -> None:
+def list_jobs(given: Given, count: int | None) -> None:
     """List all jobs that have a row in the database, by name.
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
@@ -96,23 +97,26 @@ def list_jobs(given: Given) -> None:
         entries, counts, now = _entries(reader.jobs(), definitions), reader.instance_counts(), reader.now()
         paused = reader.all_paused()
     if given.json:
-        print_json_list(_with_instances(entries, counts))
+        print_json_list(islice(_with_instances(entries, counts), count))
         return
     warn_paused(paused)
+    left, entries = max(0, len(entries) - (count or len(entries))), entries[:count]
     if not entries and not counts:
-        click.echo("no jobs yet: a worker plans them when it starts")
+        say("no jobs yet: a worker plans them when it starts")
         return
     if entries:
         print_table(
             [*_COLUMNS, "CODE"] if definitions is not None else _COLUMNS, [_row(entry, now) for entry in entries]
         )
-    for name, count in sorted(counts.items()):
-        click.echo(f"{escaped(name)}: {count:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
+    if left:
+        say(f"… {left} more jobs; without -n all are listed", err=True)
+    for name, number in [] if count else sorted(counts.items()):
+        say(f"{name}: {number:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
     for line in (entry.line for entry in entries):
         if line is not None and line.reason:
-            click.echo(f"{escaped(line.job)} {_plight(line)}: {escaped(line.reason)}", err=True)
+            say(f"{line.job} {_plight(line)}: {line.reason}", err=True)
         if line is not None and line.refused:
-            click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
+            say(f"{line.job}: {_refused(line)}", err=True)
 
 
 def _plight(line: JobInfo) -> str:
@@ -122,7 +126,7 @@ def _plight(line: JobInfo) -> str:
         case State.UNROUTABLE:
             return "is due, and unroutable"
         case State.UNREADABLE:
-            return f"is unreadable, due since {moment(line.next_slot)}"
+            return f"is unreadable, due since {moment(line.next_slot, zone_of(line.schedule))}"
     return "does not start"
 
 
@@ -154,7 +158,7 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     line = entry.line
     code = [entry.code] if entry.code is not None else []
     if line is None:
-        schedule = str(entry.definition.schedule) if entry.definition else ""
+        schedule = short_text(entry.definition.schedule) if entry.definition and entry.definition.schedule else ""
         return [entry.name, outcome("not planned"), "–", "–", "–", schedule, *code]
     return [entry.name, *_cells(line, now), *code]
 
@@ -162,7 +166,8 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
 def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     """All columns but the name."""
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
-    return [outcome(line.state), moment(line.next_slot), ago(line.last_success, now), failures, line.schedule]
+    next_slot = moment(line.next_slot, zone_of(line.schedule))
+    return [outcome(line.state), next_slot, ago(line.last_success, now), failures, short_text(line.schedule)]
 
 
 @jobs.command(
@@ -175,7 +180,7 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     """,
 )
 @click.argument("name")
-@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@lines_option(20)
 @click.option("--all", "everything", is_flag=True, help="All lines.")
 @click.option("--after", metavar="ID", default="", help="Only those with greater ids.")
 @common
@@ -190,13 +195,13 @@ def list_instances(given: Given, name: str, count: int, everything: bool, after:
             return
         lines, now = list(found if everything else islice(found, count + 1)), reader.now()
     if not lines:
-        click.echo(f"{name}: no recurring instances")
+        say(f"{name}: no recurring instances")
         return
     shown = lines if everything else lines[:count]
     print_table(("ID", *_COLUMNS[1:]), [[line.id, *_cells(line, now)] for line in shown])
     if len(shown) < len(lines):
         again = f"slotwise jobs instances {shlex.quote(name)} --after {shlex.quote(shown[-1].id)}"
-        click.echo(f"… more: {again}", err=True)
+        say(f"… more: {again}", err=True)
 
 
 def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
@@ -235,19 +240,21 @@ def show_job(given: Given, name: str, id: str | None) -> None:
 
 
 def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
+    zone = zone_of(line.schedule)
     return [
         ("job", line.job),
         *([("id", line.id)] if line.id != RECURRING else []),
         ("state", outcome(line.state)),
         *([("reason", line.reason)] if line.reason else []),
-        ("schedule", line.schedule),
-        ("next slot", moment(line.next_slot)),
-        ("due", moment(line.due)),
+        ("schedule", short_text(line.schedule)),
+        ("time zone", zone.key),
+        ("next slot", moment(line.next_slot, zone)),
+        ("due", moment(line.due, zone)),
         ("attempt", str(line.attempt)),
         ("worker", line.worker or "–"),
-        ("heartbeat", moment(line.heartbeat)),
-        ("last success", moment(line.last_success)),
-        ("last failure", moment(line.last_failure)),
+        ("heartbeat", moment(line.heartbeat, zone)),
+        ("last success", moment(line.last_success, zone)),
+        ("last failure", moment(line.last_failure, zone)),
         ("failures in a row", str(line.consecutive_failures)),
         ("last error", error_summary(line.last_error) or "–"),
         ("priority", str(line.priority)),

@@ -10,8 +10,8 @@ import click
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.cli.shared.terminal import say
 from slotwise.contrib.advisory.cron_jobs import VARIABLE
-from slotwise.contrib.logging import escaped
 
 if TYPE_CHECKING:
     from slotwise.contrib.advisory.key_uses import KeyUse
@@ -73,11 +73,11 @@ def check(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> 
         print_json({"ok": not found and not (strict and gaps), "problems": found, "gaps": gaps, "keys": len(used)})
     else:
         for line in found:
-            click.echo(escaped(f"error: {line}"), err=True)
+            say(f"error: {line}", err=True)
         for line in gaps:
-            click.echo(escaped(f"gap: {line}"), err=True)
+            say(f"gap: {line}", err=True)
         if not found:
-            click.echo(f"{len(keys.ranges)} services, {len(used)} keys in use: no problem")
+            say(f"{len(keys.ranges)} services, {len(used)} keys in use: no problem")
     return exits.FAILED if found or (strict and gaps) else exits.OK
 
 
@@ -105,7 +105,7 @@ def next_(given: Given, service: str, paths: tuple[str, ...], registry: str) -> 
     if given.json:
         print_json({"service": service, "key": found})
     else:
-        click.echo(found)
+        say(found)
 
 
 @lock_keys.command(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
-from typing import Literal, TypedDict, Unpack
+import re
+from datetime import timedelta
+from typing import Final, Literal, TypedDict, Unpack
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -12,23 +14,31 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
     Command,
     Given,
+    Written,
     common,
     duration,
     exact_slot,
     id_option,
     instant,
     job_command,
+    lines_option,
     pass_given,
     sure,
+    within,
 )
-from slotwise.cli.shared.output import moment, print_json_list, print_result, print_table, warn_paused
-from slotwise.contrib.logging import iso, plain
+from slotwise.cli.shared.output import print_json_list, print_result, print_table, say_zones, warn_paused
+from slotwise.cli.shared.terminal import exact, moment, say
+from slotwise.contrib.logging import plain
 from slotwise.model.records import RECURRING
 from slotwise.registry.inspection import Inspection
+from slotwise.schedules.short_text import UTC
 from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
 from slotwise.store.reading.reader import Reader
+
+#: The revision and days of a calendar in the text form of a schedule.
+_DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
 
 
 class BackfillOptions(TypedDict):
@@ -60,9 +70,10 @@ def trigger(given: Given, name: str, overlap: Literal["beside", "queue", "skip"]
 
     If the job is paused, the run waits until the job is resumed.
     """
-    with given.operations() as (operations, _):
+    with given.operations() as (operations, reader):
         slot = operations.trigger(name, id=id, overlap=overlap, **given.order)
-    print_result(given, f"{name}: triggered as slot {iso(slot)}", job=name, slot=slot)
+        zone = reader.zone(name, id)
+    print_result(given, f"{name}: triggered as slot {exact(slot, zone)}", job=name, slot=slot)
 
 
 @job_command(
@@ -106,11 +117,12 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
 
     Slots that came due during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
     """
-    one, paused = _job_or_all(name, everything), None
+    one, paused, zone = _job_or_all(name, everything), None, UTC
     with given.operations() as (operations, reader):
         if one is not None:
             found = operations.resume(one, replay=replay, **given.order) or None
             paused = None if given.json else reader.all_paused()
+            zone = reader.zone(one)
         else:
             found = operations.resume_all(replay=replay, dry_run=True)
             if found is not None and not given.dry_run:
@@ -122,14 +134,16 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
         return
     following = None if one is None else found[0].next_slot
     text = f"{one or 'all'}: goes on; {_skipped(found)} skipped"
-    text += f"; next slot {iso(following)}" if following is not None else ""
+    text += f"; next slot {moment(following, zone)}" if following is not None else ""
     skipped = sum(line.skipped for line in found)
     print_result(given, text, job=one, changed=True, skipped=skipped, next_slot=following)
 
 
 def _job_or_all(name: str | None, everything: bool) -> str | None:
-    if (name is None) != everything:
-        raise click.UsageError("name a job, or say --all")
+    if name is not None and everything:
+        raise click.UsageError(f"give either a job ({name}) or --all, not both")
+    if name is None and not everything:
+        raise click.UsageError("name a job, or give --all")
     return name
 
 
@@ -148,14 +162,15 @@ def _skipped(lines: list[Resumed]) -> str:
     click.argument("slot", required=False, callback=instant),
     id_option,
 )
-def skip_next(given: Given, name: str, slot: datetime | None, id: str) -> None:
+def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     """Skip the next slot of the job NAME that has not begun: it ends as skipped (operator).
 
     With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
-    with given.operations() as (operations, _):
-        skipped = operations.skip_next(name, slot, id=id, **given.order)
-    print_result(given, f"{name}: slot {iso(skipped)} skipped", job=name, slot=skipped)
+    with given.operations() as (operations, reader):
+        zone = reader.zone(name, id)
+        skipped = operations.skip_next(name, within(slot, zone, "SLOT"), id=id, **given.order)
+    print_result(given, f"{name}: slot {moment(skipped, zone)} skipped", job=name, slot=skipped)
 
 
 @job_command(
@@ -175,7 +190,7 @@ def skip_next(given: Given, name: str, slot: datetime | None, id: str) -> None:
     1  nothing of the job runs, or the slot has ended already
     """,
 )
-def cancel(given: Given, name: str, slot: datetime | None, backfill: bool, id: str | None) -> int:
+def cancel(given: Given, name: str, slot: Written | None, backfill: bool, id: str | None) -> int:
     """Ask the running handlers of the job NAME to stop; the request arrives with their worker's next heartbeat.
 
     The slot ends as cancelled, without another attempt; the schedule continues. With SLOT, cancel only that slot, even
@@ -191,9 +206,12 @@ def cancel(given: Given, name: str, slot: datetime | None, backfill: bool, id: s
             count = operations.cancel_backfill(name, id=id, **given.order)
             print_result(given, f"{name}: {count} slots cancelled", job=name, count=count)
             return exits.OK if count else exits.FAILED
-        wanted = None if slot is None else exact_slot(reader, name, id or RECURRING, slot)
+        zone = reader.zone(name, id or RECURRING)
+        wanted = None if slot is None else exact_slot(reader, name, id or RECURRING, slot.within(zone, "SLOT"))
         found = operations.cancel(name, wanted, id=id, **given.order)
-    text = f"{name}: asked {', '.join(map(iso, found))} to stop" if found else f"{name}: nothing runs"
+    text = (
+        f"{name}: asked {', '.join(exact(slot, zone) for slot in found)} to stop" if found else f"{name}: nothing runs"
+    )
     print_result(given, text, job=name, slots=found)
     return exits.OK if found else exits.FAILED
 
@@ -207,16 +225,17 @@ def cancel(given: Given, name: str, slot: datetime | None, backfill: bool, id: s
     click.argument("slot", callback=instant),
     id_option,
 )
-def retry(given: Given, name: str, slot: datetime, id: str) -> None:
+def retry(given: Given, name: str, slot: Written, id: str) -> None:
     """Retry SLOT of the job NAME, which ended as failed, dead, lost or cancelled.
 
     It is the same slot, with the same idempotency key, and its attempt count continues. So does the schedule.
     A slot of a job with on_lost="give_up" starts only once: this command rejects it with --app, else the worker does.
     """
     with given.operations() as (operations, reader):
-        wanted = exact_slot(reader, name, id, slot)
+        zone = reader.zone(name, id)
+        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
         operations.retry(name, wanted, id=id, **given.order)
-    print_result(given, f"{name}: slot {iso(wanted)} is tried again", job=name, slot=wanted)
+    print_result(given, f"{name}: slot {exact(wanted, zone)} is tried again", job=name, slot=wanted)
 
 
 @job_command(
@@ -241,19 +260,21 @@ def retry(given: Given, name: str, slot: datetime, id: str) -> None:
     id_option,
     sure,
 )
-def backfill(given: Given, name: str, first: datetime, last: datetime, **options: Unpack[BackfillOptions]) -> None:
+def backfill(given: Given, name: str, first: Written, last: Written, **options: Unpack[BackfillOptions]) -> None:
     """Run the slots of the job NAME in a range that never ran, the oldest first, beside its schedule.
 
     Slots that ran, run or wait are not changed, and neither are slots that the schedule has not decided yet. Times are
-    ISO 8601, in local time unless they have an offset; a duration is subtracted from now.
+    ISO 8601, in the job's zone unless they have an offset; a duration is subtracted from now.
     """
-    with given.operations() as (operations, _):
-        found = operations.backfill(name, first, last, **options, dry_run=True)
+    with given.operations() as (operations, reader):
+        zone = reader.zone(name, options["id"])
+        begin, end = first.within(zone, "--from"), last.within(zone, "--to")
+        found = operations.backfill(name, begin, end, **options, dry_run=True)
         if not given.json:
-            _show_slots(found)
+            _show_slots(found, zone)
         if found.slots and not given.dry_run:
             given.confirm(f"{len(found.slots)} slots of {name} will run.")
-            found = operations.backfill(name, first, last, **options, **given.order)
+            found = operations.backfill(name, begin, end, **options, **given.order)
     text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"
     print_result(
         given, text, job=name, first=found.first, last=found.last, slots=found.slots, present=found.present,
@@ -261,14 +282,14 @@ def backfill(given: Given, name: str, first: datetime, last: datetime, **options
     )  # fmt: skip
 
 
-def _show_slots(found: Backfill) -> None:
+def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
     """Preview the first and last slots on stderr."""
     slots = found.slots
-    shown = [iso(slot) for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))]
+    shown = [moment(slot, zone) for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))]
     if len(slots) > 6:
         shown.insert(3, f"… {len(slots) - 5} more …")
     undecided = f", {found.undecided} are yet to be decided by the schedule" if found.undecided else ""
-    click.echo("\n".join([*shown, f"{len(slots)} are missing, {found.present} are not{undecided}"]), err=True)
+    say(*shown, f"{len(slots)} are missing, {found.present} are not{undecided}", err=True)
 
 
 @job_command(
@@ -302,7 +323,7 @@ def delete(given: Given, name: str, force: bool) -> None:
     """,
 )
 @click.argument("name", required=False)
-@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@lines_option(20)
 @common
 @pass_given
 def audit(given: Given, name: str | None, count: int) -> None:
@@ -313,20 +334,24 @@ def audit(given: Given, name: str | None, count: int) -> None:
         entries = inspect.audit(name, limit=count)
         if name is not None and all(entry.job != name for entry in entries):
             reader.known(name)
+        zones = reader.zones({(entry.job, entry.id or RECURRING) for entry in entries if entry.job is not None})
     if given.json:
         print_json_list(_audit_json(entry) for entry in entries)
         return
     warn_paused(paused)
     if not entries:
-        click.echo("no operations yet")
+        say("no operations yet")
         return
-    print_table(("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"), map(_audit_row, entries))
+    rows = [_audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC)) for entry in entries]
+    print_table(("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"), rows)
+    say_zones(zones.values())
 
 
-def _audit_row(entry: AuditEntry) -> list[str]:
-    said = ", ".join(f"{name}={value}" for name, value in entry.arguments.items())
+def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
+    said = ", ".join(f"{name}={_DAYS.sub('', str(value))}" for name, value in entry.arguments.items())
     return [
-        moment(entry.at), entry.author, entry.operation, entry.job or "–", moment(entry.slot), said or "–",
+        moment(entry.at, zone), entry.author, entry.operation, entry.job or "–",
+        "–" if entry.slot is None else exact(entry.slot, zone), said or "–",
         entry.note or "–",
     ]  # fmt: skip
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
 
 import click
 from rich.text import Text
 
+from slotwise import migrate
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
-from slotwise.cli.shared.output import moment, print_json_list, print_table
+from slotwise.cli.shared.output import print_json_list, print_table
+from slotwise.cli.shared.terminal import moment, say
+from slotwise.errors import SchemaMissing
+from slotwise.registry.registry import JobRegistry
+from slotwise.schedules.short_text import short_text, zone_of
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.store.planning.deploy_preview import Change, compare
 from slotwise.store.planning.revision import Revision
+from slotwise.store.slots.store import Store
 
 _STYLES = {
     "added": "green",
@@ -50,9 +60,12 @@ def plan(given: Given, everything: bool) -> int:
     row; "orphaned" has a row and no code. A job that is due by now would run at once.
     """
     registry = given.registry()
-    with given.store() as store:
-        ours = Revision(text=registry.settings.revision, started=store.now())
-        changes = compare(store.database, registry.definitions, ours)
+    try:
+        with given.store() as store:
+            changes = _compared(store, registry)
+    except SchemaMissing:
+        changes = _compared_with_nothing(registry)
+        say("the tables are missing, so all jobs would be added; create them first: slotwise db upgrade", err=True)
     shown = [change for change in changes if everything or change.is_change or change.change == "orphaned"]
     if given.json:
         print_json_list(shown)
@@ -61,12 +74,28 @@ def plan(given: Given, everything: bool) -> int:
     return exits.CHANGES if any(change.is_change for change in changes) else exits.OK
 
 
+def _compared(store: Store, registry: JobRegistry) -> list[Change]:
+    ours = Revision(text=registry.settings.revision, started=store.now())
+    return compare(store.database, registry.definitions, ours)
+
+
+def _compared_with_nothing(registry: JobRegistry) -> list[Change]:
+    """Compare with empty tables in memory, as ``slotwise db upgrade`` will create them."""
+    database = Database(Settings(database_url="sqlite://"))
+    try:
+        with database.migrations().connect() as connection:
+            migrate.apply(connection)
+        return _compared(Store(database, {}), registry)
+    finally:
+        database.close()
+
+
 def _print(shown: list[Change], changes: list[Change]) -> None:
     if shown:
         print_table(("JOB", "CHANGE", "BEFORE", "AFTER", "NOW"), map(_row, shown))
     counts = Counter(change.change for change in changes)
     text = ", ".join(f"{count} {change}" for change, count in sorted(counts.items()))
-    click.echo(text or "no jobs, neither in the application nor in the database", err=True)
+    say(text or "no jobs, neither in the application nor in the database", err=True)
 
 
 def _row(change: Change) -> list[str | Text]:
@@ -79,6 +108,6 @@ def _row(change: Change) -> list[str | Text]:
     ]
 
 
-def _side(text: str | None, slots: object) -> str:
-    assert isinstance(slots, tuple | list)
-    return f"{text}: {', '.join(moment(slot) for slot in slots) or 'no slot'}"
+def _side(text: str | None, slots: Sequence[datetime]) -> str:
+    zone = zone_of(text)
+    return f"{short_text(text or '')}: {', '.join(moment(slot, zone) for slot in slots) or 'no slot'}"

@@ -15,8 +15,9 @@ from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import Command, Given, common, pass_given
-from slotwise.cli.shared.output import moment, print_json, span
-from slotwise.contrib.logging import LogListener, configure, escaped_lines
+from slotwise.cli.shared.output import print_json, span
+from slotwise.cli.shared.terminal import moment, say, say_lines
+from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals
 from slotwise.errors import JobCancelled
@@ -65,7 +66,7 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
         with signals, _output_for_answers(given.json), lifespan_of(single.worker):
             ended = single.run()
     except JobCancelled as error:
-        click.echo(f"{error}", err=True)
+        say(f"{error}", err=True)
         end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
@@ -103,7 +104,7 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            click.echo("asked the job to stop; once more does not wait for it", err=True)
+            say("asked the job to stop; once more does not wait for it", err=True)
         single.cancel()
 
     return react
@@ -120,7 +121,7 @@ def _tell(given: Given, ended: Ended) -> None:
         print_json(ended)
         return
     if ended.error and not ended.succeeded:
-        click.echo(escaped_lines(ended.error), err=True)
+        say_lines(ended.error, err=True)
     reason = f" ({ended.reason})" if ended.reason and ended.reason != error_summary(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
-    click.echo(line, err=True)
+    say(line, err=True)

@@ -19,8 +19,9 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, pass_given, read_instant
-from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, lines_option, pass_given, read_written
+from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
@@ -30,7 +31,7 @@ from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.combinators import Spread
 from slotwise.schedules.description import explain
-from slotwise.schedules.preview import Entry, clock, outlook
+from slotwise.schedules.preview import Entry, outlook
 from slotwise.schedules.timeline import zone_named
 from slotwise.store.planning.stored_calendars import calendars_of
 
@@ -75,7 +76,7 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
         print_json({"schedule": str(found), "words": explain(found)})
     else:
         for sentence in (*explain(found), f"Text: {found}"):
-            click.echo(sentence)
+            say(sentence)
 
 
 @schedule.command(
@@ -90,7 +91,7 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
 @click.argument("text")
 @_TZ
 @_NAME
-@click.option("-n", "count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Number of slots.")
+@lines_option(10, "Number of slots.")
 @_AFTER
 @common
 @pass_given
@@ -107,15 +108,23 @@ def next_slots(given: Given, text: str, tz: str | None, name: str | None, count:
         return
     lines = list(entries)
     if not lines:
-        click.echo("no slot, ever again")
+        say("no further slot")
         return
-    print_table(("LOCAL", "UTC", ""), map(_row, lines))
+    print_table(("SLOT", "UTC", ""), _rows(lines, zone))
+    say_zones([zone])
 
 
-def _row(entry: Entry) -> list[str | Text]:
-    style = {"slot": "", "skipped": "yellow", "clocks": "cyan", "missing": "yellow"}[entry.kind]
-    world = "–" if entry.kind == "missing" else f"{entry.instant.replace(tzinfo=None).isoformat(' ')} UTC"
-    return [Text(entry.local, style=style), Text(world, style=style), Text(entry.note, style=style or "dim")]
+def _rows(entries: Sequence[Entry], zone: ZoneInfo) -> Iterator[list[str | Text]]:
+    """One line for each slot; what the clocks do before it is a note of its line."""
+    notes: list[str] = []
+    for entry in entries:
+        if entry.kind in ("clocks", "missing"):
+            notes.append(f"{entry.local} does not exist" if entry.kind == "missing" else f"{entry.note} before it")
+            continue
+        style = "yellow" if entry.kind == "skipped" else "cyan" if notes else ""
+        cells = (moment(entry.instant, zone), moment(entry.instant), "; ".join(filter(None, [*notes, entry.note])))
+        yield [Text(cell, style=style) for cell in cells]
+        notes.clear()
 
 
 @schedule.command(
@@ -132,7 +141,7 @@ def _row(entry: Entry) -> list[str | Text]:
 @_TZ
 @_NAME
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="Number of days to compare.")
-@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="At most so many differences.")
+@lines_option(50, "At most this many differences.")
 @_AFTER
 @common
 @pass_given
@@ -202,15 +211,15 @@ def _print_differences(
     lines = list(found)
     styles = {"-": "red", "+": "green"}
     rows: list[list[str | Text]] = [
-        [Text(f"{sign} {clock(slot, zone)}", style=styles[sign]), f"{slot.replace(tzinfo=None).isoformat(' ')} UTC"]
-        for slot, sign in lines
+        [Text(f"{sign} {moment(slot, zone)}", style=styles[sign]), moment(slot)] for slot, sign in lines
     ]
     if rows:
-        print_table(("LOCAL", "UTC"), rows)
+        print_table(("SLOT", "UTC"), rows)
+        say_zones([zone])
     left = sums["removed"] + sums["added"] - len(lines)
     if left > 0:
-        click.echo(f"… {left} more differences", err=True)
-    click.echo(f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept")
+        say(f"… {left} more differences", err=True)
+    say(f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept")
 
 
 _TICK, _DAY = timedelta(microseconds=1), timedelta(days=1)
@@ -309,13 +318,13 @@ def month(
     title = f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts of {_subject(text, found)}"
     if plot is not None:
         draw_heat_map(plot, _cut(title), [f"{day:%a %d}" for day in starts.days], starts.hours)
-        click.echo(f"wrote {plot}", err=True)
+        say(f"wrote {plot}", err=True)
     if given.json:
         print_json(_month_json(starts, found))
     elif plot is None:
         _print_month(title, starts)
         if left := found.total() - sum(countable.values()):
-            click.echo(f"not counted: {left} with a fixed delay after each run", err=True)
+            say(f"not counted: {left} with a fixed delay after each run", err=True)
 
 
 def _cut(title: str) -> str:
@@ -363,11 +372,11 @@ def _print_month(title: str, starts: Starts) -> None:
     cells: list[str | Text] = [""] * starts.days[0].weekday()
     cells += [_cell(starts, number, most) for number in range(len(starts.days))]
     cells += [""] * (-len(cells) % 7)
-    click.echo(title)
+    say(title)
     print_table([f"{name:>8}" for name in ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")],
                 [cells[week : week + 7] for week in range(0, len(cells), 7)])  # fmt: skip
     if any(starts.passed_over):
-        click.echo(f"({sum(starts.passed_over)} more are passed over by a calendar: -n on their days)")
+        say(f"({sum(starts.passed_over)} more are passed over by a calendar: -n on their days)")
 
 
 def _cell(starts: Starts, number: int, most: int) -> Text:
@@ -462,7 +471,8 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
     with suppress(InvalidSetting):
         return datetime.now(UTC) + parse_duration(text)
     try:
-        return read_instant(text, zone)
+        written = read_written(text)
     except ValueError:
         forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
         raise click.UsageError(f"--after {text}: {forms}") from None
+    return written.within(zone, "--after")

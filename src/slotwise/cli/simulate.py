@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.shared.options import Command, Given, common, instant, pass_given, read_instant
+from slotwise.cli.shared.options import Command, Given, Written, common, instant, pass_given, read_written
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import parse_duration
@@ -41,14 +42,14 @@ _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 @click.option("--outage", "outages", multiple=True, metavar="TIME/DURATION", help="No worker runs then; repeatable.")
 @click.option("--takes", multiple=True, metavar="[NAME=]DURATION", help="How long runs take; default: no time at all.")
 @click.option("--only", "names", multiple=True, metavar="NAME", help="Only this job; repeatable.")
-@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="So many lines for each job.")
+@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines for each job.")
 @click.option("--all", "everything", is_flag=True, help="Also slots that run on time; all lines.")
 @common
 @pass_given
 def simulate(
     given: Given,
     days: float,
-    start: datetime,
+    start: Written,
     outages: tuple[str, ...],
     takes: tuple[str, ...],
     names: tuple[str, ...],
@@ -61,11 +62,15 @@ def simulate(
     and the database is read only for the calendars of schedules. The output has counts, and unusual slots: missed,
     late, skipped, moved or doubled by a clock change.
     """
-    jobs, end = _chosen(given, names), start + timedelta(days=days)
+    jobs = _chosen(given, names)
+    zones = {_zone(job) for job in jobs.values()}
+    zone = zones.pop() if len(zones) == 1 else None
+    begin = start.within(zone, "--from")
+    end = begin + timedelta(days=days)
     if not is_known(end):
-        raise click.UsageError(f"--days {days:g}: {end.year} is none of {KNOWN_YEARS}")
+        raise click.UsageError(f"--days {days:g}: {end.year} is beyond {KNOWN_YEARS}")
     found = forecast(
-        jobs, start, end, outages=[_outage(text) for text in outages],
+        jobs, begin, end, outages=[_outage(text, zone) for text in outages],
         takes=_takes(takes, jobs), calendars=_calendars(given, jobs),
     )  # fmt: skip
     if given.json:
@@ -77,16 +82,17 @@ def simulate(
 def _chosen(given: Given, names: tuple[str, ...]) -> dict[str, Definition]:
     jobs = {job.name: job for job in given.registry().jobs}
     if unknown := sorted(set(names) - jobs.keys()):
-        raise click.UsageError(f"--only {unknown[0]}: no such job; known are {', '.join(jobs)}")
+        raise click.UsageError(f"--only {unknown[0]}: there is no such job; known are {', '.join(jobs)}")
     return {name: job for name, job in jobs.items() if not names or name in names}
 
 
-def _outage(text: str) -> Outage:
+def _outage(text: str, zone: ZoneInfo | None) -> Outage:
     match = _OUTAGE.fullmatch(text)
     if match is None:
         raise click.UsageError(f"--outage {text}: write TIME/DURATION, for instance 2026-02-01T01:00Z/3h")
     try:
-        start, length = read_instant(match["start"]), parse_duration(match["length"])
+        start = read_written(match["start"]).within(zone, "--outage")
+        length = parse_duration(match["length"])
     except (ValueError, SlotwiseError) as error:
         raise click.UsageError(f"--outage {text}: {error}") from None
     return Outage(start, start + length)
@@ -96,7 +102,7 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
     """The duration of each job: by name, else the one for all."""
     told = [text.rpartition("=")[::2] for text in texts]
     if unknown := [name for name, _ in told if name and name not in jobs]:
-        raise click.UsageError(f"--takes {unknown[0]}: no such job; known are {', '.join(jobs)}")
+        raise click.UsageError(f"--takes {unknown[0]}: there is no such job; known are {', '.join(jobs)}")
     found: dict[str, timedelta] = {}
     for name, text in sorted(told):
         try:
@@ -130,14 +136,13 @@ def _print(found: Forecast, jobs: Mapping[str, Definition], count: int | None, e
         odd = set(map(id, remarkable(lines)))
         shown = [line for line in lines if everything or id(line) in odd or _note(job, line)]
         if shown and count != 0:
-            click.echo(f"\n{name}")
-            print_table(("SLOT", "LOCAL", "OUTCOME", "WHY"), [_row(job, line) for line in islice(shown, count)])
+            zone = _zone(job)
+            say("", name if zone.key == "UTC" else f"{name} (times in {zone.key})")
+            print_table(("SLOT", "OUTCOME", "WHY"), [_row(job, line) for line in islice(shown, count)])
             if count is not None and len(shown) > count:
-                click.echo(f"… {len(shown) - count} more; -n or --all shows them", err=True)
+                say(f"… {len(shown) - count} more; -n or --all shows them", err=True)
     if not found.complete:
-        click.echo(
-            f"stopped at {found.until.isoformat()}, after {LONGEST} attempts; use --only or less --days", err=True
-        )
+        say(f"stopped at {moment(found.until)}, after {LONGEST} attempts; use --only or fewer --days", err=True)
 
 
 def _sums(name: str, lines: Sequence[SlotInfo]) -> list[str]:
@@ -157,8 +162,8 @@ def _counts(counter: Counter[str]) -> str:
 
 def _row(job: Definition, line: SlotInfo) -> list[str]:
     zone = _zone(job)
-    slot = f"{line.slot:%Y-%m-%dT%H:%M:%SZ}" + (f" … {line.last:%Y-%m-%dT%H:%M:%SZ}" if line.last else "")
-    return [slot, clock(line.slot, zone), line.outcome, _why(job, line)]
+    slot = moment(line.slot, zone) + (f" … {moment(line.last, zone)}" if line.last else "")
+    return [slot, line.outcome, _why(job, line)]
 
 
 def _why(job: Definition, line: SlotInfo) -> str:

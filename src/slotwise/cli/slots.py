@@ -1,46 +1,51 @@
-"""``slotwise slots`` and ``slotwise explain``: which slots ran, which did not, and why."""
+"""``slotwise slots`` and ``slotwise failures``: which slots ran, which did not, and why."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from heapq import merge
 from itertools import chain, islice
+from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import Command, Given, common, exact_slot, instant, pass_given
+from slotwise.cli.shared.options import Command, Given, Written, common, instant, lines_option, pass_given, within
 from slotwise.cli.shared.output import (
-    moment,
+    as_json,
     outcome,
-    print_json,
     print_json_list,
     print_table,
+    say_zones,
     shortened,
     span,
 )
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.client import Client
 from slotwise.contrib.logging import iso
-from slotwise.explain.explanation import explain as explain_slot
-from slotwise.explain.explanation import explain_task
-from slotwise.explain.facts import facts, task_facts
-from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
-from slotwise.model.records import RECURRING
+from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
+from slotwise.schedules.short_text import UTC
+from slotwise.store.reading.failures import Failure, ledger_names
+from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
+#: A slot, or a gap, of the job with this name.
+Named = tuple[str, SlotInfo]
 
 
 @click.command(
     cls=Command,
     short_help="What ran, what did not, and why.",
     examples="""
+    slotwise slots                                          of all jobs
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
     slotwise slots poll-feed --id customer-17               one recurring instance of a task
@@ -48,113 +53,144 @@ LINES = 20
     slotwise slots nightly-report --all --json | jq -r '.[] | select(.outcome != "succeeded") | [.slot, .reason] | @tsv'
     """,
 )
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--id", metavar="ID", help="Only those of this recurring instance.")
-@click.option("-n", "count", type=click.IntRange(1), default=LINES, show_default=True, help="At most so many lines.")
+@lines_option(LINES)
 @click.option("--all", "everything", is_flag=True, help="All lines.")
 @click.option("--since", callback=instant, metavar="TIME", help="Only slots since this instant.")
 @click.option("--before", callback=instant, metavar="TIME", help="Only slots before this instant.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Leave out this many lines, for the next page.")
 @common
 @pass_given
 def slots(
     given: Given,
-    name: str,
+    name: str | None,
     id: str | None,
     count: int,
     everything: bool,
-    since: datetime | None,
-    before: datetime | None,
+    since: Written | None,
+    before: Written | None,
+    skip: int,
 ) -> None:
     """List the slots of the job NAME: those that wait or run, then those that ended, the newest first.
 
-    A range of slots that did not run for the same reason is one line.
+    Without NAME, list those of all jobs that run or have ended. A range of slots that did not run for the same reason
+    is one line. Each time is in the job's own zone.
     """
+    if name is None and id is not None:
+        raise click.UsageError("--id needs the NAME of the task")
     with given.store() as store:
         reader = Reader(store)
-        reader.known_instance(name, id or RECURRING)
-        first = None if everything else count + 1
-        standing = reader.standing(name, id, limit=first, since=since) if before is None else []
-        waits = not everything and len(standing) > count
-        if waits:
-            standing = reader.standing(name, id, limit=count, since=since)
-        limit = None if everything else count + 2
-        found = reader.slots(name, id, limit=limit, since=since, before=before, ended=True)
-        lines, more = (found, False) if everything else _page(found, count)
+        zone = None
+        if name is not None:
+            reader.known_instance(name, id or RECURRING)
+            zone = reader.zone(name, id or RECURRING)
+        first = within(since, zone, "--since")
+        end = within(before, zone, "--before")
+        most = None if everything else count
+        standing, waits = _standing(reader, name, id, most, first) if name is not None and end is None else ([], False)
+        rest = None if most is None else most - len(standing)
+        found = _ended(store, reader, name, id, None if rest is None else skip + rest + 1, first, end)
+        lines = islice(found, skip, None if rest is None else skip + rest + 1)
         if given.json:
-            print_json_list(chain(standing, lines))
-        else:
-            again, ended = _again(name, id, since), list(lines)
-            _print(name, standing, ended)
-            if waits:
-                click.echo(f"… more slots wait after these: {again} --all", err=True)
-            if more:
-                few = f" -n {count}" if count != LINES else ""
-                click.echo(f"… more: {again}{few} --before {iso(ended[-1].place)}", err=True)
-            if not standing and not ended and Client(lambda: store).list(name, limit=1):
-                click.echo(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
+            listed = chain(standing, lines if rest is None else islice(lines, rest))
+            print_json_list(as_json(line) if name else {"job": job, **as_json(line)} for job, line in listed)
+            return
+        ended = list(lines)
+        shown, more = [*standing, *ended[:rest]], ended[rest:] if rest is not None else []
+        zones = reader.zones({(job, line.id) for job, line in shown})
+        _print(name, shown, zones)
+        again = _again(name, id, first)
+        if waits:
+            say(f"… more slots wait after these: {again} --all", err=True)
+        elif more:
+            said = f" -n {count}" if count != LINES else ""
+            say(f"… more: {again}{said}{_page([line for _, line in ended[:rest]], more[0][1], end, skip)}", err=True)
+        if name is not None and not shown and Client(lambda: store).list(name, limit=1):
+            say(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
 
-def _page(found: Iterator[SlotInfo], count: int) -> tuple[list[SlotInfo], bool]:
-    """Take one page of lines; return whether there are more. A slot and a gap that end together stay together."""
-    lines = list(islice(found, count))
-    for line in found:
-        if line.place != lines[-1].place:
-            return lines, True
-        lines.append(line)
-    return lines, False
+def _standing(
+    reader: Reader, name: str, id: str | None, most: int | None, since: datetime | None
+) -> tuple[list[Named], bool]:
+    """What waits or runs, and whether there is more than is shown."""
+    found = reader.standing(name, id, limit=None if most is None else most + 1, since=since)
+    if most is not None and len(found) > most:
+        return [(name, line) for line in reader.standing(name, id, limit=most, since=since)], True
+    return [(name, line) for line in found], False
 
 
-def _print(name: str, standing: list[SlotInfo], lines: list[SlotInfo]) -> None:
-    if not standing and not lines:
-        click.echo(f"{name}: no slots in this range")
+def _ended(
+    store: Store,
+    reader: Reader,
+    name: str | None,
+    id: str | None,
+    limit: int | None,
+    since: datetime | None,
+    before: datetime | None,
+) -> Iterable[Named]:
+    """The ledger and the gaps of a job; or of all, which also have what runs."""
+    if name is not None:
+        return ((name, line) for line in reader.slots(name, id, limit=limit, since=since, before=before, ended=True))
+    with store.transaction() as connection:
+        names = list(ledger_names(store, connection))
+    each = [_named(one, reader.slots(one, limit=limit, since=since, before=before)) for one in names]
+    return merge(*each, key=lambda named: named[1].place, reverse=True)
+
+
+def _named(name: str, lines: Iterable[SlotInfo]) -> Iterable[Named]:
+    return ((name, line) for line in lines)
+
+
+def _page(shown: Sequence[SlotInfo], following: SlotInfo, before: datetime | None, skip: int) -> str:
+    """The options of the next page: lines may end at the same instant as the last one of this page."""
+    last = shown[-1].place if shown else following.place
+    if following.place != last:
+        return f" --before {iso(last)}"
+    same = sum(line.place == last for line in shown)
+    same += skip if same == len(shown) and before == last + TICK else 0
+    return f" --before {iso(last + TICK)} --skip {same}"
+
+
+def _print(name: str | None, shown: Sequence[Named], zones: Mapping[tuple[str, str], ZoneInfo]) -> None:
+    if not shown:
+        say(f"{name}: no slots in this range" if name is not None else "no slots in this range")
         return
-    shown = [*standing, *lines]
-    if any(line.id != RECURRING for line in shown):
-        print_table(("ID", *_COLUMNS), [[line.id, *_row(line)] for line in shown])
-    else:
-        print_table(_COLUMNS, map(_row, shown))
+    by_id = any(line.id != RECURRING for _, line in shown)
+    columns = (*["JOB"] * (name is None), *["ID"] * by_id, *_COLUMNS)
+    rows = []
+    for job, line in shown:
+        zone = zones.get((job, line.id), UTC)
+        rows.append([*[job] * (name is None), *["–" if line.id == RECURRING else line.id] * by_id, *_row(line, zone)])
+    print_table(columns, rows)
+    say_zones(zones.get((job, line.id), UTC) for job, line in shown)
 
 
-def _again(name: str, id: str | None, since: datetime | None) -> str:
+def _again(name: str | None, id: str | None, since: datetime | None) -> str:
     """The command that shows more, with the options of this one."""
-    said = [shlex.quote(name)]
+    said = [shlex.quote(name)] if name else []
     said += ["--id", shlex.quote(id)] if id else []
     said += ["--since", iso(since)] if since else []
-    return f"slotwise slots {' '.join(said)}"
+    return " ".join(["slotwise slots", *said])
 
 
-def _row(line: SlotInfo) -> list[str | Text]:
+def _row(line: SlotInfo, zone: ZoneInfo) -> list[str | Text]:
+    slot = moment(line.slot, zone) if line.last is None else f"{moment(line.slot, zone)} … {moment(line.last, zone)}"
+    lag = "–" if line.started is None else f"+{span(line.started - line.slot)}"
     return [
-        _slot(line),
-        outcome(line.outcome),
-        _why(line),
-        line.origin or "–",
-        str(line.attempts) if line.attempts else "–",
-        _lag(line),
-        span(line.took),
-        shortened(line.worker),
-    ]
+        slot, outcome(line.outcome), _why(line, zone), line.origin or "–", str(line.attempts) if line.attempts else "–",
+        lag, span(line.took), shortened(line.worker),
+    ]  # fmt: skip
 
 
-def _slot(line: SlotInfo) -> str:
-    if line.last is None:
-        return moment(line.slot)
-    return f"{moment(line.slot)} … {moment(line.last)}"
-
-
-def _lag(line: SlotInfo) -> str:
-    """The delay from the slot to its start."""
-    return "–" if line.started is None else f"+{span(line.started - line.slot)}"
-
-
-def _why(line: SlotInfo) -> str:
+def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     parts = [line.reason] if line.reason else []
     if line.last is not None:
         parts.append(f"{line.count} slots" + (f", {line.run_since} of them run since" if line.run_since else ""))
     if line.missed_count:
         parts.append(f"stands for {line.missed_count} more")
     if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
-        parts.append(f"due {moment(line.due)}")
+        parts.append(f"due {moment(line.due, zone)}")
     if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(error_summary(line.error))
     return "; ".join(parts) or "–"
@@ -162,51 +198,57 @@ def _why(line: SlotInfo) -> str:
 
 @click.command(
     cls=Command,
-    short_help="Why a slot ran, or did not.",
+    short_help="What failed lately, of all jobs and tasks.",
     examples="""
-    slotwise explain nightly-report 2026-01-31T02:00Z
-    slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
-    slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
-    slotwise explain send-mail --id order-42 --app jobs              a one-time task, with its limits
+    slotwise failures
+    slotwise failures --since 7d --job nightly-report
+    slotwise failures --since 1h --json | jq -r '.[] | [.name, .slot, .error] | @tsv'
     """,
 )
-@click.argument("name")
-@click.argument("slot", required=False, callback=instant)
-@click.option("--id", default=RECURRING, metavar="ID", help="A recurring instance; without SLOT, a one-time task.")
+@click.option("--since", callback=instant, default="24h", show_default=True, metavar="TIME", help="Only since then.")
+@click.option("--job", "name", metavar="NAME", help="Only this job or task.")
+@lines_option(50)
 @common
 @pass_given
-def explain(given: Given, name: str, slot: datetime | None, id: str) -> None:
-    """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
+def failures(given: Given, since: Written, name: str | None, count: int) -> None:
+    """List slots and one-time tasks whose last attempt failed or was lost, of all jobs and tasks, the newest first.
 
-    SLOT is an instant as the listings show it: ISO 8601, in local time unless it has an offset. Without SLOT, explain
-    why the one-time task with this --id waits, or how it ended. With --app, declared policies and limits count, too.
+    "retry" and "rerun" mean that another attempt follows. Slots that are more than a week older than --since are not
+    searched.
     """
     with given.store() as store:
         reader = Reader(store)
-        if slot is None:
-            _explain_task(given, store, name, id)
-            return
-        reader.known_instance(name, id)
-        wanted = exact_slot(reader, name, id, slot)
-        found = explain_slot(facts(store, name, wanted, id), _definition(given, name))
+        if name is not None:
+            reader.known(name)
+        start = since.within(None if name is None else reader.zone(name), "--since")
+        found = failures_since(store, start, name=name, limit=count + 1)
+        shown = found[:count]
+        zones = {} if given.json else reader.zones({(one.name, one.id) for one in shown})
     if given.json:
-        print_json(found)
+        print_json_list(shown)
         return
-    reason = f" ({found.reason})" if found.reason else ""
-    click.echo(f"{name} {moment(found.slot)}: {found.outcome}{reason}")
-    for sentence in found.sentences:
-        click.echo(sentence)
-
-
-def _explain_task(given: Given, store: Store, name: str, id: str) -> None:
-    if id == RECURRING:
-        raise click.UsageError("name a SLOT of the job, or the --id of a one-time task")
-    found = explain_task(task_facts(store, name, id), _definition(given, name))
-    if given.json:
-        print_json(found)
+    if not shown:
+        say(f"no failures since {moment(start, UTC)}")
+        return
+    columns = ("FAILED AT", "NAME", "SLOT OR ID", "OUTCOME", "TRIES", "ERROR")
+    print_table(columns, [_failure(one, zones.get((one.name, one.id), UTC)) for one in shown])
+    say_zones(zones.values())
+    if len(found) > count:
+        say(f"… more: slotwise failures -n {2 * count}, or a shorter --since", err=True)
+    one = shown[0]
+    if one.slot is None:
+        say(f"for one of them: slotwise tasks show {shlex.quote(one.name)} {shlex.quote(one.id)}", err=True)
     else:
-        click.echo("\n".join([f"{name} {id}: {found.state}", *found.sentences]))
+        id = "" if one.id == RECURRING else f" --id {shlex.quote(one.id)}"
+        slot = moment(one.slot, zones.get((one.name, one.id), UTC))
+        say(f"for one of them: slotwise explain {shlex.quote(one.name)} {slot}{id}", err=True)
 
 
-def _definition(given: Given, name: str) -> Definition | None:
-    return given.registry().definitions.get(name) if "app" in given.values else None
+def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
+    what = one.id if one.slot is None else moment(one.slot, zone)
+    what += f" of {one.id}" if one.slot is not None and one.id != RECURRING else ""
+    again = f", {one.reason}" if one.reason else ""
+    return [
+        moment(one.at, zone), one.name, what, outcome(one.outcome) + Text(again), str(one.attempts),
+        error_summary(one.error) or "–",
+    ]  # fmt: skip

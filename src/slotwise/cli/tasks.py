@@ -26,14 +26,14 @@ from slotwise.cli.shared.options import (
     confirm,
     dry_run,
     duration,
+    lines_option,
     pass_given,
-    read_instant,
+    read_written,
     with_options,
     yes,
 )
 from slotwise.cli.shared.output import (
     as_json,
-    moment,
     outcome,
     print_fields,
     print_json,
@@ -41,9 +41,9 @@ from slotwise.cli.shared.output import (
     print_result,
     print_table,
 )
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.arguments import Receipt, wrong_id
 from slotwise.client.client import STATES, Client
-from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
 from slotwise.jobs.declaration import LARGEST_PRIORITY
 from slotwise.model.error_text import error_summary
@@ -88,11 +88,11 @@ def tasks() -> None:
 )
 @click.argument("name", required=False)
 @click.option("--state", type=click.Choice([state.value for state in STATES]), help="Only these.")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=LINES, show_default=True, help="How many.")
+@lines_option(LINES)
 @click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
 @common
 @pass_given
-def list_tasks(given: Given, name: str | None, state: str | None, limit: int, after: str | None) -> None:
+def list_tasks(given: Given, name: str | None, state: str | None, count: int, after: str | None) -> None:
     """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
     A due task is "no live worker" if none is up, and "unroutable" if no live worker can claim it; the reason is printed
@@ -101,19 +101,22 @@ def list_tasks(given: Given, name: str | None, state: str | None, limit: int, af
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
     with task_desk(given) as (client, reader):
-        found = client.list(name, state=state, after=after, limit=limit + 1)
-        lines, reasons = _routed(reader, found[:limit])
+        found = client.list(name, state=state, after=after, limit=count + 1)
+        lines, reasons = _routed(reader, found[:count])
     if given.json:
         print_json_list(_task_json(line, reasons) for line in lines)
-        return
-    if not lines:
-        click.echo("no such tasks")
+    elif not lines:
+        say("no such tasks")
+    if name is not None and not lines:
+        with given.reader() as reader:
+            known_task(reader, name)
+    if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
     print_table(columns, [_row(line) for line in lines])
     _tell_reasons(reasons)
-    if len(found) > limit:
-        click.echo(f"… more: {_next_page(lines[-1], name, state)}", err=True)
+    if len(found) > count:
+        say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
 
 
 @tasks.command(
@@ -140,7 +143,7 @@ def count_tasks(given: Given) -> None:
     if given.json:
         print_json_list({**as_json(line), "reason": reasons.get(line.task)} for line in lines)
     elif not lines:
-        click.echo("no such tasks")
+        say("no such tasks")
     else:
         columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
         print_table(columns, [_counts(line) for line in lines])
@@ -156,7 +159,7 @@ def _counts(line: TaskCount) -> list[str | Text]:
 def _tell_reasons(reasons: dict[str, str]) -> None:
     for task, reason in sorted(reasons.items()):
         unroutable = ", and unroutable" if state_of_stuck(reason) == State.UNROUTABLE else ""
-        click.echo(f"{escaped(task)} is due{unroutable}: {escaped(reason)}", err=True)
+        say(f"{task} is due{unroutable}: {reason}", err=True)
 
 
 def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
@@ -262,13 +265,14 @@ PRIORITY = click.IntRange(-LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
 def _at(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if ctx.params.get("delay") is not None:
+        raise _both(ctx)
     try:
-        found = None if text is None else read_instant(text)
+        return read_written(text).within(None, "--at")
     except ValueError:
         raise click.BadParameter(f"{text!r:.60} is not {FORMS}", ctx, option) from None
-    if found is not None and ctx.params.get("delay") is not None:
-        raise _both(ctx)
-    return found
 
 
 def _delay(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
@@ -294,7 +298,7 @@ def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> ob
     except OSError as error:
         raise click.BadParameter(f"{text!r:.60} cannot be read: {error.strerror}", ctx, option) from None
     except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r:.60} is no JSON: {error}", ctx, option) from None
+        raise click.BadParameter(f"{text!r:.60} is not valid JSON: {error}", ctx, option) from None
 
 
 def _written(text: str) -> str:
@@ -316,7 +320,7 @@ class When(Due):
 
 
 due = with_options(
-    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; in local time unless it has an offset."),
+    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601 with an offset or a zone."),
     click.option("--delay", "delay", metavar="DURATION", callback=_delay, help="Delay from now: 10m, 2h."),
 )
 
@@ -339,6 +343,12 @@ def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
         yield Client(lambda: known), Reader(store)
 
 
+def known_task(reader: Reader, name: str) -> None:
+    """Raise UnknownTask unless a row, the ledger or a live worker has this name."""
+    if not any(worker.live and name in worker.tasks for worker in reader.workers()):
+        reader.known(name, kind="task")
+
+
 @contextmanager
 def _scheduling(given: Given, name: str) -> Iterator[Client]:
     """A client for a new task. If there is an application, also by SLOTWISE_APP, it must have that task."""
@@ -353,7 +363,8 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
 def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     near = get_close_matches(name, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known)[:MOST_NAMED]) or 'none'}"
-    return UnknownTask(f"{app} has no task {name!r}; {cure} (one of another application: name that, or none)")
+    other = "for a task of another application, name that one with --app, or none"
+    return UnknownTask(f"{app} has no task {name!r}; {cure}; {other}")
 
 
 @tasks.command(
@@ -425,8 +436,10 @@ def retry_tasks(
     A dead task gets all its attempts again. A task of IDS that waits for its next attempt runs now, too.
     """
     if not ids and not dry_run:
-        confirm(f"Let all dead tasks of {name} run again?", sure=yes)
-    with task_desk(given) as (client, _):
+        confirm(f"All dead tasks of {name} will run again.", sure=yes)
+    with task_desk(given) as (client, reader):
+        if not ids:
+            known_task(reader, name)
         if ids:
             receipts = (
                 [_would(client, name, id, "scheduled") for id in ids] if dry_run else client.retry(name, ids, **when)
@@ -434,7 +447,7 @@ def retry_tasks(
             _print_receipts(given, receipts, dry_run=dry_run)
             return
         found = _ids(client, name, State.DEAD) if dry_run else [one.id for one in client.retry(name, **when)]
-    print_result(given, f"{len(found)} of {name} wait again", dry_run=dry_run, task=name, scheduled=found)
+    print_result(given, f"{name}: {len(found)} tasks wait again", dry_run=dry_run, task=name, scheduled=found)
 
 
 @tasks.command(
@@ -466,16 +479,18 @@ def cancel_tasks(
     If a task of IDS is running, its handler is asked to stop.
     """
     if sum((bool(ids), state is not None, everything)) != 1:
-        raise click.UsageError("say which tasks: IDS, or --state, or --all")
+        raise click.UsageError("name the tasks by one of: their IDS, --state, --all")
     if not ids and not dry_run:
-        confirm(f"Remove all {f'{state} ' if state else ''}tasks of {name}?", sure=yes)
-    with task_desk(given) as (client, _):
+        confirm(f"All {f'{state} ' if state else ''}tasks of {name} will be removed.", sure=yes)
+    with task_desk(given) as (client, reader):
+        if not ids:
+            known_task(reader, name)
         if ids:
             receipts = [_would(client, name, id, "cancelled") if dry_run else client.cancel(name, id) for id in ids]
             _print_receipts(given, receipts, dry_run=dry_run)
             return
         count = len(_ids(client, name, state)) if dry_run else client.cancel_all(name, state=state)
-    print_result(given, f"{count} of {name} cancelled", dry_run=dry_run, task=name, cancelled=count)
+    print_result(given, f"{name}: {count} tasks cancelled", dry_run=dry_run, task=name, cancelled=count)
 
 
 def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
@@ -498,8 +513,8 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:
     if given.json:
         print_json(_receipt_json(receipt, dry_run))
-    else:
-        click.echo(f"{'would be: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
+    elif receipt.status != "gone":  # the error that follows says more
+        say(f"{'would be: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
 
 
 def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:
@@ -509,8 +524,8 @@ def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool 
     else:
         for receipt in receipts:
             _print_receipt(given, receipt, dry_run=dry_run)
-    _refuse(receipts, "gone", "no task {name!r} has the id {ids}: it has ended, or never was")
-    _refuse(receipts, "exists", "dead, and stays so: of {name!r} {ids}; run: slotwise tasks retry")
+    _refuse(receipts, "gone", "no task {name!r} has the id {ids}; it has ended, or was never scheduled")
+    _refuse(receipts, "exists", "these tasks of {name!r} are dead: {ids}; to run them again: slotwise tasks retry")
 
 
 def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:

@@ -137,13 +137,13 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         word = signal.Signals(number).name
         if count > 2:
-            logger.warning("%s again: ending at once; the leases of what ran run out", word)
+            logger.warning("%s again: ending at once; other workers take over when the leases expire", word)
             end_now(exits.UNFINISHED)
         if count == 1:
-            logger.info("%s: draining; once more, after a second, cancels what runs", word)
+            logger.info("%s: draining; send it again, after a second, to cancel running handlers", word)
             made.request_stop()
         else:
-            logger.info("%s: cancelling what runs", word)
+            logger.info("%s: cancelling running handlers", word)
             made.cancel()
 
     return react

@@ -8,9 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from slotwise.contrib.hosting import START_WAIT, Host, Source
+from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
 from slotwise.engine.run.runner import Threads
 from slotwise.errors import ConfigurationError
+from slotwise.registry.validation import checked_lifespan
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -41,7 +42,8 @@ def slotwise_lifespan(
 
     Raises, at the server's start, what ``JobRegistry.start`` raises within ``start_wait``.
     """
-    host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK)
+    host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK, caller="slotwise_lifespan")
+    checked_lifespan(lifespan)  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def run(app: Any) -> AsyncIterator[dict[str, Any]]:
@@ -59,11 +61,18 @@ def slotwise_lifespan(
 async def hosted(host: Host) -> AsyncIterator[Host]:
     """Run the host's worker beside the running loop, until the block is left."""
     loop = asyncio.get_running_loop()
+    is_ours = True
+
+    def start() -> None:
+        nonlocal is_ours
+        is_ours = host.start(host_loop=loop)
+
     try:
-        await _beside(lambda: host.start(host_loop=loop))
+        await _beside(start)
         yield host
     finally:
-        await _beside(host.stop)
+        if is_ours:  # else the block that has started it stops it
+            await _beside(host.stop)
 
 
 async def _beside(work: Callable[[], object]) -> None:
@@ -102,8 +111,9 @@ class SlotwiseASGI:
         worker: bool = True,
         start_wait: timedelta | str = START_WAIT,
     ) -> None:
+        checked_application(application, "SlotwiseASGI")
         self._application = application
-        self.host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK)
+        self.host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK, caller="SlotwiseASGI")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan."""
@@ -167,7 +177,7 @@ def host_of(connection: Any) -> Host:
     Raises ConfigurationError if the application runs without ``slotwise_lifespan``, or in a child of the process that
     has started the worker.
     """
-    found = getattr(connection.state, STATE, None)
+    found = getattr(getattr(connection, "state", None), STATE, None)
     if not isinstance(found, Host):
         raise ConfigurationError(
             "this application runs without slotwise; pass lifespan=slotwise_lifespan(registry), and in tests write: "

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from slotwise.contrib.injection import Resolver, build, close_all, place_of
+from slotwise.contrib.injection import Resolver, build, close_all, listed_resolvers, place_of
 from slotwise.errors import ConfigurationError, InvalidJob, SlotwiseError
 from slotwise.jobs.definition import define
 from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask
@@ -90,7 +90,7 @@ def collect(subjects: Iterable[object], resolvers: Iterable[Resolver | Mapping[A
 
     Raises what ``discover`` raises.
     """
-    known = tuple(resolvers)
+    known = tuple(listed_resolvers(resolvers))
     built: dict[str, tuple[object, object]] = {}
     try:
         for subject in dict.fromkeys(subjects):
@@ -128,19 +128,40 @@ def in_module(module: ModuleType) -> Iterator[object]:
             yield value
 
 
-def import_module(name: str) -> ModuleType:
-    """Import a module. Raises ConfigurationError with the line at which the import failed."""
+def import_module(name: str, said: str | None = None) -> ModuleType:
+    """Import a module. Raises ConfigurationError with the line at which the import failed.
+
+    ``said`` is where the name was written; the default is a call of ``discover``.
+    """
     try:
         return importlib.import_module(name)
     except Exception as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
         if not frames and isinstance(error, ModuleNotFoundError):
-            guess = get_close_matches(name, _siblings(name.rpartition(".")[0]), n=1)
-            cure = f"did you mean {guess[0]!r}?" if guess else "correct the name, or install it"
-            raise ConfigurationError(f"discover({name!r}): there is no module {error.name}; {cure}") from None
-        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else _syntax_place(error)
+            raise ConfigurationError(
+                f"{said or f'discover({name!r})'}: there is no module {error.name}; {_cure(name, str(error.name))}"
+            ) from None
+        place = _place(frames) if frames else _syntax_place(error)
         text = " ".join(str(error).split())
         raise ConfigurationError(f"importing {name} failed at {place}: {type(error).__name__}: {text}") from error
+    except SystemExit as error:
+        place = _place(traceback.extract_tb(error.__traceback__))
+        raise ConfigurationError(
+            f"importing {name} ends the program at {place}; put what runs under: if __name__ == '__main__':"
+        ) from None
+
+
+def _cure(name: str, missing: str) -> str:
+    parent = missing.rpartition(".")[0]
+    if parent and not hasattr(sys.modules.get(parent), "__path__"):
+        return f"name the module: {parent!r}"
+    guess = get_close_matches(missing, _siblings(parent), n=1, cutoff=0.7)
+    return f"did you mean {guess[0] + name.removeprefix(missing)!r}?" if guess else "correct the name, or install it"
+
+
+def _place(frames: Sequence[traceback.FrameSummary]) -> str:
+    own = [frame for frame in frames if not _is_machinery(frame.filename)]
+    return f"{own[-1].filename}, line {own[-1].lineno}"
 
 
 def _in_package(name: str) -> Iterator[object]:

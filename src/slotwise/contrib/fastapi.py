@@ -63,13 +63,14 @@ def health_router(prefix: str = "/health") -> APIRouter:
     ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs and the database
     answers; else 503. Both return the state and, if there is one, the reason in one line.
     """
+    if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
+        raise ConfigurationError(f"health_router({prefix!r:.80}): the prefix must be a path, e.g. '/health'")
     router = APIRouter(prefix=prefix, tags=["slotwise"])
 
     @router.get("/live")
     def live(connection: HTTPConnection) -> Any:
         host = host_of(connection)
-        state = host.state
-        return _answer(state, host.failure, is_well=state != "failed")
+        return _answer(host.state, host.failure, is_well=host.state != "failed")
 
     @router.get("/ready")
     def ready(connection: HTTPConnection) -> Any:

@@ -49,12 +49,18 @@ class Slotwise:
         worker: bool = False,
         start_wait: timedelta | str = START_WAIT,
     ) -> None:
-        self.host = Host(registry, worker=worker, start_wait=start_wait)
+        self.host = Host(registry, worker=worker, start_wait=start_wait, caller="Slotwise")
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add the extension and the command group to an application."""
+        """Add the extension and the command group to an application, once."""
+        if not isinstance(app, Flask):
+            raise ConfigurationError(f"init_app({app!r:.80}): pass the Flask application")
+        if (found := app.extensions.get(EXTENSION)) is self:
+            return
+        if found is not None:
+            raise ConfigurationError(f"the application {app.name} has another Slotwise; create one for all its jobs")
         app.extensions[EXTENSION] = self
         app.before_request(self._before_request)
         app.cli.add_command(commands)
@@ -79,9 +85,10 @@ class Slotwise:
 
 def slotwise_of(app: Flask) -> Slotwise:
     """Return the extension of an application. Raises ConfigurationError if it has none."""
-    found = app.extensions.get(EXTENSION)
+    found = getattr(app, "extensions", {}).get(EXTENSION)
     if not isinstance(found, Slotwise):
-        raise ConfigurationError(f"the application {app.name} has no slotwise; add Slotwise(registry, app)")
+        name = getattr(app, "name", app)
+        raise ConfigurationError(f"the application {name} has no slotwise; add Slotwise(registry, app)")
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures.thread  # noqa: F401  # registers its exit handler before ours, which then runs first
+import inspect
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
 from slotwise.client.client import Client
-from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
+from slotwise.errors import ConfigurationError, DatabaseProblem, InvalidSetting, SlotwiseError
 from slotwise.model.durations import parse_duration
 from slotwise.registry.registry import JobRegistry
 
@@ -50,13 +51,20 @@ class Host:
         worker: bool = True,
         start_wait: timedelta | str = START_WAIT,
         hook: str = "start it in gunicorn's post_worker_init hook, or without --preload",
+        caller: str = "Host",
     ) -> None:
-        if not isinstance(registry, JobRegistry) and (isinstance(registry, type) or not callable(registry)):
+        if not isinstance(registry, JobRegistry) and not _is_factory(registry):
             raise ConfigurationError(
-                f"{registry!r:.80} is no registry; pass a JobRegistry, or a function without arguments that makes one"
+                f"{caller}: {registry!r:.80} is no registry; pass a JobRegistry, or a function without arguments that "
+                "makes one"
             )
+        if not isinstance(worker, bool):
+            raise ConfigurationError(f"{caller}: worker is {worker!r:.80}; write True or False")
         self._source, self._worker, self._hook = registry, worker, hook
-        self._start_wait = parse_duration(start_wait).total_seconds()
+        try:
+            self._start_wait = parse_duration(start_wait).total_seconds()
+        except InvalidSetting as error:
+            raise ConfigurationError(f"{caller}: start_wait: {error}") from None
         self._made: tuple[int, JobRegistry] | None = None
         self._pid: int | None = None
         self._turn = threading.Lock()
@@ -71,7 +79,15 @@ class Host:
         if isinstance(self._source, JobRegistry):
             return self._source
         if self._made is None or self._made[0] != os.getpid():
-            made = self._source()
+            try:
+                made = self._source()
+            except SlotwiseError:
+                raise
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{self._source!r:.80} raised {type(error).__name__}: {' '.join(str(error).split())}; it must "
+                    "return a JobRegistry"
+                ) from error
             if not isinstance(made, JobRegistry):
                 raise ConfigurationError(f"{self._source!r:.80} returned {made!r:.80}; it must return a JobRegistry")
             self._made = os.getpid(), made
@@ -99,16 +115,24 @@ class Host:
         """Why the worker could not start, in one line; None unless it is ``failed``."""
         return None if self._error is None else " ".join(str(self._error).split())
 
-    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Start the worker of this process, once; a second call changes nothing.
+    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> bool:
+        """Start the worker of this process, once; a second call changes nothing and returns False.
 
         ``host_loop`` runs the ``async def`` handlers; call this from another thread then. Raises what
         ``registry.start`` raises within ``start_wait``. Later failures are logged and are the ``failure``.
         """
         registry = self.registry
         with self._turn:
-            if self._pid is not None or not self._worker:
-                return
+            if self._pid is not None:
+                return False
+            if not self._worker:
+                return True
+            if registry.worker is not None:
+                self._error = ConfigurationError(
+                    "the registry is running already in this process; stop it first, or pass worker=False"
+                )
+                logger.error("the worker cannot start: %s", self._error)
+                raise self._error
             self._pid, self._error = os.getpid(), None
             self._settled.clear()
             self._thread = threading.Thread(
@@ -120,20 +144,29 @@ class Host:
         elif (error := self._error) is not None:
             self._pid = None
             raise error
+        return True
 
     def stop(self) -> int:
-        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns."""
+        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns.
+
+        A worker that another caller has started goes on.
+        """
         is_parents = self._pid is not None and self._pid != os.getpid()
         if is_parents or not (isinstance(self._source, JobRegistry) or self._made):
             return 0
         registry, thread = self.registry, self._thread
-        left = registry.stop()
+        left = self._stop(registry)
         while thread is not None and thread.is_alive():
             # Race: the starting thread may reach the registry only after our stop.
             thread.join(0.05)
-            left = registry.stop()
+            left = self._stop(registry)
         self._thread = self._pid = self._error = None
         return left
+
+    def _stop(self, registry: JobRegistry) -> int:
+        """Race: another caller may start the registry meanwhile. So the worker is read before it is judged."""
+        worker = registry.worker
+        return registry._stop(worker) if registry._started_by(self._thread) else 0
 
     def start_once(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends: for hosts without a hook for that.
@@ -177,18 +210,42 @@ class Host:
             )
 
 
+def _is_factory(source: object) -> bool:
+    """Whether this can be called without arguments; a class is none."""
+    if isinstance(source, type) or not callable(source):
+        return False
+    try:
+        inspect.signature(source).bind()
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+    return True
+
+
+def checked_application(application: object, caller: str) -> None:
+    """Raise ConfigurationError for something that is no application of WSGI or ASGI."""
+    if not callable(application):
+        raise ConfigurationError(
+            f"{caller}: {application!r:.80} is no application; write {caller}(application, registry)"
+        )
+
+
 def unhealthy(host: Host) -> str | None:
     """Return why this process cannot serve jobs, in one line; None if all is well.
 
     Checks the worker's state, and the database for the client. Waits for the database as long as a connection may take.
     """
-    state = host.state
-    if state == "failed":
-        return f"the worker cannot start: {host.failure}"
-    if state in ("starting", "stopped"):
-        return f"the worker is {state}"
     try:
+        state = host.state
+        if state == "failed":
+            return f"the worker cannot start: {host.failure}"
+        if state == "stopped":
+            return "the worker is stopped"
         host.registry.inspect.now()
     except DatabaseProblem as error:
-        return " ".join(str(error).split())
-    return None
+        reason = " ".join(str(error).split())
+        return f"the worker is starting, and waits for the database: {reason}" if state == "starting" else reason
+    except ConfigurationError as error:  # after a fork
+        return str(error)
+    return "the worker is starting" if state == "starting" else None

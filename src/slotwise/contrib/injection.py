@@ -61,7 +61,7 @@ def build(made: type, resolvers: Iterable[Resolver | Mapping[Any, object]] = ())
 
     Raises InvalidJob for an argument that nothing supplies, and if the constructor raises.
     """
-    known = tuple(_checked(resolver) for resolver in resolvers)
+    known = tuple(_checked(resolver) for resolver in listed_resolvers(resolvers))
     values: dict[str, object] = {}
     positional: list[object] = []
     for argument, kind in _arguments(made):
@@ -83,6 +83,14 @@ def build(made: type, resolvers: Iterable[Resolver | Mapping[Any, object]] = ())
         ) from error
 
 
+def listed_resolvers(resolvers: object) -> list[Any]:
+    """Return the resolvers as a list. Raises ConfigurationError for anything that is no list of them."""
+    if isinstance(resolvers, Mapping | str | bytes) or not isinstance(resolvers, Iterable):
+        shown = f"{resolvers!r:.60}" if isinstance(resolvers, Mapping | str | int) else "…"
+        raise ConfigurationError(f"resolvers is {resolvers!r:.80}; pass a list: resolvers=[{shown}]")
+    return list(resolvers)
+
+
 def place_of(subject: object) -> str:
     """Return where a class or a function job is defined: ``shop.jobs:Report (…/shop/jobs.py, line 12)``."""
     code: Any = subject if isinstance(subject, type) else getattr(subject, "execute", subject)
@@ -97,13 +105,21 @@ def close_all(resolvers: Iterable[object]) -> None:
     """Close the resolvers that can be closed, the last one first."""
     with ExitStack() as stack:
         for resolver in resolvers:
-            if callable(close := getattr(resolver, "close", None)) and not isinstance(resolver, Mapping):
+            if callable(close := getattr(resolver, "close", None)) and not isinstance(resolver, Mapping | type):
                 stack.callback(close)
 
 
 def _resolved(argument: Argument, resolvers: tuple[Resolver, ...], made: type) -> object:
     for resolver in resolvers:
-        value = resolver.resolve(argument)
+        try:
+            value = resolver.resolve(argument)
+        except SlotwiseError:
+            raise
+        except Exception as error:
+            raise InvalidJob(
+                f"{place_of(made)}: the resolver {type(resolver).__name__} raised {type(error).__name__}: "
+                f"{' '.join(str(error).split())} for the argument {argument}; correct what supplies it"
+            ) from error
         if value is not UNKNOWN:
             return value
     if argument.default is not inspect.Parameter.empty and not _is_dependency(argument.default):
@@ -133,6 +149,9 @@ def _arguments(made: type) -> Iterator[tuple[Argument, Any]]:
 def _checked(resolver: object) -> Resolver:
     if isinstance(resolver, Mapping):
         return _Values(resolver)
+    if isinstance(resolver, type):
+        name = resolver.__name__
+        raise ConfigurationError(f"resolvers: {name} is a class; pass an instance: {name}()")
     if not callable(getattr(resolver, "resolve", None)):
         raise ConfigurationError(
             f"resolvers: {resolver!r:.80} has no method resolve(argument); pass a mapping, or one of "
@@ -177,6 +196,10 @@ class FastAPIDependencies:
     """
 
     def __init__(self, overrides: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise ConfigurationError(
+                f"FastAPIDependencies({overrides!r:.80}): pass app.dependency_overrides, or nothing"
+            )
         self._overrides = {} if overrides is None else overrides
         self._stack = ExitStack()
         self._made: dict[Any, object] = {}
@@ -270,6 +293,8 @@ class DjangoSettings:
     """
 
     def __init__(self, prefix: str = "") -> None:
+        if not isinstance(prefix, str):
+            raise ConfigurationError(f"DjangoSettings({prefix!r:.80}): the prefix must be a string, e.g. 'SHOP_'")
         self._prefix = prefix
 
     def resolve(self, argument: Argument) -> object:
@@ -288,6 +313,8 @@ class SvcsServices:
     def __init__(self, services: Any) -> None:
         import svcs  # late: an optional dependency
 
+        if not isinstance(services, svcs.Registry | svcs.Container):
+            raise ConfigurationError(f"SvcsServices({services!r:.80}): pass a svcs.Registry or a svcs.Container")
         self._missing = svcs.exceptions.ServiceNotFoundError
         self._container = svcs.Container(services) if isinstance(services, svcs.Registry) else services
 
@@ -318,6 +345,10 @@ class DishkaContainer:
     def __init__(self, container: Any) -> None:
         from dishka.exceptions import NoFactoryError  # late: an optional dependency
 
+        if not callable(getattr(container, "get", None)) or not callable(getattr(container, "close", None)):
+            raise ConfigurationError(
+                f"DishkaContainer({container!r:.80}): pass the container of dishka.make_container(…)"
+            )
         if inspect.iscoroutinefunction(container.get):
             raise ConfigurationError(
                 f"resolvers: {type(container).__name__} is async; jobs are built without a loop: pass make_container(…)"
@@ -333,7 +364,24 @@ class DishkaContainer:
         except self._missing as error:
             if error.requested.type_hint is not argument.type:
                 raise InvalidJob(f"{argument}: dishka cannot make it: {' '.join(str(error).split())[:300]}") from error
+            if (scope := self._scope_of(argument.type)) is not None:
+                raise InvalidJob(
+                    f"{argument}: dishka provides it in {scope}, and jobs are built once; provide it in "
+                    "Scope.APP, or pass an entered container: DishkaContainer(stack.enter_context(container()))"
+                ) from error
             return UNKNOWN
+
+    def _scope_of(self, wanted: Any) -> str | None:
+        """Return the narrower scope in which the container provides this type; None if in none. Creates nothing."""
+        for scope in type(self._container.scope):
+            try:
+                child = self._container(scope=scope)
+            except Exception:  # this container has no child of this scope
+                continue
+            with child:
+                if any(key.type_hint is wanted for key in getattr(child.registry, "factories", ())):
+                    return str(scope)
+        return None
 
     def close(self) -> None:
         """Close the container, and what its providers have opened."""

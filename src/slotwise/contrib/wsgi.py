@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from slotwise.contrib.hosting import START_WAIT, Host, Source
+from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
 
 Environ: TypeAlias = MutableMapping[str, Any]
 Application: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -31,8 +31,9 @@ class SlotwiseWSGI:
         worker: bool = True,
         start_wait: timedelta | str = START_WAIT,
     ) -> None:
+        checked_application(application, "SlotwiseWSGI")
         self._application = application
-        self.host = Host(registry, worker=worker, start_wait=start_wait)
+        self.host = Host(registry, worker=worker, start_wait=start_wait, caller="SlotwiseWSGI")
 
     def start(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends."""

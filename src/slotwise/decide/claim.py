@@ -226,11 +226,12 @@ def _is_ordered(row: Row) -> bool:
     return row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
 
 
-def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
-    """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
+def waiting(row: Row, schedule: Schedule, watermark: datetime | None, slot: datetime | None = None) -> dict[str, Any]:
+    """A plan row that waits for ``slot``, or for the one after ``watermark``; without one it stays, parked."""
     remaining = schedule.settled(watermark) if watermark else schedule
+    following = slot or (remaining.next_after(watermark) if watermark else None)
     decided = {"watermark": watermark or row.watermark, "schedule": str(remaining)}
-    return carried(row) | _FORGOTTEN | ahead(remaining, slot) | decided
+    return carried(row) | _FORGOTTEN | ahead(remaining, following) | decided
 
 
 def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
@@ -338,7 +339,7 @@ def _at_claim(row: Row, look: _Look) -> Start | Advance:
     if slot is None or (newest is not None and slot <= newest):
         slot = None if newest is None else schedule.next_after(newest)
         if slot is None or slot > look.now:
-            return Advance(row=waiting(row, schedule, slot, watermark=newest))
+            return Advance(row=waiting(row, schedule, newest))
     if not schedule.runs(slot):
         return _pass_over(row, slot, look)
     return (_concurrent_slots if look.definition.overlap.detaches else _choose)(row, slot, look)
@@ -356,8 +357,8 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
         # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
-        following = schedule.next_after(max(choice.watermark, look.now) if schedule.from_end else choice.watermark)
-        return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
+        following = schedule.next_after(max(choice.watermark, look.now)) if schedule.from_end else None
+        return Advance(row=waiting(row, schedule, choice.watermark, following), gaps=gaps)
     missed_others = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
     is_catch_up = is_catching_up(row, definition) or (missed_others and not is_queued)
     started = replace(
@@ -386,9 +387,7 @@ def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     running = schedule.running.next_after(slot)
     if running is None or running > look.now:
         last = schedule.latest_before(look.now + TICK, floor=slot) or slot
-        following = schedule.next_after(last)
-        columns = waiting(row, schedule, following, watermark=last)
-        return Advance(row=columns, gaps=(span(schedule, slot, last, Reason.CALENDAR),))
+        return Advance(row=waiting(row, schedule, last), gaps=(span(schedule, slot, last, Reason.CALENDAR),))
     last = schedule.latest_before(running, floor=slot) or slot
     decided = _at_claim(replace(row, slot=running), look)
     return replace(decided, gaps=(span(schedule, slot, last, Reason.CALENDAR), *decided.gaps))
@@ -413,7 +412,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     passed = passed_over(schedule, slot, newest)
     if not stops:
         gaps = around(schedule, passed, (span(schedule.running, slot, newest, Reason.OVERLAP),))
-        return Advance(row=waiting(row, schedule, schedule.next_after(newest), watermark=newest), gaps=gaps)
+        return Advance(row=waiting(row, schedule, newest), gaps=gaps)
     older = around(schedule, passed, slots_before(schedule.running, slot, newest, Reason.OVERLAP))
     if not is_full:
         decided = _choose(row, newest, look)
@@ -427,13 +426,12 @@ def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: date
     """A plan row whose slot is due, and looks again in a moment. It has not started: it stands as it stood."""
     as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
     due = now + schedule.wait(slot) + PLACE_PAUSE
-    return waiting(row, schedule, slot, watermark=row.watermark) | as_it_stood | {"execution_time": due}
+    return waiting(row, schedule, row.watermark, slot) | as_it_stood | {"execution_time": due}
 
 
 def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
     """The plan row after the slot that it waited for has started in a row of its own."""
-    base = row.watermark or row.slot or now
-    columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    columns = waiting(row, schedule, row.watermark or row.slot or now)
     pace = definition.catch_up.pace
     if pace is not None and columns["execution_time"] <= now:
         columns["execution_time"] = now + pace
@@ -482,9 +480,7 @@ def anew(row: Row) -> Row:
 
 def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     """The row moves past a slot that ran already."""
-    slot = row.slot if row.watermark is None or row.slot is None else max(row.slot, row.watermark)
-    following = schedule.next_after(slot) if slot else None
-    return waiting(row, schedule, following, watermark=slot)
+    return waiting(row, schedule, row.slot and max(row.slot, row.watermark or row.slot))
 
 
 def is_catching_up(row: Row, definition: Definition) -> bool:

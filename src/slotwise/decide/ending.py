@@ -321,8 +321,7 @@ def final(
     base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
     schedule, gaps = ending.schedule, tuple[Gap, ...]()
     if schedule.from_end:
-        following = schedule.settled(base).next_after(max(ending.now, base))
-        columns = waiting(row, schedule, following, watermark=base)
+        columns = waiting(row, schedule, base, schedule.settled(base).next_after(max(ending.now, base)))
     else:
         columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(row, ending, schedule, base)
     columns |= counters(row, outcome, ending.now)
@@ -359,7 +358,7 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
 def _of_tail(
     row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
 ) -> dict[str, Any]:
-    columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    columns = waiting(row, schedule, base)
     return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
 
 
@@ -370,8 +369,8 @@ def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) ->
     gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
     base = choice.watermark
     if choice.slot is None:
-        return waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base), gaps
-    columns = waiting(row, schedule, choice.slot, watermark=base)
+        return waiting(row, schedule, base), gaps
+    columns = waiting(row, schedule, base, choice.slot)
     return {**columns, **ending.waiting(row, max(columns["execution_time"], ending.now))}, gaps
 
 

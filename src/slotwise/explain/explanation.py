@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.explain.facts import Facts, Load, TaskFacts
+from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
+from slotwise.schedules.short_text import short_text
 from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.schema.column_types import from_micros
@@ -410,7 +412,7 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     if schedule is None:
         return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:
-        return State.NO_SLOT, None, [f"{schedule} makes each slot from the end of the run before; there was none here."]
+        return State.NO_SLOT, None, [f"It runs {short_text(schedule)}: no run ended at this instant."]
     if not facts.is_slot:
         return State.NO_SLOT, None, list(_no_slot(facts))
     if plan.slot is not None and facts.slot > plan.slot:
@@ -432,11 +434,15 @@ def _no_slot(facts: Facts) -> Iterator[str]:
     before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
     near = [when(slot) for slot in (before, after) if slot is not None]
     if not near:
-        yield "Its schedule is disabled, and has no slots." if str(schedule) == "-" else f"{schedule} has no slots."
+        yield (
+            "Its schedule is disabled, and has no slots."
+            if str(schedule) == "-"
+            else f"{short_text(schedule)} has none."
+        )
         return
-    yield f"The schedule {schedule} has no slot then; the nearest {'is' if len(near) == 1 else 'are'} " + (
-        f"{' and '.join(near)}."
-    )
+    yield f"The schedule, {short_text(schedule)}, has no slot then."
+    yield from why_no_slot(schedule, facts.slot)
+    yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 
 def _undecided(facts: Facts, plan: Row) -> Iterator[str]:

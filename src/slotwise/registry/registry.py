@@ -97,6 +97,7 @@ class JobRegistry:
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
         self._worker: Worker | None = None
         self._worker_pid: int | None = None
+        self._starter: threading.Thread | None = None
         self._hook: ProcessHook | None = None
         #: Schedules one-time tasks; needs no worker in this process.
         self.client = Client(self._store, wake=self._wake)
@@ -220,14 +221,22 @@ class JobRegistry:
         ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use ``async with``.
 
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
-        nothing is left running.
+        nothing is left running. Raises ConfigurationError if it is running, or was running when its parent process
+        forked this one.
         """
         refuse_own_loop(host_loop)
         worker = self._make_worker(host_loop=host_loop)
         with self._turn:
             if self._running():
                 raise ConfigurationError("the registry is running already; stop it first")
+            if self._worker is not None:
+                raise ConfigurationError(
+                    f"the worker was started in process {self._worker_pid} before process {os.getpid()} was forked, "
+                    "which has none; start it after the fork, e.g. in gunicorn's post_worker_init hook, or without "
+                    "--preload"
+                )
             self._worker, self._worker_pid, self._hook = worker, os.getpid(), None
+            self._starter = threading.current_thread()
         in_script = host_loop is None and threading.current_thread() is threading.main_thread()
         try:
             worker.start()
@@ -247,7 +256,14 @@ class JobRegistry:
         starts their slots. A second call waits for the first one and changes nothing. Raises what the lifespan raises
         while it is left; everything else has ended nevertheless.
         """
-        worker = self._worker
+        return self._stop(self._worker, grace)
+
+    def _started_by(self, thread: threading.Thread | None) -> bool:
+        """Whether this thread has started the worker, or no worker runs in this process."""
+        return not self._running() or self._starter is thread
+
+    def _stop(self, worker: Worker | None, grace: timedelta | None = None) -> int:
+        """Stop this worker. Without one, close the connections of the client alone."""
         if worker is None or self._worker_pid != os.getpid():
             if self._database is not None:
                 self._database.close()  # the client may have used it

@@ -43,7 +43,7 @@ def _time_of_day(value: str | time) -> time:
     if isinstance(value, str) and (match := _TIME.fullmatch(value.strip())):
         return time(int(match[1]), int(match[2]), int(match[3] or 0))
     if not isinstance(value, time):
-        raise InvalidSchedule(f"time of day {value!r:.40}: 00:00–23:59, with seconds as 02:00:30")
+        raise InvalidSchedule(f"a time of day must be 00:00–23:59, with seconds as 02:00:30, got {value!r:.40}")
     if value.tzinfo is not None or value.microsecond:
         raise InvalidSchedule(f"time of day {value!r}: whole seconds, and the zone goes into tz=")
     return value.replace(fold=0)

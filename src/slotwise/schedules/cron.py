@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -131,6 +132,14 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
     )
 
 
+_RATE: Final = re.compile(r"every +([0-9]+) *(s|m|h|d)[a-z]*", re.IGNORECASE)
+
+
+def _rate_hint(text: str) -> str:
+    match = _RATE.fullmatch(text)
+    return f"; for a fixed rate write EVERY|{match[1]}{match[2].lower()}" if match else ""
+
+
 def _split(expression: str) -> list[str]:
     """The five or six fields in capitals, macros replaced."""
     if len(expression) > LONGEST_EXPRESSION:
@@ -142,8 +151,8 @@ def _split(expression: str) -> list[str]:
     texts = (_macro(text) if text.startswith("@") else text).upper().split()
     if len(texts) not in (5, 6):
         raise InvalidSchedule(
-            f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}: "
-            "5 (minute hour day-of-month month day-of-week), or 6 with seconds first"
+            f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
+            f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{_rate_hint(text)}"
         )
     return texts
 

@@ -64,7 +64,9 @@ class Field:
 
     def refuse(self, item: str, because: str = "") -> NoReturn:
         """Raise InvalidSchedule: the field, the value, and what is allowed."""
-        raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because or self._range}")
+        if because:
+            raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because}")
+        raise InvalidSchedule(f"{self.name} must be {self._range}, got {quoted(item)}")
 
     def _hashed_item(self, item: str, match: re.Match[str] | None, name: str | None) -> str:
         if match is None:
@@ -125,7 +127,7 @@ class Field:
         if step is None:
             return 1
         if len(step) > 4 or not 1 <= int(step) <= self._size:
-            self.refuse(item, f"step 1–{self._size}")
+            self.refuse(item, f"the step must be 1–{self._size}")
         return int(step)
 
     def _refuse_shape(self, item: str) -> NoReturn:

@@ -42,6 +42,7 @@ from slotwise.schedules.local_time import LocalSchedule
 
 _MOST_TIMES: Final = 8
 _BY_NAME: Final = "H is decided by the name of the job"
+_EVERY_HOUR: Final = " of every hour"
 _WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -57,7 +58,8 @@ def cron_words(expression: str, day_rule: DayRule) -> str:
     second, minute, hour, day, month, weekday = (
         field.hashed(text, None) for field, text in zip(FIELDS, texts, strict=True)
     )
-    return f"{_times(second, minute, hour)}{_dates(day, month, weekday, day_rule)}"
+    times, dates = _times(second, minute, hour), _dates(day, month, weekday, day_rule)
+    return times if times.endswith(_EVERY_HOUR) and dates == " every day" else f"{times}{dates}"
 
 
 # Times of day. ----------------------------------------------------------------------------------------------------
@@ -77,6 +79,8 @@ def _times(second: str, minute: str, hour: str) -> str:
     parts = [_units(SECOND, seconds) if seconds != [0] else "", _units(MINUTE, minutes), _hours(hours)]
     if len(minutes) == 60 and seconds != [0]:
         parts[1] = ""
+    if not parts[2] and parts[1].startswith("at "):
+        parts[1] += _EVERY_HOUR
     told = ", ".join(part for part in parts if part)
     return told[0].upper() + told[1:]
 
@@ -138,7 +142,9 @@ def _dates(day: str, month: str, weekday: str, day_rule: DayRule) -> str:
         return f" on {of_month} of {names or 'the month'}"
     if not of_month:
         return f"{', ' if ' to ' in of_week else ' on '}{of_week}{inside}"
-    return f" on {of_month} of {names or 'the month'}{' if it is ' if both else f', and{inside} on '}{of_week}"
+    if both:
+        return f" on {of_month} of {names or 'the month'} if it is {of_week}"
+    return f" on {of_month} of {names or 'the month'}, and also{inside} on {of_week} (either is enough)"
 
 
 def _month_names(text: str, months: list[int] | None) -> str:

@@ -6,6 +6,7 @@ scheduler's own pool; in the environment its keys are variables, such as ``SLOTW
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -28,6 +29,8 @@ ABSENT: Final = {
 
 _POOL = "jobsconfig"
 _KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
+_ADDRESS = "write jdbc:postgresql://host:5432/database"
+_OTHER_DATABASE = re.compile(r"jdbc:(?P<name>(?!postgres|sqlite)\w+):")
 _FORM = "write jdbc-url, username, password and maximum-pool-size"
 
 
@@ -65,20 +68,27 @@ def _of_pool(
         yield key, value
     elif part not in _KEYS:
         raise InvalidSetting(f"{label(key)} is not a setting of {label(name)}; {_FORM}")
+    elif not isinstance(value, str):
+        raise InvalidSetting(f"{label(key)} must be a string, but was of type {type(value).__name__}; {_FORM}")
     else:
-        pool[_KEYS[part]] = str(value)
+        pool[_KEYS[part]] = value
 
 
 def _address(pool: Mapping[str, str], label: str) -> str:
     address = pool.get("jdbc-url", "")
     kind, found, rest = address.partition("://")
     if not address:
-        raise InvalidSetting(f"{label} has no jdbc-url; write jdbc:postgresql://host:5432/database")
+        raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
+    other = _OTHER_DATABASE.match(address)
+    if other:
+        raise InvalidSetting(f"{label}: {other['name']} databases are not supported; {_ADDRESS}")
+    if not found:
+        raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
     if "username" not in pool:
         if "password" in pool:
             raise InvalidSetting(f"{label} has a password and no username; add username")
         return address
-    if not found or "@" in rest.partition("/")[0]:
+    if "@" in rest.partition("/")[0]:
         raise InvalidSetting(
             f"{label}: {hide_password(address)} cannot be combined with username; write jdbc:postgresql://host/database"
         )

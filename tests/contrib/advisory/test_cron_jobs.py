@@ -64,7 +64,7 @@ def test_every_problem_is_listed_with_job_and_field() -> None:
     }"""
     assert problems(text, handlers=["a", "b", "c", "d"]) == [
         "d: the job is there twice",
-        'a.schedule: minute field "61": 0–59',
+        'a.schedule: minute must be 0–59, got "61"',
         'a.lockKey: "5101" is not a whole number',
         "b.schedul: unknown field",
         "b.schedule: missing",

@@ -251,7 +251,7 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
         (("feed", "recurring", EACH), ConfigurationError, "this id is reserved for job rows"),
         (("feed", "trigger:1", EACH), ConfigurationError, "this id is reserved for job rows"),
         (("feed", " ", EACH), ConfigurationError, "an id cannot be blank"),
-        (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute field "61": 0–59'),
+        (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute must be 0–59, got "61"'),
         (("feed", "a", 5), ConfigurationError, "5 is not a schedule"),
         (("all", "a", FixedDelay("1m")), InvalidJob, "misses no slots"),
         (("abreast", "a", FixedDelay("1m")), InvalidJob, "nothing overlaps"),

@@ -25,16 +25,16 @@ FIRST_SENTENCE = [
     ("30 * * * *", "Every hour from 00:30 on every day"),
     ("0 */2 * * *", "Every 2 hours from 00:00 on every day"),
     ("*/15 9-17 * * *", "Every 15 minutes, from 09:00 to 17:59 every day"),
-    ("*/40 * * * *", "At minutes 0 and 40 every day"),
-    ("*/7 * * * *", "At minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 every day"),
+    ("*/40 * * * *", "At minutes 0 and 40 of every hour"),
+    ("*/7 * * * *", "At minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 of every hour"),
     ("*/25 * * * * *", "At seconds 0, 25 and 50 every day"),
     ("0,30 */5 * * *", "Every 30 minutes, in the hours 0, 5, 10, 15 and 20 every day"),
-    ("1-3,7 * * * *", "At minutes 1 to 3 and 7 every day"),
+    ("1-3,7 * * * *", "At minutes 1 to 3 and 7 of every hour"),
     ("5 1-4,9-20 * * *", "At :05 in the hours 1 to 4 and 9 to 20 every day"),
     ("0 0 1 1 *", "At 00:00 on day 1 of January"),
     ("0 0 1,15 6-8 *", "At 00:00 on days 1 and 15 of June to August"),
-    ("0 0 13 * FRI", "At 00:00 on day 13 of the month, and on Friday"),
-    ("0 0 13 3 FRI", "At 00:00 on day 13 of March, and in March on Friday"),
+    ("0 0 13 * FRI", "At 00:00 on day 13 of the month, and also on Friday (either is enough)"),
+    ("0 0 13 3 FRI", "At 00:00 on day 13 of March, and also in March on Friday (either is enough)"),
     ("CRON|0 0 13 * FRI|UTC|day_rule=and", "At 00:00 on day 13 of the month if it is Friday"),
     ("CRON|0 0 */2 * FRI|UTC|day_rule=vixie",
      "At 00:00 on days 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month if it is Friday"),
@@ -85,7 +85,8 @@ def meant(told: str, day: date) -> bool:
     on_day = among(of_month.removeprefix("days ").removeprefix("day "), str(day.day), NUMBERS)
     if not of_week:
         return on_day
-    on_weekday = among(of_week.removeprefix(", and on ").removeprefix(" if it is "), f"{day:%A}", NAMES)
+    named = of_week.removeprefix(", and also on ").removesuffix(" (either is enough)").removeprefix(" if it is ")
+    on_weekday = among(named, f"{day:%A}", NAMES)
     return on_day and on_weekday if of_week.startswith(" if ") else on_day or on_weekday
 
 

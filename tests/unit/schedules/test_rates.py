@@ -58,9 +58,9 @@ def test_every_ends_with_the_calendar() -> None:
         (lambda: FixedDelay("0s"), "FixedDelay: 0s is too short"),
         (lambda: FixedDelay(), "FixedDelay takes one duration"),
         (lambda: Daily(), 'Daily with 0 times: 1–1440, as Daily("02:00", "14:30")'),
-        (lambda: Daily("24:00"), "time of day '24:00': 00:00–23:59"),
-        (lambda: Daily("2"), "time of day '2': 00:00–23:59"),
-        (lambda: Daily(2), "time of day 2: 00:00–23:59"),  # type: ignore[arg-type]
+        (lambda: Daily("24:00"), "a time of day must be 00:00–23:59, with seconds as 02:00:30, got '24:00'"),
+        (lambda: Daily("2"), "got '2'"),
+        (lambda: Daily(2), "02:00:30, got 2"),  # type: ignore[arg-type]
         (lambda: Daily(time(2, tzinfo=UTC)), "the zone goes into tz="),
         (lambda: Daily(time(2, 0, 0, 1)), "whole seconds"),
         (lambda: Daily("02:00", tz="Mars/Olympus"), "unknown time zone 'Mars/Olympus'"),

@@ -92,7 +92,23 @@ def _import(name: str, app_dir: Path) -> ModuleType:
             f"importing {name} ends the program (exit {error.code}); put what runs under: if __name__ == '__main__':"
         ) from None
     except Exception as error:
+        if _lacks_django(error):
+            raise ConfigurationError(
+                f"importing {name} needs Django, which is not set up ({' '.join(str(error).split())[:80]}); start it "
+                "as: python manage.py slotwise …, or with --app slotwise.contrib.django.worker:registry and "
+                "DJANGO_SETTINGS_MODULE"
+            ) from None
         raise _failed(f"importing {name}", error) from None
+
+
+def _lacks_django(error: Exception) -> bool:
+    """Whether this is Django's complaint that ``django.setup()`` was not called."""
+    registry = getattr(sys.modules.get("django.apps"), "apps", None)
+    return (
+        type(error).__module__ == "django.core.exceptions"
+        and type(error).__name__ in ("AppRegistryNotReady", "ImproperlyConfigured")
+        and not getattr(registry, "ready", False)
+    )
 
 
 def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
@@ -173,7 +189,8 @@ def _registry(value: object, spec: str) -> JobRegistry:
     if isinstance(value, RegistryBuilder):
         value = value.build()
     if not isinstance(value, JobRegistry):
-        raise ConfigurationError(f"--app {spec} is a {type(value).__name__}; expected a JobRegistry")
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+        raise ConfigurationError(f"--app {spec} is {what}; expected a JobRegistry, such as registry = JobRegistry(…)")
     return value
 
 

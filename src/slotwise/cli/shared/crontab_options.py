@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 
 from slotwise.cli.shared.options import AnyFunction, with_options
-from slotwise.contrib.logging import escaped
+from slotwise.cli.shared.terminal import say
 from slotwise.errors import InvalidCrontab
 
 if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
@@ -121,7 +121,7 @@ def with_host(found: Crontabs, *, level: Level = "error") -> Crontabs:
 def show(problems: list[Problem]) -> None:
     """Print problems on stderr, one per line, the place first, as editors and CI systems expect."""
     for problem in problems:
-        click.echo(escaped(str(problem)), err=True)
+        say(str(problem), err=True)
 
 
 def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
@@ -130,8 +130,8 @@ def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
     fatal = [problem for problem in errors if problem.line is None] if skip_bad_lines else errors
     if fatal:
         show(fatal)
-        cure = "mend it" if len(fatal) == 1 else "mend them"
-        hint = "" if any(problem.line is None for problem in fatal) else ", or run the other lines: --skip-bad-lines"
+        cure = "fix it" if len(fatal) == 1 else "fix them"
+        hint = "" if any(problem.line is None for problem in fatal) else ", or pass --skip-bad-lines"
         raise InvalidCrontab(f"{count(fatal)}; {cure}{hint}")
 
 

@@ -1,8 +1,9 @@
-"""Prints an error as one line with its cure, and chooses the exit status."""
+"""Prints an error as one line with its cure, or as JSON, and chooses the exit status."""
 
 from __future__ import annotations
 
 import errno
+import json
 import traceback
 
 import click
@@ -10,59 +11,53 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import ApplicationFailed
-from slotwise.contrib.logging import escaped, escaped_lines
+from slotwise.cli.shared.terminal import say_error, say_json, say_lines
 from slotwise.errors import DatabaseProblem, SlotwiseError
 from slotwise.model.error_text import hide_password
 from slotwise.store.connect.database_errors import describe
 
-
-def report_error(error: BaseException) -> int:
-    """Print the error on stderr; return the exit status."""
-    match error:
-        case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
-            error.show()
-            return exits.USAGE
-        case click.UsageError():
-            return _line(_usage(error), exits.USAGE)
-        case click.ClickException():
-            return _line(error.format_message(), exits.FAILED)
-        case ApplicationFailed():
-            return _traceback(error)
-        case DatabaseProblem():
-            return _line(str(error), exits.DATABASE)
-        case SlotwiseError():
-            return _line(str(error), exits.FAILED)
-        case SQLAlchemyError():
-            return _line(f"the database refused: {describe(error)}", exits.DATABASE)
-        case OSError():
-            cure = "; make room there, or send the output elsewhere" if error.errno == errno.ENOSPC else ""
-            return _line(hide_password(str(error)) + cure, exits.FAILED)
-    return _bug(error)
+BUG = "this is a mistake in slotwise, please report it with the lines above"
 
 
-def _line(text: str, status: int) -> int:
-    prefix = click.style("error:", fg="red", bold=True)
-    click.echo(f"{prefix} {escaped(text)}", err=True)
+def report_error(error: BaseException, *, as_json: bool = False) -> int:
+    """Print the error on stderr; return the exit status. ``as_json``: as ``{"error": …, "status": …}``."""
+    if isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
+        error.show()
+        return exits.USAGE
+    text, status, trace = _told(error)
+    trace = "\n".join(map(hide_password, trace.splitlines()))  # an @ in a later line must not hide the lines before it
+    if as_json:
+        say_json(json.dumps({"error": text, "status": status} | ({"traceback": trace} if trace else {})), err=True)
+        return status
+    if trace:
+        say_lines(trace, err=True)
+    say_error(text)
     return status
 
 
+def _told(error: BaseException) -> tuple[str, int, str]:
+    """Return the line, the exit status and the traceback, which is empty unless it helps."""
+    match error:
+        case click.UsageError():
+            return _usage(error), exits.USAGE, ""
+        case click.ClickException():
+            return error.format_message(), exits.FAILED, ""
+        case ApplicationFailed():
+            head, _, trace = str(error).partition("\n")
+            return head.rstrip(":"), exits.FAILED, trace
+        case DatabaseProblem():
+            return str(error), exits.DATABASE, ""
+        case SlotwiseError():
+            return str(error), exits.FAILED, ""
+        case SQLAlchemyError():
+            return f"the database refused: {describe(error)}", exits.DATABASE, ""
+        case OSError():
+            cure = "; make room there, or send the output elsewhere" if error.errno == errno.ENOSPC else ""
+            return hide_password(str(error)) + cure, exits.FAILED, ""
+    return BUG, exits.BUG, "".join(traceback.format_exception(error))
+
+
 def _usage(error: click.UsageError) -> str:
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("is not a valid integer range", "is not a whole number")
     path = error.ctx.command_path if error.ctx else "slotwise"
     return f"{message}; see: {path} --help"
-
-
-def _traceback(error: ApplicationFailed) -> int:
-    head, _, trace = str(error).partition("\n")
-    click.echo(_safe(trace), err=True)
-    return _line(head.rstrip(":"), exits.FAILED)
-
-
-def _safe(trace: str) -> str:
-    """Redact line by line: an @ in a later line must not hide the lines before it."""
-    return escaped_lines("\n".join(map(hide_password, trace.splitlines())))
-
-
-def _bug(error: BaseException) -> int:
-    click.echo(_safe("".join(traceback.format_exception(error))), err=True)
-    return _line("this is a mistake in slotwise, please report it with the lines above", exits.BUG)

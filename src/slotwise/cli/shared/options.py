@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta, tzinfo
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 from click.core import ParameterSource
 
+from slotwise.cli.shared.terminal import ask, moment, say
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
@@ -222,6 +225,7 @@ def _kebab(name: str) -> str:
 
 #: For error messages.
 FORMS = f"an instant of {KNOWN_YEARS} (2026-01-31T02:00Z)"
+_WHAT_ZONE = "write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone (2026-01-31T02:00 Europe/Vienna)"
 
 
 def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
@@ -231,36 +235,78 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> t
     except InvalidSetting:
         cure = f"; write {text.strip()}s" if text and text.strip().isdecimal() else ""
         forms = f"such as 10s, 5m or 1h30m, at most {LONGEST.days}d"
-        raise click.BadParameter(f"{text!r:.60} is no duration, {forms}{cure}", ctx, option) from None
+        raise click.BadParameter(f"{text!r:.60} is not a duration, {forms}{cure}", ctx, option) from None
 
 
-def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An instant as it was written; ``value`` is naive if the text has neither offset nor zone."""
+
+    text: str
+    value: datetime
+
+    def within(self, zone: ZoneInfo | None, option: str) -> datetime:
+        """Return the instant in UTC.
+
+        An instant without a zone is read in this one, and a note on stderr says so. Raises UsageError if there is no
+        zone to read it in, or if the instant is in years that no schedule knows.
+        """
+        if self.value.tzinfo is None and zone is None:
+            raise click.UsageError(f"{option}: {self.text!r:.60} has no zone; {_WHAT_ZONE}")
+        with suppress(ValueError, OverflowError, OSError):
+            found = (self.value if self.value.tzinfo else self.value.replace(tzinfo=zone)).astimezone(UTC)
+            if is_known(found):
+                if zone is not None and self.value.tzinfo is None:
+                    say(f"note: {self.text} is read as {moment(found, zone)}, in {zone.key}", err=True)
+                return found
+        raise click.UsageError(f"{option}: {self.text!r:.60} is not {FORMS}")
+
+
+def within(written: Written | None, zone: ZoneInfo | None, option: str) -> datetime | None:
+    """As ``Written.within``; None stays None."""
+    return None if written is None else written.within(zone, option)
+
+
+def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> Written | None:
     """Callback of options that take an instant.
 
-    It is written in ISO 8601, in local time unless it has an offset; as ``now``; or as a duration before now.
+    It is written in ISO 8601 with an offset or a zone's name; without them the command reads it in the job's zone. Or
+    as ``now``, or as a duration before now.
     """
     if text is None:
         return None
     with suppress(InvalidSetting):
-        return datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else parse_duration(text))
+        return Written(text, datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else parse_duration(text)))
     try:
-        return read_instant(text)
+        return read_written(text)
     except ValueError:
         forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h ago: 2h)"
         raise click.BadParameter(f"{text!r:.60} is {forms}", ctx, option) from None
 
 
-def read_instant(text: str, zone: tzinfo | None = None) -> datetime:
-    """Parse ISO 8601 and return UTC; without an offset, the text is in this zone (None: in the host's).
-
-    Raises ValueError for other texts, and for years that no schedule knows.
-    """
+def read_written(text: str) -> Written:
+    """Parse ISO 8601, with an offset, with a zone's name after a space, or with neither. Raises ValueError."""
+    plain, _, key = text.strip().rpartition(" ")
+    if plain and not key[0].isdigit():
+        try:
+            zone = ZoneInfo(key)
+        except (ZoneInfoNotFoundError, OSError):
+            raise ValueError(f"unknown zone {key}") from None
+        found = datetime.fromisoformat(plain)
+        return Written(text, found if found.tzinfo else found.replace(tzinfo=zone))
     found = datetime.fromisoformat(text.strip())
-    with suppress(ValueError, OverflowError, OSError):
-        instant = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-        if is_known(instant):
-            return instant
+    with suppress(OverflowError):
+        if is_known(found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)):
+            return Written(text, found)
     raise ValueError(f"it does not lie in {KNOWN_YEARS}")
+
+
+def lines_option(default: int | None, help: str = "At most this many lines.") -> Callable[[AnyFunction], AnyFunction]:
+    """The option ``-n`` of a listing; its value is ``count``."""
+    kind = click.IntRange(1, 100_000)
+    return click.option(
+        "-n", "--limit", "count", type=kind, default=default, show_default=default is not None, help=help
+    )
 
 
 def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> datetime:
@@ -324,8 +370,22 @@ def confirm(question: str, *, sure: bool, preview: str = ", or preview with --dr
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Confirm with --yes{preview}")
-    click.confirm(question, abort=True, err=True)
+    ask(question)
 
+
+#: Options that people try, and what to write instead.
+_OPTION_GUESSES: Final = {
+    "--data": "a job takes no data; a one-time task does: slotwise tasks schedule NAME --data JSON",
+    "--instance": "a recurring instance is named with --id",
+    "--url": "the database is named with --database-url",
+    "--db": "the database is named with --database-url",
+    "--queue": "tasks have no queues; workers are chosen with --tags, tasks with --only",
+    "--concurrency": "write --threads N for handlers at a time, --processes N for processes",
+    "--format": "write --crontab-format for crontabs, --log-format for log lines, --json for listings",
+    "--watch": "repeat the command: watch slotwise …",
+    "--follow": "repeat the command: watch slotwise …",
+    "--since-last": "write --since DURATION",
+}
 
 # -- help pages ----------------------------------------------------------------------------------------------------
 
@@ -353,15 +413,40 @@ class _Sections(click.Command):
                 with formatter.section(title):
                     formatter.write(textwrap.indent(text, "  ") + "\n")
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (hint := _OPTION_GUESSES.get(error.option_name)) is not None:
+                raise click.UsageError(f"No such option {error.option_name!r}; {hint}", ctx) from None
+            raise
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click forgets it for an option without its value
+            raise
+
 
 class Command(_Sections):
     """A command whose help page has exit statuses (``notes``) and examples."""
 
 
 class Group(_Sections, click.Group):
-    """A group of such commands."""
+    """A group of such commands. ``guesses``: what to write instead of a command that others would expect here."""
 
     command_class = Command
+
+    def __init__(self, *arguments: Any, guesses: Mapping[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.guesses = guesses or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if (hint := self.guesses.get(args[0])) is not None:
+                raise click.UsageError(f"No such command {args[0]!r}; {hint}", ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

@@ -6,16 +6,17 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
+from zoneinfo import ZoneInfo
 
-import click
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slotwise.cli.shared.terminal import moment, say, say_json, say_styled
 from slotwise.contrib.logging import escaped, plain
 from slotwise.model.vocabulary import Outcome, State
 
@@ -37,16 +38,16 @@ _UNBOUNDED = 10_000
 
 def print_json(line: Line) -> None:
     """Print one object on one line."""
-    click.echo(json.dumps(as_json(line)))
+    say_json(json.dumps(as_json(line)))
 
 
 def print_json_list(lines: Iterable[Line]) -> None:
     """Print an array with one object per line, while ``lines`` is read."""
     first = True
     for line in lines:
-        click.echo(("[\n" if first else ",\n") + json.dumps(as_json(line)), nl=False)
+        say_json(("[\n" if first else ",\n") + json.dumps(as_json(line)), end="")
         first = False
-    click.echo("[]" if first else "\n]")
+    say_json("[]" if first else "\n]")
 
 
 def as_json(line: Line) -> dict[str, object]:
@@ -65,15 +66,15 @@ def print_result(given: Given, text: str, *, dry_run: bool | None = None, **fact
     if given.json:
         print_json({name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run})
     else:
-        click.echo(f"would have: {text}" if dry_run else text)
+        say(f"would have: {text}" if dry_run else text)
 
 
 def warn_paused(paused: Paused | None) -> None:
     """Warn on stderr while all jobs are paused; no-op otherwise."""
     if paused is not None:
         note = f": {paused.note}" if paused.note else ""
-        line = f"all is paused since {moment(paused.since)}, by {paused.author}{note}; nothing starts before: "
-        click.echo(escaped(f"{line}slotwise resume --all"), err=True)
+        cure = "nothing starts before: slotwise resume --all"
+        say(f"all is paused since {moment(paused.since)}, by {paused.author}{note}; {cure}", err=True)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def warn_paused(paused: Paused | None) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table without rules; if the terminal is too narrow for it, print a few lines for each row instead."""
-    cells = [[cell if isinstance(cell, Text) else Text(escaped(cell)) for cell in row] for row in rows]
+    cells = [list(map(_cell, row)) for row in rows]
     console = _console()
     table = _grid()
     for column in columns:
@@ -90,6 +91,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
         table.add_row(*row)
     wanted = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
     _print(console, Group(*(_stacked(columns, row) for row in cells)) if wanted > console.width else table)
+
+
+def _cell(value: str | Text) -> Text:
+    """The cell with all characters escaped that are not printable."""
+    if isinstance(value, Text):
+        return value if value.plain.isprintable() else Text(escaped(value.plain), style=value.style)
+    return Text(escaped(value))
 
 
 def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
@@ -109,7 +117,7 @@ def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(name, value if isinstance(value, Text) else Text(escaped(value)))
+        table.add_row(name, _cell(value))
     _print(_console(), table)
 
 
@@ -130,26 +138,18 @@ def _console() -> Console:
 def _print(console: Console, content: RenderableType) -> None:
     with console.capture() as capture:
         console.print(content)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip(), color=console.is_terminal)
+    say_styled(capture.get(), color=console.is_terminal)
 
 
 # -- cells ---------------------------------------------------------------------------------------------------------
 
 
-def moment(instant: datetime | None) -> str:
-    """Format the instant in local time and in UTC; with milliseconds only if they are not zero."""
-    if instant is None:
-        return "–"
-    world, local = instant.astimezone(UTC), instant.astimezone()
-    if local.utcoffset() == timedelta(0):
-        return f"{_clock(world)} UTC"
-    same_day = local.date() == world.date()
-    return f"{_clock(local)} {local.tzname()} ({_clock(world)[11 if same_day else 0 :]} UTC)"
-
-
-def _clock(instant: datetime) -> str:
-    return instant.replace(tzinfo=None).isoformat(" ", "milliseconds" if instant.microsecond else "seconds")
+def say_zones(zones: Iterable[ZoneInfo]) -> None:
+    """Name the zone of a listing's times on stderr, once; no-op if all are in UTC."""
+    names = sorted({zone.key for zone in zones})
+    if names and names != ["UTC"]:
+        several = "each in its job's zone: " if len(names) > 1 else ""
+        say(f"times: {several}{', '.join(names)}", err=True)
 
 
 def ago(instant: datetime | None, now: datetime) -> str:
@@ -188,4 +188,4 @@ _STYLES: dict[str, str] = {
 
 def outcome(word: str) -> Text:
     """An outcome or state in its colour."""
-    return Text(escaped(word), style=_STYLES.get(word, ""))
+    return Text(word, style=_STYLES.get(word, ""))

@@ -11,6 +11,7 @@ Importing this imports no model, so settings and apps may do it.
 
 from __future__ import annotations
 
-from slotwise.contrib.django.project import aschedule, joining, registry, schedule
+from slotwise.contrib.django.project import registry
+from slotwise.contrib.django.scheduling import aschedule, joining, schedule
 
 __all__ = ["aschedule", "joining", "registry", "schedule"]

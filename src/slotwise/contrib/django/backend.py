@@ -7,8 +7,9 @@ function; the function is imported where it runs, and must be a task of Django.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar, Final
 from uuid import uuid4
@@ -19,11 +20,15 @@ from django.core import checks
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from slotwise.contrib.django.project import joining, registry
-from slotwise.errors import ConfigurationError
+from slotwise.client.arguments import wrong_id
+from slotwise.contrib.django.project import registry
+from slotwise.contrib.django.scheduling import reading, writing
+from slotwise.errors import ConfigurationError, SlotwiseError
 from slotwise.jobs.context import JobContext, Steering
+from slotwise.jobs.declaration import NAME_LIMIT
 from slotwise.jobs.job import OneTimeTask
 from slotwise.jobs.policies import Retry
+from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 
@@ -32,6 +37,8 @@ APP: Final = "slotwise.contrib.django"
 USUAL: Final = 50
 #: Keys of OPTIONS, with their defaults.
 OPTIONS: Final[Mapping[str, Any]] = {"max_attempts": 1, "result_retention": "7d"}
+#: The largest number of attempts.
+MOST_ATTEMPTS: Final = 1000
 #: What a stored result may have besides the value, in bytes; arguments above it are not kept.
 _ROOM: Final = 60_000
 
@@ -52,6 +59,16 @@ class SlotwiseTasks:
     alias: str
     queues: set[str]
     options: Mapping[str, Any]
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Mistakes are raised where the registry is built, which the system check reports in one line."""
+        self._given = params
+        valid = {key: value for key, value in params.items() if key not in ("QUEUES", "OPTIONS")}
+        if "QUEUES" in params:
+            valid["QUEUES"] = params["QUEUES"] if _are_names(params["QUEUES"]) else []
+        if isinstance(params.get("OPTIONS"), Mapping):
+            valid["OPTIONS"] = params["OPTIONS"]
+        super().__init__(alias, valid)  # type: ignore[call-arg]
 
     def check(self, **options: Any) -> list[checks.CheckMessage]:
         """Report a missing app; the app's own check reports the rest."""
@@ -82,7 +99,7 @@ class SlotwiseTasks:
             id=result.id,
             at=timezone.make_aware(due) if due is not None and timezone.is_naive(due) else due,
             priority=USUAL + task.priority,
-            connection=joining(),
+            connection=writing("enqueue()"),
         )
         self._signal("task_enqueued", result)
         return result
@@ -92,15 +109,16 @@ class SlotwiseTasks:
 
         While a task runs, ``started_at`` is the time at which it was due.
         """
-        client, connection = registry().client, joining()
-        for name in self.names():
+        client, connection = registry().client, reading()
+        names = self.names() if wrong_id(result_id) is None else []
+        for name in names:
             ends = client.history(name, result_id, connection=connection)
             info = client.get(name, result_id, connection=connection)
             if info is not None:
                 return self._unfinished(info, ends[0] if ends else None)
             if ends and ends[0].outcome == Outcome.SUCCEEDED and ends[0].result is not None:
                 return self._finished(ends[0])
-        raise self._missing(f"there is no result {result_id!r} in settings.TASKS[{self.alias!r}]")
+        raise self._missing(f"there is no result {result_id!r:.80} in settings.TASKS[{self.alias!r}]")
 
     # -- the worker's side ------------------------------------------------------------------------------------
 
@@ -110,13 +128,45 @@ class SlotwiseTasks:
 
     def tasks(self) -> Iterator[OneTimeTask[Any]]:
         """Yield slotwise's tasks that run those of Django."""
-        unknown = sorted(set(self.options) - set(OPTIONS))
-        if unknown:
-            raise ConfigurationError(
-                f"settings.TASKS[{self.alias!r}]['OPTIONS'] has {unknown[0]!r}; known: {', '.join(OPTIONS)}"
-            )
+        self._check_given()
         for name in self.names():
             yield DjangoTask(self, name)
+
+    def _check_given(self) -> None:
+        """Raise ConfigurationError for a mistake in ``settings.TASKS``: one line with its place."""
+        here = f"settings.TASKS[{self.alias!r}]"
+        queues, options = self._given.get("QUEUES", []), self._given.get("OPTIONS", {})
+        if isinstance(queues, str | bytes) or not isinstance(queues, Iterable):
+            raise ConfigurationError(f"{here}['QUEUES'] is {queues!r:.80}; write a list of names, or [] for any")
+        longest = NAME_LIMIT - len(f"django:{self.alias}:")
+        for queue in queues:
+            if not isinstance(queue, str) or not queue.strip() or not queue.isprintable() or len(queue) > longest:
+                raise ConfigurationError(
+                    f"{here}['QUEUES'] has {queue!r:.80}; write a name of at most {longest} characters"
+                )
+        if not isinstance(options, Mapping):
+            raise ConfigurationError(
+                f"{here}['OPTIONS'] is {options!r:.80}; write a dictionary, e.g. {{'max_attempts': 3}}"
+            )
+        for key in options:
+            if key not in OPTIONS:
+                near = get_close_matches(str(key), OPTIONS, n=1)
+                cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
+                raise ConfigurationError(f"{here}['OPTIONS'] has {key!r:.80}; {cure}")
+        attempts, retention = self.option("max_attempts"), self.option("result_retention")
+        if not isinstance(attempts, int) or isinstance(attempts, bool) or not 1 <= attempts <= MOST_ATTEMPTS:
+            raise ConfigurationError(
+                f"{here}['OPTIONS']['max_attempts'] is {attempts!r:.80}; write a whole number from 1 to {MOST_ATTEMPTS}"
+            )
+        if not isinstance(retention, str | timedelta):
+            raise ConfigurationError(
+                f"{here}['OPTIONS']['result_retention'] is {retention!r:.80}; write a duration, e.g. '7d'"
+            )
+        try:
+            if not parse_duration(retention):
+                raise ConfigurationError(f"{retention!r} keeps no result; write a longer one, e.g. '7d'")
+        except (SlotwiseError, ValueError) as error:
+            raise ConfigurationError(f"{here}['OPTIONS']['result_retention']: {error}") from error
 
     def option(self, name: str) -> Any:
         """Return an option, or its default."""
@@ -242,12 +292,21 @@ class DjangoTask(OneTimeTask[Any]):
         return self._backend.run(ctx)
 
 
+def _are_names(queues: object) -> bool:
+    return isinstance(queues, list | tuple | set | frozenset) and all(isinstance(queue, str) for queue in queues)
+
+
 def backend_tasks() -> Iterator[OneTimeTask[Any]]:
     """Yield the tasks of all backends of slotwise in ``settings.TASKS``."""
-    for alias, params in (getattr(settings, "TASKS", None) or {}).items():
-        path = params.get("BACKEND", "")
-        if path.startswith(f"{APP}."):
-            yield from import_string(path)(alias, params).tasks()
+    found = getattr(settings, "TASKS", None) or {}
+    for alias, params in found.items() if isinstance(found, Mapping) else ():
+        path = params.get("BACKEND", "") if isinstance(params, Mapping) else ""  # Django reports what is none
+        if isinstance(path, str) and path.startswith(f"{APP}."):
+            try:
+                backend = import_string(path)
+            except ImportError as error:
+                raise ConfigurationError(f"settings.TASKS[{alias!r}]['BACKEND'] is {path!r}: {error}") from error
+            yield from backend(alias, params).tasks()
 
 
 def _path(kind: type[BaseException]) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.core import checks
 
-from slotwise.contrib.django.project import InMemory, registry
+from slotwise.contrib.django.databases import InMemory
+from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
+
+
+class NoRows(models.Manager):
+    """Finds nothing and sends no query, so that ``dumpdata`` and others need no table."""
+
+    def get_queryset(self) -> Any:
+        """Return the empty queryset."""
+        return super().get_queryset().none()
 
 
 class Page(models.Model):
     """A page of the admin that reads through ``registry.inspect``."""
 
     name = models.CharField(max_length=100, primary_key=True)
+    objects = NoRows()
 
     class Meta:
         """No table, and the permission to view alone."""
@@ -16,6 +27,7 @@ class Page(models.Model):
         abstract = True
         managed = False
         default_permissions = ("view",)
+        base_manager_name = "objects"
 
     def __str__(self) -> str:
         return str(self.name)

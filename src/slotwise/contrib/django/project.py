@@ -1,55 +1,64 @@
-"""A Django project's registry: its settings, its database, its jobs; and scheduling in its transactions."""
+"""A Django project's registry: its settings and its jobs."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from difflib import get_close_matches
+from typing import Any, Final
 
-from slotwise.client.arguments import Receipt
 from slotwise.contrib.discovery import collect, import_module, in_module
+from slotwise.contrib.django.databases import alias, database_address, given_settings
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
 from slotwise.jobs.context import JobContext
 from slotwise.registry.registry import JobRegistry
+from slotwise.registry.validation import callables, checked_lifespan
+from slotwise.store.connect.database import Database
 
 try:
     import django
     from asgiref.sync import sync_to_async
     from django.apps import apps
-    from django.conf import settings
     from django.core.signals import setting_changed
-    from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, reset_queries
-    from django.utils.module_loading import import_string, module_has_submodule
+    from django.db import close_old_connections, reset_queries
+    from django.utils.module_loading import module_has_submodule
 except ImportError:
     raise ConfigurationError("this needs Django; run: pip install 'slotwise[django]'") from None
-
-T = TypeVar("T")
 
 #: What ``--app`` names for processes that are not started by manage.py.
 APP: Final = "slotwise.contrib.django.worker:registry"
 
 #: Keys of SLOTWISE that are parts of a registry: dotted paths or objects, one or a list.
 _LISTS: Final = ("LISTENERS", "INTERCEPTORS", "BEFORE_START", "AT_INSERT", "AFTER_SETTLE")
-_SINGLE: Final = ("LIFESPAN", "CUSTOMIZE")
+#: All keys that are Django's own.
+_OWN: Final = ("DATABASE", "JOBS", "RESOLVERS", "LIFESPAN", "CUSTOMIZE", *_LISTS)
 
-#: Keys of DATABASES' OPTIONS that are Django's own or its connection's, and no parameters of libpq.
-_OWN_OPTIONS: Final = frozenset(
-    {"pool", "isolation_level", "server_side_binding", "assume_role", "cursor_factory", "context", "prepare_threshold"}
-    | {"client_encoding", "autocommit"}
-)
+
+class ProjectRegistry(JobRegistry):
+    """Follows the settings of its database: a test runner replaces them when it has created a test database."""
+
+    @property
+    def database(self) -> Database:
+        """As of every registry. A client that was made before the test database must not reach the real one."""
+        self.follow(database_address(alias()))
+        return super().database
+
+    def follow(self, address: str) -> None:
+        """Use the database at this address from now on; a running worker keeps its own."""
+        with _made.lock:
+            if address != self.settings.database_url and self.worker is None:
+                self._configured(database_url=address)
 
 
 class _Made:
-    """The registry of this process, and the address for which it was made."""
+    """The registry of this process; ``is_valid`` until settings change."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.address: str | None = None
-        self.registry: JobRegistry | None = None
+        self.is_valid = False
+        self.registry: ProjectRegistry | None = None
 
 
 _made = _Made()
@@ -65,125 +74,36 @@ def registry() -> JobRegistry:
         raise ConfigurationError(
             "Django is not set up; start the worker as: python manage.py slotwise worker, or call django.setup() first"
         )
-    given = _given()
-    address = database_address(given.get("DATABASE", DEFAULT_DB_ALIAS))
+    given = given_settings()
+    address = database_address(alias())
     with _made.lock:
-        if _made.registry is None or _made.address != address:
+        if _made.registry is None or not _made.is_valid:
             former, _made.registry = _made.registry, _build(given, address)
-            _made.address = address
+            _made.is_valid = True
             if former is not None and former.worker is None:
-                former.stop()  # a test database has been made or dropped
+                former.stop()
+        _made.registry.follow(address)
         return _made.registry
 
 
-def alias() -> str:
-    """Return the alias of the database that has slotwise's tables."""
-    return str(_given().get("DATABASE", DEFAULT_DB_ALIAS))
-
-
-def joining(using: str | None = None) -> Any:
-    """Return Django's connection if ``transaction.atomic`` is open on it, else None: for ``connection=`` of a client.
-
-    ``using`` is an alias of DATABASES; the default is that of slotwise's tables. Raises ConfigurationError if the open
-    transaction is not on PostgreSQL: the other connection would wait for it.
-    """
-    connection = connections[using or alias()]
-    if not connection.in_atomic_block:
-        return None
-    if connection.vendor != "postgresql":
-        raise ConfigurationError(
-            f"DATABASES[{connection.alias!r}] is {connection.vendor}: a task cannot join its transaction.atomic; "
-            "schedule in transaction.on_commit"
-        )
-    return connection
-
-
-def schedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
-    """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
-
-    Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule``, ``using`` that of ``joining``.
-    """
-    return registry().client.schedule(task, data, connection=joining(using), **options)
-
-
-async def aschedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
-    """As ``schedule``, awaited; on the thread that Django uses for its connections."""
-    found: Receipt = await sync_to_async(functools.partial(schedule, task, data, using=using, **options))()
-    return found
-
-
-class InMemory(ConfigurationError):
-    """The database is SQLite in memory: tests that need no jobs may run nevertheless."""
-
-
-def _in_memory(given: Mapping[str, Any]) -> bool:
-    return ":memory:" in str(given["NAME"]) or "mode=memory" in str(given["NAME"])
-
-
-def database_address(name: str) -> str:
-    """Return slotwise's address of a database in DATABASES. Raises ConfigurationError with the cure."""
-    if name not in settings.DATABASES:
-        known = ", ".join(sorted(settings.DATABASES))
-        raise ConfigurationError(f"settings.SLOTWISE['DATABASE'] is {name!r}; aliases in DATABASES: {known}")
-    connection = connections[name]
-    given = connection.settings_dict
-    if connection.vendor == "sqlite":
-        if _in_memory(given):
-            raise InMemory(
-                f"DATABASES[{name!r}] is SQLite in memory, which slotwise's own connections cannot see; use a file (in "
-                "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
-            )
-        return f"sqlite:///{given['NAME']}"
-    if connection.vendor != "postgresql":
-        raise ConfigurationError(
-            f"DATABASES[{name!r}] is {connection.vendor}; slotwise needs PostgreSQL or SQLite: name an alias of such a "
-            "database in settings.SLOTWISE['DATABASE']"
-        )
-    return _postgresql(given)
-
-
-def _postgresql(given: Mapping[str, Any]) -> str:
-    options = given.get("OPTIONS") or {}
-    named = {"host": given.get("HOST"), "port": given.get("PORT"), "dbname": given.get("NAME")}
-    named |= {"user": given.get("USER"), "password": given.get("PASSWORD")}
-    found = {key: str(value) for key, value in named.items() if value}
-    found = {key: str(value) for key, value in options.items() if key not in _OWN_OPTIONS} | found
-    if role := options.get("assume_role"):
-        found["options"] = f"{found.get('options', '')} -c role={role}".strip()
-    login = quote(found.pop("user", ""), safe="")
-    if password := found.pop("password", ""):
-        login += f":{quote(password, safe='')}"
-    name = quote(found.pop("dbname", ""), safe="")
-    return f"postgresql://{f'{login}@' if login else ''}/{name}?{urlencode(found, quote_via=quote)}"
-
-
-def _given() -> Mapping[str, Any]:
-    given = getattr(settings, "SLOTWISE", {})
-    if not isinstance(given, Mapping):
-        raise ConfigurationError(f"settings.SLOTWISE is {given!r:.80}; write a dictionary, e.g. {{'THREADS': 8}}")
-    return given
-
-
-def place() -> dict[str, Any]:
-    """Return the settings that locate the tables, without building a registry: for migrations."""
-    folded = {key.casefold().replace("-", "_"): value for key, value in _given().items()}
-    return {name: folded[name] for name in ("table_prefix", "schema") if name in folded}
-
-
-def _build(given: Mapping[str, Any], address: str) -> JobRegistry:
-    own = {"DATABASE", "JOBS", "RESOLVERS", *_LISTS, *_SINGLE}
-    parts: dict[str, Any] = {word.lower(): [_loaded(one, word) for one in _several(given, word)] for word in _LISTS}
+def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
+    own, values = _own_keys(given)
+    parts: dict[str, Any] = {}
+    for word in _LISTS:
+        with _naming(word):
+            parts[word.lower()] = list(callables([_loaded(one) for one in _several(own.get(word))], word.lower()))
     parts["interceptors"] = [fresh_connections, *parts["interceptors"]]
-    parts |= {word.lower(): _loaded(given[word], word) for word in _SINGLE if given.get(word) is not None}
-    values = {key: value for key, value in given.items() if key not in own}
-    if refused := next((key for key in values if key.casefold().replace("-", "_") == "database_url"), None):
-        raise InvalidSetting(
-            f"settings.SLOTWISE[{refused!r}]: name an alias of DATABASES in 'DATABASE' instead, so that tests use the "
-            "test database"
-        )
-    found = collect(_subjects(given), [_loaded(one, "RESOLVERS") for one in _several(given, "RESOLVERS")])
+    with _naming("LIFESPAN"):
+        parts["lifespan"] = checked_lifespan(_loaded(own.get("LIFESPAN")))
+    with _naming("CUSTOMIZE"):
+        parts["customize"] = customize = _loaded(own.get("CUSTOMIZE"))
+        if not (customize is None or callable(customize)):
+            raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
+    with _naming("RESOLVERS"):
+        resolvers = [_resolver(one) for one in _several(own.get("RESOLVERS"))]
+    found = collect(_subjects(own.get("JOBS")), resolvers)
     try:
-        return JobRegistry(jobs=found.jobs, tasks=found.tasks, **parts, **{"app": APP} | values, database_url=address)
+        return ProjectRegistry(jobs=found.jobs, tasks=found.tasks, **parts, **values, database_url=address)
     except InvalidSetting as error:
         raise InvalidSetting(f"settings.SLOTWISE: {error}") from None
     except SlotwiseError as error:
@@ -195,14 +115,56 @@ def _build(given: Mapping[str, Any], address: str) -> JobRegistry:
         raise
 
 
-def _subjects(given: Mapping[str, Any]) -> Iterator[object]:
+def _own_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Django's own keys in capitals, and the keywords of the registry. Raises InvalidSetting for others."""
+    own: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    for key, value in given.items():
+        word = key.upper().replace("-", "_")
+        folded = word.replace("_", "")
+        if word in written and word in _OWN:
+            raise InvalidSetting(
+                f"settings.SLOTWISE[{word!r}] is there twice: {written[word]!r} and {key!r}; keep one of them"
+            )
+        written[word] = key
+        if word in _OWN:
+            own[word] = value
+        elif folded == "DATABASEURL" or folded.startswith("JOBSCONFIG"):
+            raise InvalidSetting(
+                f"settings.SLOTWISE[{key!r}]: name an alias of DATABASES in 'DATABASE' instead, so that tests use the "
+                "test database"
+            )
+        elif near := get_close_matches(word, _OWN, n=1, cutoff=0.8):
+            raise InvalidSetting(f"settings.SLOTWISE[{key!r}] is not a setting; did you mean {near[0]!r}?")
+        else:
+            values[word if word in ("TASKS", "CLOCK", "CONFIG") else key] = value  # a registry's, and no settings
+    return own, values if "APP" in written else {"app": APP} | values
+
+
+@contextmanager
+def _naming(word: str) -> Iterator[None]:
+    """Begin errors with the key of SLOTWISE."""
+    try:
+        yield
+    except SlotwiseError as error:
+        raise ConfigurationError(f"settings.SLOTWISE[{word!r}]: {error}") from error
+
+
+def _subjects(modules: object) -> Iterator[object]:
     """Yield what the project defines: in the modules that the setting names, else in those named jobs of the apps."""
     from slotwise.contrib.django.backend import backend_tasks
 
-    for name in _several(given, "JOBS") if "JOBS" in given else _job_modules():
-        if not isinstance(name, str):
-            raise ConfigurationError(f"settings.SLOTWISE['JOBS'] has {name!r:.80}; expected names of modules")
-        yield from in_module(import_module(name))
+    if not (modules is None or isinstance(modules, Iterable)):
+        raise ConfigurationError(
+            f"settings.SLOTWISE['JOBS'] is {modules!r:.80}; write names of modules, e.g. ['shop.jobs']"
+        )
+    for name in _job_modules() if modules is None else _several(modules):
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(
+                f"settings.SLOTWISE['JOBS'] has {name!r:.80}; write the name of a module, e.g. 'shop.jobs'"
+            )
+        yield from in_module(import_module(name, "settings.SLOTWISE['JOBS']"))
     yield from backend_tasks()
 
 
@@ -212,19 +174,43 @@ def _job_modules() -> Iterator[str]:
             yield f"{app.name}.jobs"
 
 
-def _several(given: Mapping[str, Any], word: str) -> Iterable[Any]:
-    value = given.get(word, ())
-    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+def _several(value: object) -> Iterable[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else value
 
 
-def _loaded(value: Any, word: str) -> Any:
-    """Return the object that a dotted path names; a class of a resolver is called."""
-    if isinstance(value, str):
+def _loaded(value: object) -> Any:
+    """Return the object that a dotted path names. Raises ConfigurationError with the cure."""
+    if not isinstance(value, str):
+        return value
+    module, _, name = value.rpartition(".")
+    if not module or not name:
+        raise ConfigurationError(f"{value!r} is no dotted path; write one, e.g. 'shop.listeners.listen'")
+    found = import_module(module, repr(value))
+    if not hasattr(found, name):
+        near = get_close_matches(name, vars(found), n=1)
+        cure = f"did you mean {near[0]!r}?" if near else "correct the dotted path"
+        raise ConfigurationError(f"module {module} has no {name!r}; {cure}")
+    return getattr(found, name)
+
+
+def _resolver(value: object) -> Any:
+    """Return a resolver; a class of one is called."""
+    made = _loaded(value)
+    if isinstance(made, type):
         try:
-            value = import_string(value)
-        except ImportError as error:
-            raise ConfigurationError(f"settings.SLOTWISE[{word!r}]: {error}; correct the dotted path") from error
-    return value() if word == "RESOLVERS" and isinstance(value, type) else value
+            made = made()
+        except Exception as error:
+            name = made.__name__
+            raise ConfigurationError(
+                f"{name}() raised {type(error).__name__}: {' '.join(str(error).split())}; name an instance of {name}"
+            ) from error
+    if not isinstance(made, Mapping) and not callable(getattr(made, "resolve", None)):
+        raise ConfigurationError(
+            f"resolvers: {made!r:.80} has no method resolve(argument); name a resolver or a mapping"
+        )
+    return made
 
 
 @contextmanager
@@ -253,22 +239,11 @@ def _close() -> None:
     task.add_done_callback(_closing.discard)
 
 
-def release_before_drop() -> None:
-    """Close slotwise's connections before a test runner drops the test database, which would fail otherwise."""
-    name = _given().get("DATABASE", DEFAULT_DB_ALIAS)
-    if name not in settings.DATABASES:
-        return  # the system check reports it
-    creation = connections[name].creation
-    drop = creation.destroy_test_db
-
-    @functools.wraps(drop)
-    def release_and_drop(*args: Any, **options: Any) -> Any:
-        with _made.lock:
-            if _made.registry is not None:
-                _made.registry.stop()
-        return drop(*args, **options)
-
-    creation.destroy_test_db = release_and_drop
+def stop() -> None:
+    """Stop the worker of this process, if any, and close slotwise's connections."""
+    with _made.lock:
+        if _made.registry is not None:
+            _made.registry.stop()
 
 
 def set_up() -> None:
@@ -281,7 +256,7 @@ def _forget(*, setting: str, **_: Any) -> None:
     """In tests with ``override_settings``, the next use builds another registry."""
     if setting in ("SLOTWISE", "TASKS", "INSTALLED_APPS"):
         with _made.lock:
-            _made.address = None
+            _made.is_valid = False
 
 
 setting_changed.connect(_forget)

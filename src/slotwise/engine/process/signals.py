@@ -240,7 +240,9 @@ class ProcessHook:
         number = self._numbers.get()
         if number is None:
             return
-        logger.info("%s: draining; once more, after a second, cancels what runs", signal.Signals(number).name)
+        logger.info(
+            "%s: draining; send it again, after a second, to cancel running handlers", signal.Signals(number).name
+        )
         try:
             self._stop()
         except BaseException:

@@ -172,6 +172,10 @@ def sqlalchemy_connection(connection: object) -> sa.Connection:
             f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
             "connection.run_sync(lambda inner: ….(inner))"
         )
+    if (module := type(connection).__module__.partition(".")[0]) in ("asyncpg", "psycopg2"):
+        raise ConfigurationError(
+            f"a connection of {module} cannot be joined; pass one of psycopg 3, or a SQLAlchemy Connection or Session"
+        )
     raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
 
 

@@ -30,10 +30,16 @@ if TYPE_CHECKING:
     from slotwise.store.connect.sqlite_connections import SQLiteLink
 
 logger = logging.getLogger(__name__)
+# SQLAlchemy names a pool's logger after its class, and so below ours; its own pools are quiet unless asked, too.
+logging.getLogger(f"{__name__}.ClosingPool").setLevel(logging.WARNING)
 
 
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
+
+#: Called with the Database before each use of one of its engines; they raise to refuse it. For test runners that
+#: restrict which databases a test may reach.
+guards: list[Callable[[Database], None]] = []
 
 #: What differs between kinds of databases when connecting.
 Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
@@ -220,6 +226,8 @@ class Database:
 
     def _engine(self, role: str, size: int = 0, overflow: int = 0) -> Engine:
         """The engine of a role, made at its first use; without a size, it has no pool."""
+        for guard in guards:
+            guard(self)
         if self._pid != os.getpid():
             self._forget_parent()
         with self._lock:

@@ -148,8 +148,10 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     reason = describe(error)
     if url.password:
         reason = reason.replace(url.password, "***")
-    kind = DatabaseRefused if _is_refusal(url, error) else DatabaseUnreachable
-    return kind(f"the database {place(url)} cannot be reached: {reason}; {_cure(reason)}")
+    refused = _is_refusal(url, error)
+    kind = DatabaseRefused if refused else DatabaseUnreachable
+    what = "refused the login" if refused else "cannot be reached"
+    return kind(f"the database {place(url)} {what}: {reason}; {_cure(reason)}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:

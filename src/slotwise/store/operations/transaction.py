@@ -81,15 +81,15 @@ class Operation:
         live = sa.select(workers.c.tasks).where(workers.c.last_seen + workers.c.lease >= self.now)
         if any(job in json.loads(names or "[]") for names in self.connection.scalars(live)):
             return UnknownTask(
-                f"no job {job!r} has a row, and live workers know it: it is a one-time task ({tasks}), or a job that "
-                "was deleted, which the next worker that starts plans again"
+                f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
+                "job that was deleted, which the next worker that starts plans again"
             )
         names = sa.select(self.tasks.c.task_name).where(self.tasks.c.task_instance == RECURRING, is_plan(self.tasks))
         known = self.connection.scalars(names.order_by(self.tasks.c.task_name).limit(1000)).all()
         near = get_close_matches(job, known, n=1)
-        hint = f"did you mean {near[0]!r}? else " if near else ""
+        hint = f"did you mean {near[0]!r}? Otherwise " if near else ""
         return UnknownTask(
-            f"no job {job!r} has a row; {hint}start a worker that knows it once, or see: slotwise jobs list"
+            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list"
         )
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -13,6 +15,7 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
+from slotwise.schedules.short_text import UTC
 from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
@@ -28,6 +31,7 @@ from slotwise.store.reading.views import (
     waiting_info,
 )
 from slotwise.store.reading.workers import WorkerInfo, tags_of, worker_info
+from slotwise.store.reading.zones import job_zones
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
 from slotwise.store.slots.store import Store
@@ -53,6 +57,14 @@ class Reader:
     def now(self) -> datetime:
         """Return the database's time."""
         return self._store.now()
+
+    def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
+        """Return the zone of each of these jobs and instances that has a plan row."""
+        return job_zones(self._store, keys)
+
+    def zone(self, name: str, instance: str = RECURRING) -> ZoneInfo:
+        """Return the zone of a job, or of its instance; UTC without a plan row."""
+        return self.zones([(name, instance)]).get((name, instance), UTC)
 
     def all_paused(self) -> Paused | None:
         """Return the pause of all; None if there is none."""
@@ -114,14 +126,19 @@ class Reader:
 
     # -- slots ------------------------------------------------------------------------------------------------
 
-    def known(self, name: str) -> None:
-        """Raise UnknownTask unless a row, the ledger or a gap has this name."""
+    def known(self, name: str, *, kind: str = "job") -> None:
+        """Raise UnknownTask unless a row, the ledger or a gap has this name; ``kind`` is what the message calls it."""
         columns = (self._tasks.c.task_name, self._slots.c.task_name, self._gaps.c.task_name)
         if any(self._rows(sa.select(column).where(column == name).limit(1)) for column in columns):
             return
-        names = sorted(row["task_name"] for row in self._rows(sa.select(self._tasks.c.task_name).distinct().limit(50)))
-        known = f"known are {', '.join(names)}" if names else "no worker has planned any job yet"
-        raise UnknownTask(f"no job {name!r} in this database; {known}")
+        wanted = sa.select(self._tasks.c.task_name).distinct().limit(50)
+        wanted = wanted.where(is_task(self._tasks)) if kind == "task" else wanted
+        names = sorted(row["task_name"] for row in self._rows(wanted))
+        none = "none is scheduled" if kind == "task" else "no worker has planned any job yet"
+        known = f"known are {', '.join(names)}" if names else none
+        near = get_close_matches(name, names, n=1)
+        cure = f"did you mean {near[0]!r}?" if near else known
+        raise UnknownTask(f"no {kind} {name!r} in this database; {cure}")
 
     def known_instance(self, name: str, instance: str) -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name and this instance."""

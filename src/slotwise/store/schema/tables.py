@@ -131,9 +131,9 @@ class Tables:
             self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
             self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
             self._index("tasks_held", "picked_by", rows="picked"),
-            self._index("tasks_parked", "state", "task_name", "task_instance", rows="state IS NOT NULL"),
-            self._index("tasks_beside", "task_name", "plan_instance", rows="plan_instance IS NOT NULL"),
-            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows="order_key IS NOT NULL"),
+            self._index("tasks_parked", "state", "task_name", "task_instance", rows=_given("state")),
+            self._index("tasks_beside", "task_name", "plan_instance", rows=_given("plan_instance")),
+            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows=_given("order_key")),
         ]
 
     def _slots(self) -> Table:
@@ -157,7 +157,7 @@ class Tables:
             Column("error", Text),
             Column("result", LargeBinary),
             Column("expires", Instant),
-            self._index("slots_expires", "expires", rows="expires IS NOT NULL"),
+            self._index("slots_expires", "expires", rows=_given("expires")),
             self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
 
@@ -251,6 +251,11 @@ def _own_columns() -> list[Column[Any]]:
         Column("period", Duration),
         Column("anchor", Instant),
     ]
+
+
+def _given(column: str) -> str:
+    """Rows that have this column, for an index that is not to hold the others."""
+    return f"{column} IS NOT NULL"
 
 
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:

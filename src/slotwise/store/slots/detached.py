@@ -31,18 +31,9 @@ from slotwise.store.schema.tables import of_plan
 
 
 def detach(
-    connection: sa.Connection,
-    dialect: Dialect,
-    now: datetime,
-    *,
-    name: str,
-    slot: datetime,
-    origin: str,
-    plan_instance: str = RECURRING,
-    instance: str | None = None,
-    due: datetime | None = None,
-    **columns: Any,
-) -> Key | None:
+    connection: sa.Connection, dialect: Dialect, now: datetime, *, name: str, slot: datetime, origin: str,
+    plan_instance: str = RECURRING, instance: str | None = None, due: datetime | None = None, **columns: Any,
+) -> Key | None:  # fmt: skip
     """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
 
     Its instance is the plan row's with the slot, unless another is given; ``columns`` are any others that the row

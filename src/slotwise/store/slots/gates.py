@@ -347,17 +347,15 @@ class Gates:
             asked = [row for row in rows if row.key not in refused and gate.concerns(row, now)]
             answers = gate.admit(asked, now, transaction) if asked else ()
             stopped = [(row, one) for row, one in zip(asked, answers, strict=True) if not isinstance(one, Start)]
-            _give_back(passed, [row for row, _ in stopped], now, transaction)
+            self.give_back([row for row, _ in stopped], now, transaction, passed)
             refused.update((row.key, one) for row, one in stopped)
             passed.append(gate)
         return refused
 
-    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
-        """Take back what admitted rows were given that do not start after all."""
-        _give_back(self._gates, rows, now, transaction)
-
-
-def _give_back(gates: Iterable[Gate], rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
-    for gate in gates:
-        if own := [row for row in rows if gate.concerns(row, now)]:
-            gate.give_back(own, now, transaction)
+    def give_back(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, gates: Sequence[Gate] | None = None
+    ) -> None:
+        """Take back what ``gates`` (all) gave to admitted rows that do not start after all."""
+        for gate in self._gates if gates is None else gates:
+            if own := [row for row in rows if gate.concerns(row, now)]:
+                gate.give_back(own, now, transaction)

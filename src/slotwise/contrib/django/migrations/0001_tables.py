@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from django.db import migrations, models
 
 from slotwise import migrate
-from slotwise.contrib.django.project import InMemory, alias, database_address, place
+from slotwise.contrib.django.databases import InMemory, alias, database_address, place
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
@@ -45,7 +45,12 @@ def _page(name: str, plural: str) -> migrations.CreateModel:
     return migrations.CreateModel(
         name=name,
         fields=[("name", models.CharField(max_length=100, primary_key=True, serialize=False))],
-        options={"verbose_name_plural": plural, "managed": False, "default_permissions": ("view",)},
+        options={
+            "verbose_name_plural": plural,
+            "managed": False,
+            "default_permissions": ("view",),
+            "base_manager_name": "objects",
+        },
     )
 
 

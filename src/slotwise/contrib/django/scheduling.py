@@ -1,0 +1,87 @@
+"""Schedule in Django's transactions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from slotwise.client.arguments import Receipt
+from slotwise.contrib.django.databases import alias, checked_alias, is_same_database
+from slotwise.contrib.django.project import registry
+from slotwise.contrib.django.test_runs import refuse_in_tests
+from slotwise.errors import ConfigurationError
+
+
+def joining(using: str | None = None) -> Any:
+    """Return Django's connection if ``transaction.atomic`` is open on it, else None: for ``connection=`` of a client.
+
+    ``using`` is another alias of the database that has slotwise's tables. Raises ConfigurationError for an alias of
+    another database, and if the open transaction is not on PostgreSQL: the other connection would wait for it.
+    """
+    connection = connections[_alias(using)]
+    if not connection.in_atomic_block:
+        return None
+    if connection.vendor != "postgresql":
+        raise ConfigurationError(
+            f"DATABASES[{connection.alias!r}] is {connection.vendor}: a task cannot join its transaction.atomic; "
+            "schedule in transaction.on_commit"
+        )
+    return connection
+
+
+def reading() -> Any:
+    """As ``joining``, for reads: None also where a transaction cannot be joined."""
+    connection = connections[alias()]
+    return connection if connection.in_atomic_block and connection.vendor == "postgresql" else None
+
+
+def writing(what: str, using: str | None = None) -> Any:
+    """As ``joining``, for a write that would commit at once: refused in a transaction of another database alone."""
+    if (found := joining(using)) is not None:
+        return found
+    open_ones = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
+    if not open_ones:
+        return None
+    refuse_in_tests(ours := _alias(using))
+    raise ConfigurationError(
+        f"{what} in transaction.atomic of {open_ones[0]!r}, but slotwise's tables are in {ours!r}: the task would stay "
+        f"if that transaction rolls back; write transaction.on_commit(lambda: {what.partition('(')[0]}(…)), or call "
+        "registry().client.schedule(…), which commits at once"
+    )
+
+
+def schedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
+    """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
+
+    Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule`` without ``connection``,
+    ``using`` is that of ``joining``. Raises ConfigurationError if ``transaction.atomic`` is open on other databases
+    alone, and what ``joining`` and ``Client.schedule`` raise.
+    """
+    if "connection" in options:
+        raise ConfigurationError(
+            f"schedule(connection={options['connection']!r:.80}): it joins transaction.atomic by itself; leave "
+            "connection= out, or call registry().client.schedule(…, connection=…)"
+        )
+    return registry().client.schedule(task, data, connection=writing("schedule()", using), **options)
+
+
+async def aschedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
+    """As ``schedule``, awaited; on the thread that Django uses for its connections."""
+    found: Receipt = await sync_to_async(functools.partial(schedule, task, data, using=using, **options))()
+    return found
+
+
+def _alias(using: str | None) -> str:
+    ours = alias()
+    if using is None:
+        return ours
+    name = checked_alias(using, "using={!r}")
+    if name != ours and not is_same_database(name, ours):
+        raise ConfigurationError(
+            f"using={name!r} is another database than {ours!r}, which has slotwise's tables; leave using= out, or name "
+            "an alias of that database"
+        )
+    return name

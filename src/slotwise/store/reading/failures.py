@@ -1,0 +1,91 @@
+"""Failures of all jobs and tasks since an instant, for the morning after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from slotwise.model.records import RECURRING
+from slotwise.model.vocabulary import Origin, Outcome, State
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import OF_INSTANCES, is_task
+from slotwise.store.slots.store import Store
+
+FAILED: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST)
+#: The ledger is ordered by slot. A failure is found if its slot is at most this much older than the first instant.
+OLDEST_SLOT: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A slot whose last attempt failed or was lost, or a one-time task that is dead or waits for a retry.
+
+    ``reason`` is ``retry`` or ``rerun`` if another attempt follows. ``slot`` is None for a task.
+    """
+
+    name: str
+    id: str
+    slot: datetime | None
+    at: datetime
+    outcome: str
+    reason: str | None
+    attempts: int
+    worker: str | None
+    error: str | None
+
+
+def failures(store: Store, since: datetime, *, name: str | None = None, limit: int) -> list[Failure]:
+    """Return the newest failures since an instant, of one job or task, or of all."""
+    slots = store.tables.slots
+    at = sa.func.coalesce(slots.c.finished, slots.c.started)
+    with store.transaction() as connection:
+        found = list(_tasks(connection, store, since, name, limit))
+        for one in [name] if name is not None else ledger_names(store, connection):
+            failed = sa.select(slots, at.label("at")).where(
+                slots.c.task_name == one, slots.c.slot >= since - OLDEST_SLOT, slots.c.outcome.in_(FAILED), at >= since
+            )
+            for family in (slots.c.task_instance == RECURRING, sa.text(OF_INSTANCES)):
+                rows = connection.execute(failed.where(family).order_by(at.desc()).limit(limit)).mappings()
+                found += map(_of_slot, rows)
+    ended = {(one.name, one.id) for one in found if one.slot is None}
+    unique = [one for one in found if one.slot is None or (one.name, one.id) not in ended]
+    return sorted(unique, key=lambda one: one.at, reverse=True)[:limit]
+
+
+def ledger_names(store: Store, connection: sa.Connection) -> Iterator[str]:
+    """Yield each name in the ledger; one index look-up for each."""
+    slots, last = store.tables.slots, ""
+    while (
+        found := connection.scalar(sa.select(sa.func.min(slots.c.task_name)).where(slots.c.task_name > last))
+    ) is not None:
+        yield found
+        last = found
+
+
+def _of_slot(row: sa.RowMapping) -> Failure:
+    is_task_end = row["origin"] == Origin.TASK
+    return Failure(
+        name=row["task_name"], id=row["task_instance"], slot=None if is_task_end else utc(row["slot"]),
+        at=utc(row["at"]), outcome=row["outcome"], reason=row["reason"], attempts=row["attempts"],
+        worker=row["worker"], error=row["error"],
+    )  # fmt: skip
+
+
+def _tasks(connection: sa.Connection, store: Store, since: datetime, name: str | None, limit: int) -> Sequence[Failure]:
+    """One-time tasks that have a row: dead ones, and those that wait for their next attempt or run it."""
+    tasks = store.tables.tasks
+    wanted = sa.select(tasks).where(is_task(tasks), tasks.c.last_failure >= since)
+    wanted = wanted if name is None else wanted.where(tasks.c.task_name == name)
+    return [
+        Failure(
+            name=row["task_name"], id=row["task_instance"], slot=None, at=utc(row["last_failure"]),
+            outcome=Outcome.DEAD if row["state"] == State.DEAD else Outcome.FAILED,
+            reason=None if row["state"] == State.DEAD else "retry", attempts=row["attempt"], worker=row["picked_by"],
+            error=row["last_error"],
+        )
+        for row in connection.execute(wanted.order_by(tasks.c.last_failure.desc()).limit(limit)).mappings()
+    ]  # fmt: skip

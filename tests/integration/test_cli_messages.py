@@ -1,0 +1,176 @@
+"""What the command line says to mistakes, guesses and trouble: each text, word by word where it was wrong before."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from slotwise.cli.entry import COMMANDS, GUESSES, status
+from slotwise.cli.shared import exits
+
+APP = """
+from slotwise import Cron, DistributedJob, Every, JobRegistry, job
+
+class Report(DistributedJob):
+    name = "report"
+    schedule = Every("1h")
+    def execute(self, ctx): ...
+
+@job(name="nightly", schedule=Cron("0 2 * * *", "Europe/Vienna"))
+def nightly(ctx): ...
+
+registry = JobRegistry(jobs=[nightly])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, without settings around."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_APP"):
+        monkeypatch.delenv(name, raising=False)
+
+
+TEXTS = [
+    ("pause tick --all", exits.USAGE, "give either a job (tick) or --all, not both; see: slotwise pause --help"),
+    ("resume", exits.USAGE, "name a job, or give --all; see: slotwise resume --help"),
+    ("worker --tags", exits.USAGE, "requires an argument; see: slotwise worker --help"),
+    ("trigger tick --data 1", exits.USAGE, "a job takes no data; a one-time task does: slotwise tasks schedule NAME"),
+    ("slots -n x", exits.USAGE, "'x' is not a whole number; see: slotwise slots --help"),
+    ("schedule explain '13 * FRI'", exits.FAILED, '"13 * FRI" has 3 fields; a cron expression has 5 (minute hour'),
+    ("schedule explain 'every 5 minutes'", exits.FAILED, "; for a fixed rate write EVERY|5m\n"),
+    ("schedule explain '0 25 * * *'", exits.FAILED, 'error: hour must be 0–23, got "25"\n'),
+    (
+        "schedule explain 'DAILY|25:00'",
+        exits.FAILED,
+        "a time of day must be 00:00–23:59, with seconds as 02:00:30, got",
+    ),
+    ("tasks schedule a --data '{'", exits.USAGE, "'{' is not valid JSON: "),
+    ("tasks schedule a --delay 5", exits.USAGE, "'5' is not a duration, such as 10s, 5m or 1h30m"),
+    ("tasks cancel a", exits.USAGE, "name the tasks by one of: their IDS, --state, --all; see: "),
+    ("crontab check --format system x", exits.USAGE, "write --crontab-format for crontabs"),
+    ("run nightly", exits.FAILED, "no application was named; give --app package.module:registry, or set SLOTWISE_APP"),
+    ("simulate --app jobs --only nope", exits.USAGE, "--only nope: there is no such job; known are nightly; see"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected", "text"), TEXTS, ids=[line for line, *_ in TEXTS])
+def test_mistakes(line: str, expected: int, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One line on stderr: value, place, cure."""
+    (tmp_path / "jobs.py").write_text(APP)
+    assert say(line) == expected
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert text in err
+
+
+def say(line: str) -> int:
+    return status(shlex.split(line))
+
+
+def test_day_and_weekday_are_either(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a Friday the 13th."""
+    say("schedule explain '0 0 13 * FRI'")
+    told = "At 00:00 on day 13 of the month, and also on Friday (either is enough), by the clocks of UTC."
+    assert capsys.readouterr().out.splitlines()[0] == told
+
+
+@pytest.mark.parametrize("guess", sorted(GUESSES))
+def test_guesses(guess: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that another tool has, or that one would expect, names the right one."""
+    assert status([guess]) == exits.USAGE
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: No such command '{guess}'; ")
+    assert "slotwise " in err.removesuffix("; see: slotwise --help\n")
+    assert len(err.splitlines()) == 1
+
+
+def test_guesses_hide_no_command() -> None:
+    """What exists is no guess."""
+    assert not GUESSES.keys() & COMMANDS.keys()
+
+
+def test_the_login_is_refused(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server answered: it was reached."""
+    url = sa.make_url(pg_url)
+    wrong = url.set(username="nobody_of_this_name", password="wr0ng").render_as_string(hide_password=False)
+    for command in (["jobs", "list"], ["health"], ["db", "upgrade"], ["slots"], ["failures"], ["explain", "a"]):
+        assert status([*command, "--database-url", wrong]) == exits.DATABASE
+        err = capsys.readouterr().err
+        assert " refused the login: " in err, err
+        assert "cannot be reached" not in err
+        assert "wr0ng" not in err
+        assert len(err.splitlines()) == 1
+
+
+def test_errors_as_json(pg_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With --json, the error is an object on stderr, whatever it is."""
+    (tmp_path / "broken.py").write_text("1 / 0")
+    cases = [
+        ("jobs show nope --json", exits.FAILED),
+        ("slots nope --json", exits.FAILED),
+        ("slots --id x --json", exits.USAGE),
+        ("nonsense --json", exits.USAGE),
+        ("jobs list --json --database-url postgresql://127.0.0.1:1/x", exits.DATABASE),
+        ("plan --json --app broken", exits.FAILED),
+    ]
+    for line, expected in cases:
+        url = [] if "--database-url" in line else ["--database-url", pg_url]
+        assert status([*line.split(), *url]) == expected
+        out, err = capsys.readouterr()
+        told = json.loads(err)
+        assert (out, told["status"], bool(told["error"])) == ("", expected, True)
+    assert "ZeroDivisionError" in told["traceback"]
+
+
+def test_a_class_is_no_registry(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Named as what it is, not by its metaclass."""
+    (tmp_path / "jobs_of_a_class.py").write_text(APP)
+    assert say("plan --app jobs_of_a_class:Report") == exits.FAILED
+    told = "error: --app jobs_of_a_class:Report is the class Report; expected a JobRegistry, such as"
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_plan_without_tables(pg_empty_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A first deploy can be rehearsed, too."""
+    (tmp_path / "first_jobs.py").write_text(APP)
+    assert status(["plan", "--app", "first_jobs", "--database-url", pg_empty_url]) == exits.CHANGES
+    out, err = capsys.readouterr()
+    assert "nightly  added" in out
+    assert "02:00 Europe/Vienna: " in out
+    assert err.splitlines()[0] == (
+        "the tables are missing, so all jobs would be added; create them first: slotwise db upgrade"
+    )
+
+
+@pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
+def test_unknown_names(url: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of jobs and of tasks: status 1, and what to do."""
+    place = ["--database-url", request.getfixturevalue(url)]
+    for line, text in (
+        ("slots nope", "no job 'nope' in this database; no worker has planned any job yet"),
+        ("explain nope", "no job 'nope' in this database; "),
+        ("explain nope 2026-01-31T02:00Z", "no job 'nope' in this database; "),
+        ("failures --job nope", "no job 'nope' in this database; "),
+        ("trigger nope", "no job 'nope' in this database; start a worker that registers it, or see: slotwise jobs"),
+        ("tasks retry nope --yes", "no task 'nope' in this database; none is scheduled"),
+        ("tasks cancel nope --all --yes", "no task 'nope' in this database; none is scheduled"),
+        ("tasks list nope", "no task 'nope' in this database; none is scheduled"),
+        ("tasks cancel nope x", "no task 'nope' has the id 'x'; it has ended, or was never scheduled"),
+    ):
+        assert status([*line.split(), *place]) == exits.FAILED, line
+        out, err = capsys.readouterr()
+        assert text in err
+        assert "gone" not in out
+
+
+def test_health_says_so(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict is a word, when it is bad as when it is good."""
+    assert status(["health", "--database-url", pg_url]) == exits.FAILED
+    assert capsys.readouterr().err == "unhealthy: live workers: 0, wanted: 1\n"
+    assert status(["health", "--min-workers", "0", "--database-url", pg_url]) == exits.OK
+    assert capsys.readouterr().out.startswith("healthy: ")
