@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
@@ -35,9 +35,9 @@ class Parted(Exception):
 class Dialect(Protocol):
     """The verbs of claims, held rows and the ledger."""
 
-    name: ClassVar[str]
+    name: str
     #: Whether ``advance`` is worth a call.
-    has_fast_finish: ClassVar[bool]
+    has_fast_finish: bool
     tables: Tables
     clock: Clock
     row_columns: list[sa.Column[Any]]

@@ -1,8 +1,8 @@
 """The portable form of the port: each verb by key and version, one row at a time, in plain SQLAlchemy.
 
-It is all of SQLite but a few lines, and on PostgreSQL what is rare or has no batch. It needs RETURNING and ON CONFLICT.
-Its second half reads rows before it writes them: there, reading must be locking, as under SQLite's BEGIN IMMEDIATE. It
-keeps the laws and owes no speed.
+It is all of SQLite, and on PostgreSQL what is rare or has no batch. It needs RETURNING and ON CONFLICT. Its second half
+reads rows before it writes them: there, reading must be locking, as under SQLite's BEGIN IMMEDIATE. It keeps the laws
+and owes no speed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from slotwise.model.records import (
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.schema.column_types import to_micros
+from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
+from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
     CHANGED_COLUMNS,
@@ -96,6 +97,9 @@ def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
 class Portable:
     """The statements of a database by its insert, which knows ON CONFLICT, and its clock."""
 
+    name = "sqlite"
+    has_fast_finish = False
+
     def __init__(
         self, tables: Tables, clock: Clock, insert: Callable[[sa.Table], Upsert], now: Callable[[Joinable], datetime]
     ) -> None:
@@ -104,6 +108,7 @@ class Portable:
         self.row_columns = [self._tasks.c[name] for name in ROW_COLUMNS]
         self.hold_columns = [self._tasks.c[name] for name in HOLD_COLUMNS]
         self.key_order: tuple[Any, Any] = (self._tasks.c.task_name, self._tasks.c.task_instance)
+        self.by_row = self
 
     # -- conditions -------------------------------------------------------------------------------------------
 
@@ -337,7 +342,28 @@ class Portable:
             connection.execute(ended)
         return None if found is None else found.state or Release.POSTPONED
 
-    # -- the rest of the port, where reading is locking -------------------------------------------------------
+    # -- the rest of the port, where there is one writer at a time: reading is locking ------------------------
+
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        return sa.literal(self.now(connection) - span, Instant)
+
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        return None
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        raise NotImplementedError
+
+    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        return sa.tuple_(*found.selected_columns).in_(found)
+
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        return True
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        """No-op."""
+
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        return set()
 
     def claim(
         self,
@@ -496,6 +522,11 @@ class Portable:
                 again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
                 where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
             )  # fmt: skip
+
+    # -- one-time tasks ---------------------------------------------------------------------------------------
+
+    def task_statements(self, wake: timedelta | None) -> TaskStatements:
+        return PortableTasks(self).rows
 
 
 def _has_written(connection: Joinable, insert: Upsert, told: Expression | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
@@ -53,20 +53,21 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskStatements:
-    """Commands on one-time tasks in their portable form: workers of other processes receive no notification."""
+class TaskForm(Protocol):
+    """What differs from database to database; by default the portable form.
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._tasks = dialect.tables.tasks
-        self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
-        self._statements: dict[Hashable, sa.Executable] = {}
+    In that, workers of other processes receive no notification, and a chunk is written row by row.
+    """
 
-    # -- what differs from database to database ---------------------------------------------------------------
-
+    dialect: Dialect
+    rows: TaskStatements
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.rows = TaskStatements(dialect, self)
 
     def now(self) -> Expression:
         """Return the time as a part of a statement that is kept."""
@@ -74,7 +75,7 @@ class TaskStatements:
 
     def time(self, connection: Joinable) -> Parameters:
         """Return the parameters of ``now``."""
-        return {"now": self._dialect.now(connection)}
+        return {"now": self.dialect.now(connection)}
 
     def created(self) -> Expression:
         """Return the version of a new row as a part of a statement."""
@@ -86,6 +87,7 @@ class TaskStatements:
 
     def say(self, connection: Joinable, word: str) -> None:
         """Notify workers with this payload at the commit."""
+        return
 
     def may_delete(self) -> sa.ColumnElement[bool]:
         """Return a condition of each deletion of rows."""
@@ -93,7 +95,7 @@ class TaskStatements:
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """As ``put``, for a chunk of rows with different ids."""
-        scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
+        scheduled = [self.rows.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
         return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
@@ -102,10 +104,11 @@ class TaskStatements:
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
         """
         for place, one in enumerate(wanted):
-            if self.put(connection, name, one, "keep") != "scheduled":
+            if self.rows.put(connection, name, one, "keep") != "scheduled":
                 # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
-                connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
+                tasks = self.dialect.tables.tasks
+                mine = tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
+                connection.execute(tasks.delete().where(tasks.c.task_name == name, mine))
                 raise Taken
 
     def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
@@ -113,7 +116,20 @@ class TaskStatements:
         self.put_new(connection, name, wanted)
         return None
 
-    # -- the same in all of them ------------------------------------------------------------------------------
+
+class PortableTasks(TaskForm):
+    """The form of a database that does nothing in a way of its own."""
+
+
+class TaskStatements:
+    """Commands on one-time tasks; those on many new rows are its ``form``'s."""
+
+    def __init__(self, dialect: Dialect, form: TaskForm) -> None:
+        self._dialect, self.form = dialect, form
+        self._tasks = dialect.tables.tasks
+        self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
+        self._statements: dict[Hashable, sa.Executable] = {}
+        self.say = form.say
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
@@ -131,7 +147,7 @@ class TaskStatements:
         return self._answer(connection, statement, key, absent="exists", parameters=parameters)
 
     def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due, created = self._due(is_at), self.created()
+        due, created = self.due(is_at), self.form.created()
         row: Parameters = {
             "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
             "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
@@ -144,7 +160,7 @@ class TaskStatements:
                 "waits_for": sa.bindparam("count", type_=sa.Integer),
             }  # fmt: skip
         insert = self.inserting(if_exists, self._dialect.insert(self._tasks).values(**row))
-        return insert.returning(self._tasks.c.picked, *self.notification())
+        return insert.returning(self._tasks.c.picked, *self.form.notification())
 
     def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
         """Return the insert, with the action for a row that has the id."""
@@ -195,11 +211,11 @@ class TaskStatements:
         return self._answer(connection, statement, key, absent="gone", parameters=parameters)
 
     def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
-        tasks, values = self._tasks, self._moved(self._due(is_at))
+        tasks, values = self._tasks, self._moved(self.due(is_at))
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = tasks.update().where(*asked_key(tasks), *self._alive()).values(**values)
-        return statement.returning(tasks.c.picked, *self.notification())
+        return statement.returning(tasks.c.picked, *self.form.notification())
 
     def cancel(self, connection: Joinable, key: Key) -> Status:
         """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
@@ -210,7 +226,7 @@ class TaskStatements:
         for _ in range(3):
             if connection.execute(remove, named(key)).rowcount:
                 return "cancelled"
-            if connection.execute(stop, named(key) | self.time(connection)).rowcount:
+            if connection.execute(stop, named(key) | self.form.time(connection)).rowcount:
                 self.say(connection, ORDERS)
                 return "running"
             if self._look(connection, key) is None:
@@ -219,11 +235,11 @@ class TaskStatements:
 
     def _remove(self) -> sa.Executable:
         mine = [*asked_key(self._tasks), is_task(self._tasks), ~self._tasks.c.picked]
-        return self._tasks.delete().where(*mine, self.may_delete())
+        return self._tasks.delete().where(*mine, self.form.may_delete())
 
     def _stop(self) -> sa.Executable:
         mine = [*asked_key(self._tasks), is_task(self._tasks), self._tasks.c.picked]
-        return self._tasks.update().where(*mine).values(cancel_requested=self.now())
+        return self._tasks.update().where(*mine).values(cancel_requested=self.form.now())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """Count down a blocked row by ``count``; at zero it waits for its due time only.
@@ -252,7 +268,7 @@ class TaskStatements:
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = sa.select(*self._key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
-        due = self._due(when.at is not None)
+        due = self.due(when.at is not None)
         statement = (
             tasks.update()
             .where(self._dialect.locked(chosen))
@@ -260,7 +276,7 @@ class TaskStatements:
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
-            .returning(tasks.c.task_instance, *self.notification())
+            .returning(tasks.c.task_instance, *self.form.notification())
         )  # fmt: skip
         told = self._due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(statement, told).fetchall())
@@ -273,7 +289,7 @@ class TaskStatements:
         tasks, id = self._tasks, self._tasks.c.task_instance
         loose = [tasks.c.task_name == name, ~tasks.c.picked, is_task(tasks), *(in_state(tasks, state) if state else ())]
         chosen = sa.select(*self._key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(self._dialect.locked(chosen), self.may_delete())
+        gone = tasks.delete().where(self._dialect.locked(chosen), self.form.may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
@@ -302,15 +318,15 @@ class TaskStatements:
         look = self.kept("look", lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
         return connection.execute(look, named(key)).fetchone()
 
-    def _due(self, is_at: bool) -> Expression:
+    def due(self, is_at: bool) -> Expression:
         """Return the due time as a part of a statement: an instant, or a delay after now."""
         if is_at:
-            return sa.bindparam("due", type_=self.instant)
-        return self.now() + sa.bindparam("due", type_=self.delay)
+            return sa.bindparam("due", type_=self.form.instant)
+        return self.form.now() + sa.bindparam("due", type_=self.form.delay)
 
     def _due_parameters(self, connection: Joinable, when: When) -> Parameters:
         """Return the parameters of ``due`` and ``created``."""
-        return {"due": when.delay if when.at is None else when.at, **self.time(connection)}
+        return {"due": when.delay if when.at is None else when.at, **self.form.time(connection)}
 
     def _moved(self, due: Expression) -> dict[str, Expression]:
         tasks = self._tasks

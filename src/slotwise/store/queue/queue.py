@@ -129,7 +129,7 @@ AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
 
 
 class Queue:
-    """Its parts: ``tasks`` for commands on the rows of a task, ``reader``.
+    """Its parts: ``tasks`` for commands on the rows of a task, ``chunks`` for many new rows, ``reader``.
 
     With ``wake`` each command notifies workers, at its commit, of rows that are due within that time. Rows are
     inserted by the methods of this class, which call the hooks ``at_insert``.
@@ -137,6 +137,7 @@ class Queue:
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
         self.tasks = dialect.task_statements(wake)
+        self.chunks = self.tasks.form
         self.reader = TaskReader(dialect)
         self._at_insert = at_insert
 
@@ -147,20 +148,20 @@ class Queue:
         return status
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        """Insert a chunk of rows, as ``TaskStatements.put_many``."""
-        found = self.tasks.put_many(connection, name, wanted, if_exists)
+        """Insert a chunk of rows, as ``TaskForm.put_many``."""
+        found = self.chunks.put_many(connection, name, wanted, if_exists)
         self._inserted(connection, name, wanted)
         return found
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """Insert a chunk of rows whose ids must be new, as ``TaskStatements.put_new``."""
-        self.tasks.put_new(connection, name, wanted, copy=copy)
+        """Insert a chunk of rows whose ids must be new, as ``TaskForm.put_new``."""
+        self.chunks.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
     def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``TaskStatements.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
+        """As ``TaskForm.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
         if not self._at_insert:
-            return self.tasks.copy_ahead(connection, name, wanted)
+            return self.chunks.copy_ahead(connection, name, wanted)
         self.put_new(connection, name, wanted, copy=True)
         return None
 

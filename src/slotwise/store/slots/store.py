@@ -100,9 +100,9 @@ class Store:
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
     if name == PostgreSQL.name:
         return PostgreSQL
-    from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
+    from slotwise.store.dialects.sqlite import sqlite  # late, as its driver
 
-    return SQLite
+    return sqlite
 
 
 #: After so many seconds a problem of a row is logged again.

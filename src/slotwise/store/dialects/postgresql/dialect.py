@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -32,6 +32,7 @@ from slotwise.store.dialects.postgresql.statements import (
     varying,
 )
 from slotwise.store.dialects.queue_cursors import Range, whole
+from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
@@ -61,8 +62,8 @@ UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "park
 class PostgreSQL:
     """The reference: whole batches, one statement each."""
 
-    name: ClassVar[str] = "postgresql"
-    has_fast_finish: ClassVar[bool] = True
+    name = "postgresql"
+    has_fast_finish = True
     insert = staticmethod(insert)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
@@ -371,8 +372,8 @@ class PostgreSQL:
         now = found[0][0] if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
-    def task_statements(self, wake: timedelta | None) -> PostgreSQLTasks:
-        return PostgreSQLTasks(self, wake)
+    def task_statements(self, wake: timedelta | None) -> TaskStatements:
+        return PostgreSQLTasks(self, wake).rows
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.

@@ -36,7 +36,7 @@ from slotwise.store.dialects.task_statements import (
     Expression,
     Parameters,
     Taken,
-    TaskStatements,
+    TaskForm,
 )
 from slotwise.store.schema.column_types import Instant, to_micros
 
@@ -75,7 +75,7 @@ _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
-class PostgreSQLTasks(TaskStatements):
+class PostgreSQLTasks(TaskForm):
     """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the commit."""
 
     instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
@@ -83,6 +83,7 @@ class PostgreSQLTasks(TaskStatements):
 
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
+        self._tasks = dialect.tables.tasks
         self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
 
     def say(self, connection: Joinable, word: str) -> None:
@@ -108,12 +109,12 @@ class PostgreSQLTasks(TaskStatements):
         return sa.func.set_config("slotwise.delete", "on", True) == "on"
 
     def now(self) -> sa.ColumnElement[datetime]:
-        if (override := self._dialect.clock.override()) is not None:
+        if (override := self.dialect.clock.override()) is not None:
             return sa.bindparam("now", override, type_=self.instant)
         return sa.func.statement_timestamp(type_=Instant)
 
     def time(self, connection: Joinable) -> Parameters:
-        override = self._dialect.clock.override()
+        override = self.dialect.clock.override()
         return {} if override is None else {"now": override}
 
     def created(self) -> Expression:
@@ -131,14 +132,14 @@ class PostgreSQLTasks(TaskStatements):
         # The caller knows whom to notify: nothing has to come back.
         counts = self._wake is None and if_exists in (None, "raise", "keep")
         shape = ("chunk", if_exists, *kind)
-        statement = self.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
+        statement = self.rows.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
         found = connection.execute(statement, {"name": name, **parameters, **self.time(connection)})
         return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
     def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> sa.Executable:
-        insert = self._dialect.insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+        insert = self.dialect.insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
-            insert = self.inserting(if_exists, insert)
+            insert = self.rows.inserting(if_exists, insert)
         if counts:
             return insert.execution_options(preserve_rowcount=True)
         wake = self._wake
@@ -165,7 +166,7 @@ class PostgreSQLTasks(TaskStatements):
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
         now = self.now()
         created = sa.select(self.created()).scalar_subquery()  # computed once, and not for each row
-        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._due(dues == "at")
+        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self.rows.due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
         return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), created, created, priority)
@@ -194,7 +195,7 @@ class PostgreSQLTasks(TaskStatements):
         wanted: Sequence[Wanted],
         write: Callable[[Any, str, Callable[[str], Iterable[bytes]]], T],
     ) -> T:
-        asked = self.kept("now", lambda: sa.select(self.now()))
+        asked = self.rows.kept("now", lambda: sa.select(self.now()))
         now = cast("Sequence[datetime]", connection.execute(asked, self.time(connection)).fetchone())[0]
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
