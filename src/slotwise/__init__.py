@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-    from slotwise.store.reading.workers import WorkerInfo
+    from slotwise.store.schema.worker_rows import WorkerInfo
 
 __all__ = [
     "AnyOf",
@@ -141,7 +141,7 @@ _LATE = {
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
     "TaskCount": "slotwise.store.reading.task_counts",
-    "WorkerInfo": "slotwise.store.reading.workers",
+    "WorkerInfo": "slotwise.store.schema.worker_rows",
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",

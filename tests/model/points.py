@@ -9,7 +9,7 @@ from slotwise.engine.run import runner
 from slotwise.store.dialects import portable
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.operations import slot_operations
-from slotwise.store.planning import planner
+from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger, queued_slots
 
@@ -61,7 +61,7 @@ FREED = queued_slots.freed
 LEDGER_ENTRY = portable._entry
 KEEP_AS_ENDED = ledger.close_reopened
 NEWEST_DECIDED = portable._newest_of
-FIRST_SLOT = planner.first_slot
+FIRST_SLOT = plan_rows.first_slot
 KEEP_DISTANCE = Planner._keep_distance
 
 #: Functions that remember what others have decided.

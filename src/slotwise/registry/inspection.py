@@ -23,7 +23,7 @@ from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-from slotwise.store.reading.workers import WorkerInfo
+from slotwise.store.schema.worker_rows import WorkerInfo
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

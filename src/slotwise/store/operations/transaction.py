@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.operations.audit import Author
 from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import is_plan, of_plan
+from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -78,8 +78,9 @@ class Operation:
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
         workers = self.store.tables.workers
-        live = sa.select(workers.c.tasks).where(workers.c.last_seen + workers.c.lease >= self.now)
-        if any(job in json.loads(names or "[]") for names in self.connection.scalars(live)):
+        wanted = sa.select(workers, sa.literal(0).label("running"))
+        lines = worker_infos(self.connection, wanted, workers, self.now)
+        if any(line.live and job in line.tasks for line in lines):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
