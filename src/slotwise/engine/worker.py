@@ -209,12 +209,16 @@ class Worker:
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
-            self.loop.start(self._stopping)
-            for service in self.keepers:
-                service.start()
+            self.mind()
             yield
         finally:
             self._shutdown.close()
+
+    def mind(self) -> None:
+        """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
+        self.loop.start(self._stopping)
+        for service in self.keepers:
+            service.start()
 
     def _pass_on(self) -> None:
         """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""

@@ -51,7 +51,7 @@ RECORDED_COLUMNS = {
 ADDED_COLUMNS = ("lost", "aborted")
 
 
-def utc(value: Any) -> Any:
+def utc(value: object) -> Any:
     """A caller's connection gives instants in its session's zone, ours give UTC; arithmetic is only safe in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value

@@ -260,8 +260,8 @@ def _blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -
     yield _TRAILER
 
 
-def _driver(connection: sa.Connection) -> Connection[Any]:
-    return cast("Connection[Any]", connection.connection.driver_connection)
+def _driver(connection: sa.Connection) -> Connection[object]:
+    return cast("Connection[object]", connection.connection.driver_connection)
 
 
 def _copy_ahead(
@@ -283,7 +283,7 @@ def _copy_ahead(
 class _Writer:
     """Replaces the driver's writer, which sends the end and waits for the answer at once."""
 
-    def __init__(self, cursor: Cursor[Any]) -> None:
+    def __init__(self, cursor: Cursor[object]) -> None:
         self._driver = cursor.connection
         self._connection = cursor.connection.pgconn
         self._usual = psycopg().copy.LibpqWriter(cursor)
