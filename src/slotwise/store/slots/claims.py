@@ -342,7 +342,8 @@ class LateClaims:
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read; the others are put off."""
-        newest = self._dialect.newest_decided(self._connection, rows, strict=self._strict) if rows else []
+        keys = [row.key for row in rows]
+        newest = self._dialect.newest_decided(self._connection, keys, strict=self._strict) if keys else []
         plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
         full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
         for one in plans:
@@ -478,8 +479,8 @@ class LateClaims:
     def _let_go(self, row: Row, transition: Transition) -> None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=self._now), transition=transition)
-        expect(self._dialect.by_row.release(self._connection, change), 1, row)
-        self._dialect.by_row.record(self._connection, change)
+        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
+        self._dialect.by_row.record(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._connection, self._dialect, [change])
 
