@@ -6,13 +6,12 @@ from slotwise.decide import claim, ending, pause
 from slotwise.decide.claim import onward
 from slotwise.decide.ending import Ending
 from slotwise.engine.run import runner
-from slotwise.store.dialects import row_statements
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.sqlite import SQLite
+from slotwise.store.dialects import portable
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import detached, ledger, queued_slots
+from slotwise.store.slots import detached, ledger
 
 # ends
 LOST = ending._lost
@@ -24,10 +23,10 @@ TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 IS_CALLED_OFF = runner._is_called_off
-HELD = RowStatements.held
-HOLD = SQLite.hold
-AS_HELD = RowStatements.under
-OPEN_ENTRY = RowStatements._open_entry
+HELD = Portable.held
+HOLD = Portable.hold
+AS_HELD = Portable.under
+OPEN_ENTRY = Portable._open_entry
 
 # where overlap and catch-up meet
 HELD_UNTIL = ending._held_until
@@ -55,13 +54,13 @@ FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
 UNDECIDED = claim.undecided
 IS_BUSY = slot_operations._is_busy
-BACKFILLS_NEWEST_START = queued_slots._Queue._newest_start
-FREED = queued_slots.freed
+BACKFILLS_NEWEST_START = detached._Queue._newest_start
+FREED = detached.freed
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = row_statements._entry
+LEDGER_ENTRY = portable._entry
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = row_statements._newest_of
+NEWEST_DECIDED = portable._newest_of
 FIRST_SLOT = plan_rows.first_slot
 REPLANNED = plan_rows.replanned
 OWED = plan_rows._owed

@@ -1,7 +1,7 @@
 """The model alone, over random histories: no slot is decided twice or forgotten, and every catch-up comes to an end.
 
 python -m pytest tests/model/test_self_check.py                                   as on each commit
-SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py -o faulthandler_timeout=0      the long form
+SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py -o faulthandler_timeout=0   the long form
 """
 
 from __future__ import annotations

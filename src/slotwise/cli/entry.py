@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "db": "db",
     "delete": "operations",
     "explain": "explain",
+    "export": "export",
     "failures": "slots",
     "health": "cluster",
     "jobs": "jobs",

@@ -1,4 +1,4 @@
-"""``slotwise run``: one slot now, in the foreground."""
+"""``slotwise run``: one slot in the foreground: one of its own now, or one of the schedule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -14,15 +17,17 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.exits import end_now
-from slotwise.cli.shared.options import Command, Given, common, pass_given
+from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
 from slotwise.cli.shared.output import print_json, span
 from slotwise.cli.shared.terminal import moment, say, say_lines
 from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.process.slot_run import SlotEnd, SlotRun
 from slotwise.errors import JobCancelled
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import Outcome
+from slotwise.registry.registry import JobRegistry
 from slotwise.settings.settings import Settings
 
 _STATUS = {
@@ -32,10 +37,22 @@ _STATUS = {
 }
 
 
+def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Literal["due", "previous"] | Written | None:
+    """Callback of --slot: one of two words, or an instant in ISO 8601."""
+    if text is None:
+        return None
+    if text in ("due", "previous"):
+        return "due" if text == "due" else "previous"
+    try:
+        return read_written(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r:.60} is neither due, nor previous, nor {FORMS}", ctx, option) from None
+
+
 @click.command(
     cls=Command,
     notes="""
-    0    the job succeeded
+    0    the job succeeded; with --slot also: nothing is left to do here
     1    it failed, or its claim was lost; or a mistake in the application or the settings
     3    the database cannot be used
     130  ended by Ctrl-C
@@ -45,21 +62,52 @@ _STATUS = {
     slotwise run nightly-report --app jobs
     slotwise run nightly-report --app jobs --log-level DEBUG
     slotwise run dump --crontab shop.crontab                     a line of a crontab, by its name
+    slotwise run nightly-report --app jobs --slot due --early 30s                in the pod of a CronJob
+    slotwise run nightly-report --app jobs --slot 2026-01-31T02:00:00Z --no-wait
     """,
 )
 @click.argument("name")
+@click.option(
+    "--slot",
+    "wanted",
+    metavar="due|previous|TIME",
+    callback=_slot,
+    help="Run the schedule's own slot: the newest that has come, the one before it, or the one at this instant.",
+)
+@click.option(
+    "--early",
+    default="0s",
+    metavar="DURATION",
+    callback=duration,
+    help="With --slot: wait this long for a slot that is about to come; the caller's clock may be ahead.  [0s]",
+)
+@click.option("--no-wait", is_flag=True, help="With --slot: end with 0 if the slot is held, or cannot start yet.")
 @crontab_options
 @common
 @pass_given
-def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
-    """Run one slot of the job NAME now, in the foreground.
+def run(
+    given: Given, name: str, wanted: Literal["due", "previous"] | Written | None, early: timedelta, no_wait: bool,
+    crontabs: CrontabChoice,
+) -> int:  # fmt: skip
+    """Run one slot of the job NAME in the foreground.
 
-    It runs beside the schedule, with heartbeats and a claim of its own; its origin in the ledger is "trigger". It needs
-    no worker. Ctrl-C asks the handler to stop and waits five seconds for it; the slot ends as cancelled.
+    It needs no worker. Without --slot, it runs now, beside the schedule, with heartbeats and a claim of its own; its
+    origin in the ledger is "trigger". Ctrl-C asks the handler to stop and waits five seconds for it; the slot ends as
+    cancelled.
+
+    With --slot, it runs a slot of the schedule under the same claim, policies and guarantees as a worker. If the slot
+    has ended elsewhere, nothing runs. If another process holds it and no worker is live, the command waits, and takes
+    the slot over if its claim is lost. A stop drains like a worker: a slot that does not end in time is handed back.
     """
+    if wanted is None and (early or no_wait):
+        raise click.UsageError("--early and --no-wait are about a slot of the schedule; add --slot due")
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())
+    if wanted is not None:
+        slot = wanted.within(_zone(registry, name), "--slot") if isinstance(wanted, Written) else wanted
+        slot_run = registry._make_slot_run(name, slot, early=early, waits=not no_wait, tell=_say)
+        return _run_slot(given, registry, slot_run)
     single = registry._make_run(name)
     signals = StopSignals(_reaction(single))
     try:
@@ -75,6 +123,67 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     if signals.first is not None:
         end_now(status)  # processes and threads that the handler left end here
     return status
+
+
+def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
+    signals = StopSignals(_drain(slot_run))
+    try:
+        with signals, _output_for_answers(given.json), lifespan_of(slot_run.worker):
+            end = slot_run.run()
+            if end.unfinished:  # its slot was handed back as the last write
+                end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
+    except JobCancelled as error:
+        say(error, err=True)
+        end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
+    finally:
+        registry.database.close()
+    _tell_slot(given, end)
+    stopped = signals.first is not None and end.left is not None
+    status = _STATUS[signal.Signals(signals.first)] if stopped and signals.first else _slot_status(end)
+    if signals.first is not None:
+        end_now(status)
+    return status
+
+
+def _zone(registry: JobRegistry, name: str) -> ZoneInfo | None:
+    """Return the zone of the job's schedule, in which an instant without one is read."""
+    found = registry.definitions.get(name)
+    return None if found is None or found.schedule is None else found.schedule.local_zone
+
+
+def _slot_status(end: SlotEnd) -> int:
+    return exits.OK if end.succeeded else exits.FAILED
+
+
+def _drain(slot_run: SlotRun) -> Callable[[int, int], None]:
+    def react(number: int, count: int) -> None:
+        if count > 2:
+            end_now(_STATUS[signal.Signals(number)])
+        if count == 1:
+            _say("draining: the handler may finish within shutdown_grace; once more asks it to stop now")
+        slot_run.stop()
+
+    return react
+
+
+def _say(line: str) -> None:
+    say(line, err=True)
+
+
+def _tell_slot(given: Given, end: SlotEnd) -> None:
+    if given.json:
+        print_json(end)
+        return
+    if end.error and end.ran_here and not end.succeeded:
+        say_lines(end.error, err=True)
+    slot = "" if end.slot is None else f" {moment(end.slot)}"
+    if end.left is not None:
+        _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
+        return
+    reason = f" ({end.reason})" if end.reason and end.reason != error_summary(end.error) else ""
+    took = f" in {span(end.finished - end.started)}" if end.ran_here and end.started and end.finished else ""
+    where = f", elsewhere: {end.worker}" if not end.ran_here and end.worker else ""
+    _say(f"{end.job}{slot}: {end.outcome}{reason}{took}{where}")
 
 
 @contextmanager

@@ -175,15 +175,18 @@ class SignIn:
         age = timedelta(seconds=0.0 if self._born is None else self._common.elapsed() - self._born)
         return Revision(text=text or self._settings.revision, started=self._store.now() - age)
 
-    def plan(self, text: str | None = None, *, only: str | None = None) -> list[Plan]:
+    def plan(
+        self, text: str | None = None, *, only: str | None = None, from_due: timedelta | None = None
+    ) -> list[Plan]:
         """Create or update the rows of the jobs to match the code. Raise PlanMissing if one is missing.
 
-        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone.
+        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone. ``from_due``: see
+        ``Planner.plan``.
         """
         planner, known = Planner(self._store), self._store.definitions
         jobs = [found for found in known.values() if found.is_job and only in (None, found.name)]
         revision = self.revision(text)
-        plans = planner.plan(jobs, revision)
+        plans = planner.plan(jobs, revision, from_due=from_due)
         for plan in plans:
             self._common.listeners.publish(planned(self._common.worker, plan, revision))
             for gap in plan.superseded:

@@ -127,7 +127,7 @@ def sql(
     script, buffer = _script_directory(), io.StringIO()
     target = Target(prefix=prefix, schema=schema)
 
-    def steps(_current: Any, _context: MigrationContext) -> Any:
+    def steps(_current: object, _context: MigrationContext) -> Any:
         return script._upgrade_revs("heads", ())  # type: ignore[arg-type]
 
     context = MigrationContext.configure(
@@ -204,12 +204,11 @@ def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_",
         return
     if current(connection, prefix=prefix, schema=schema) != SCHEMA_VERSION:
         return
+    cure = f"INSERT INTO {full} VALUES ('{revision}')"
     if not inspector.has_table(name, schema=schema):
-        cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); INSERT INTO {full} VALUES ('{revision}')"
+        cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); {cure}"
     elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):
         return
-    else:
-        cure = f"INSERT INTO {full} VALUES ('{revision}')"
     raise SchemaMismatch(f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
+from slotwise.engine.process.slot_run import SlotRun, SlotRunOptions, Wanted
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
@@ -176,6 +177,10 @@ class JobRegistry:
     def _make_run(self, name: str) -> SingleRun:
         """The object behind ``run_now``, so that another thread can cancel it."""
         return SingleRun(self._build_worker(self.settings.replace(only=frozenset())), name)
+
+    def _make_slot_run(self, name: str, wanted: Wanted, **options: Unpack[SlotRunOptions]) -> SlotRun:
+        """The object that runs a slot of the schedule in the foreground; see ``SlotRun``."""
+        return SlotRun(self._build_worker(self.settings.replace(only=frozenset())), name, wanted, **options)
 
     def _make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
         """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -48,12 +48,15 @@ def read_cron_jobs(
     service: str | None = None,
     lock_keys: LockKeys | None = None,
     tz: str | None = None,
+    beside: Iterable[tuple[str, int]] = (),
 ) -> tuple[CronJob, ...]:
     """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see ``parse_cron_jobs``."""
     if VARIABLE not in environ:
         raise InvalidCronJobs([f"it is not set; write {_EXAMPLE}, or {{}} for no jobs"])
     zone = tz or environ.get(ZONE_VARIABLE) or None
-    return parse_cron_jobs(environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone)
+    return parse_cron_jobs(
+        environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone, beside=beside
+    )
 
 
 def parse_cron_jobs(
@@ -63,13 +66,15 @@ def parse_cron_jobs(
     service: str | None = None,
     lock_keys: LockKeys | None = None,
     tz: str | None = None,
+    beside: Iterable[tuple[str, int]] = (),
 ) -> tuple[CronJob, ...]:
     """Return the jobs in their order. Raise InvalidCronJobs, which lists every problem with its job and field.
 
     ``handlers`` are the names of the jobs that the code has; without them, names are not checked. Keys are compared
     with the range of ``service`` if ``lock_keys`` are given, too. ``tz`` is the zone of all schedules. Without it, a
     schedule that fixes an hour, day, month or weekday is a problem: Node and Spring use the zone of their process, and
-    slotwise uses UTC. Days of the month and of the week must both match, as in Node and Spring.
+    slotwise uses UTC. Days of the month and of the week must both match, as in Node and Spring. ``beside`` are names
+    and keys of further jobs of the service, which the code declares: their keys are checked, too.
     """
     problems: list[str] = []
     entries = _entries(text, problems)
@@ -77,6 +82,8 @@ def parse_cron_jobs(
     mine = _own_range(service, lock_keys, problems)
     found: list[CronJob] = []
     keys: dict[int, str] = {}
+    for name, own in beside:
+        _check_key(name, own, mine, keys, problems)
     for name, entry in entries:
         before = len(problems)
         job = _job_part(name, service, problems)
@@ -203,12 +210,16 @@ def _lock_key(
     if not -LARGEST_KEY - 1 <= key <= LARGEST_KEY:
         problems.append(f"{name}.lockKey: {key} has more than 64 bits; take a smaller key")
         return None
+    _check_key(name, key, mine, keys, problems)
+    return key
+
+
+def _check_key(name: str, key: int, mine: KeyRange | None, keys: dict[int, str], problems: list[str]) -> None:
     if key in keys and keys[key] != name:
         problems.append(f"{name}.lockKey: {key} is the key of {keys[key]}, too; take another key")
     keys.setdefault(key, name)
     if mine is not None and key not in mine:
         problems.append(f"{name}.lockKey: {key} is out of the range of {mine.service}, {mine}; take a key of its range")
-    return key
 
 
 def _shown(value: object) -> str:

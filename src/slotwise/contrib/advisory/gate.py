@@ -7,16 +7,23 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob
+from slotwise.contrib.advisory.scheduled import KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.jobs.context import JobContext, Skip
+from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+    Session: TypeAlias = Connection[TupleRow]
 
 logger = logging.getLogger("slotwise.advisory")
 
@@ -44,7 +51,7 @@ _UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
 class AdvisoryGate:
     """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
 
-    ``url`` is the database in which the other programs take their locks. ``keys`` are the jobs of ``CRON_JOBS``, or
+    ``url`` is the database in which the other programs take their locks. ``keys`` are jobs with a ``lock_key``, or
     names with keys; other jobs start without a lock. If another program holds the key, the slot ends as skipped with
     the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key so long after it was acquired,
     so that a program whose clock is behind does not run the same tick again. The session is looked at every
@@ -56,7 +63,7 @@ class AdvisoryGate:
     def __init__(
         self,
         url: str,
-        keys: Iterable[CronJob] | Mapping[str, int],
+        keys: Iterable[CronJob | KeyedJob] | Mapping[str, int],
         *,
         hold_at_least: timedelta | str = timedelta(0),
         check_every: timedelta | str = "1s",
@@ -96,14 +103,14 @@ class AdvisoryGate:
                 "name the server itself, or a pool in session mode"
             )
 
-    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+    def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the key of the context's job. Raise Skip if another program holds it."""
         key = self._keys.get(ctx.name)
         if key is None:
             return None
         session = self._connect()
         try:
-            is_mine = bool(session.execute(_TRY, {"key": key}).fetchone()[0])
+            ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
         except BaseException:
             session.close()
             raise
@@ -114,7 +121,7 @@ class AdvisoryGate:
         return self._held(ctx, session, key)
 
     @contextmanager
-    def _held(self, ctx: JobContext, session: Any, key: int) -> Iterator[None]:
+    def _held(self, ctx: Context, session: Session, key: int) -> Iterator[None]:
         acquired, over = elapsed(), threading.Event()
         watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
         watch.start()
@@ -129,7 +136,7 @@ class AdvisoryGate:
             else:
                 _release(session, key)
 
-    def _watch(self, ctx: JobContext, session: Any, key: int, over: threading.Event) -> None:
+    def _watch(self, ctx: Context, session: Session, key: int, over: threading.Event) -> None:
         while not over.wait(self._check_every):
             try:
                 session.execute("SELECT 1")
@@ -139,8 +146,8 @@ class AdvisoryGate:
                 ctx.cancel(LOCK_LOST)
                 return
 
-    def _connect(self) -> Any:
-        return impatient(self._timeout).connect(
+    def _connect(self) -> Session:
+        session: Session = impatient(self._timeout).connect(
             autocommit=True,
             prepare_threshold=None,
             **{
@@ -149,18 +156,20 @@ class AdvisoryGate:
                 **connect_arguments(self._address),
             },
         )
+        return session
 
 
-def _backend(session: Any) -> int:
-    return int(session.execute("SELECT pg_backend_pid()").fetchone()[0])
+def _backend(session: Session) -> int:
+    ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
+    return int(process)
 
 
-def _release_later(session: Any, key: int, seconds: float) -> None:
+def _release_later(session: Session, key: int, seconds: float) -> None:
     threading.Event().wait(seconds)
     _release(session, key)
 
 
-def _release(session: Any, key: int) -> None:
+def _release(session: Session, key: int) -> None:
     """Unlock, and close the session, which would unlock as well, but later."""
     with suppress(Exception):
         session.execute(_UNLOCK, {"key": key})

@@ -115,8 +115,10 @@ class Reaper(Service):
                 self._watch.leave(row)
         for settlement in settlements:
             outcome = settlement.transition.label if settlement.transition else "left"
-            facts = about(settlement.claim, self.worker) | {"outcome": outcome, "reason": settlement.reason}
-            self.listeners.publish(Reaped(**facts, holder=settlement.claim.holder))
+            claim, reason = settlement.claim, settlement.reason
+            self.listeners.publish(
+                Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder)
+            )
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)
@@ -187,17 +189,13 @@ class WakeUp(Service):
         *,
         names: Collection[str],
         wake: Callable[[Collection[str]], None],
-        obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
     ) -> None:
-        """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
-        ``offset``: see ``Peers``.
-        """
+        """``names``: the tasks that run here. ``wake`` gets the notifications. ``offset``: see ``Peers``."""
         super().__init__(common)
         self._database = database
         self._names = frozenset(names)
         self._call = wake
-        self._obey = obey
         self._offset = offset
         self._hearing: Hearing | None = None
         self._failures: Iterator[timedelta] | None = None
@@ -248,7 +246,7 @@ class WakeUp(Service):
             self._database.notify([self.worker])
             end = self.elapsed() + ECHO.total_seconds()
             while self.worker not in self._wait(hearing, max(end - self.elapsed(), 0)):
-                if self.is_stopping:
+                if self._stopping.is_set():
                     break
                 if self.elapsed() >= end:
                     raise _Unheard("a notification sent through the pool does not arrive")
@@ -271,8 +269,6 @@ class WakeUp(Service):
         if offset := self._offset().total_seconds():
             self._stopping.wait(offset)
         self._call(words)
-        if ORDERS in words:
-            self._obey()
 
     def _recovered(self) -> None:
         if self._told:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost, ConfigurationError, JobCancelled, UnknownTask
+from slotwise.jobs.definition import Definition
 from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
 from slotwise.model.records import Aborted, Claim
 from slotwise.model.vocabulary import Outcome, Reason, Release
@@ -47,13 +48,8 @@ class SingleRun:
     """Run one slot of ``name`` with ``worker``, which must not have been started."""
 
     def __init__(self, worker: Worker, name: str) -> None:
-        definition = worker.definitions.get(name)
-        if definition is None:
-            raise UnknownTask(_unknown(name, worker.definitions))
-        if not definition.is_job:
-            raise ConfigurationError(f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)")
         self.worker = worker
-        self._definition = definition
+        self._definition = definition_of(worker, name)
         self._elapsed = worker.clock.elapsed
         self._end: AttemptEvent | None = None
         self._told = threading.Event()
@@ -145,6 +141,16 @@ class SingleRun:
             took=took,
             left_behind=left_behind,
         )
+
+
+def definition_of(worker: Worker, name: str) -> Definition:
+    """Return a job of the worker. Raise UnknownTask for no task, and ConfigurationError for a one-time task."""
+    definition = worker.definitions.get(name)
+    if definition is None:
+        raise UnknownTask(_unknown(name, worker.definitions))
+    if not definition.is_job:
+        raise ConfigurationError(f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)")
+    return definition
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

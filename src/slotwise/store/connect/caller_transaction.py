@@ -31,7 +31,7 @@ class Joined:
 
     def __init__(
         self,
-        connection: Connection[Any] | AsyncConnection[Any],
+        connection: Connection[object] | AsyncConnection[object],
         wait: Callable[[Any], Any] = lambda result: result,
         *,
         own_types: bool = False,
@@ -92,13 +92,13 @@ def _load_as_usual(cursor: Cursor[TupleRow]) -> None:
 Joinable: TypeAlias = sa.Connection | Joined
 
 
-def _is_psycopg(connection: object) -> TypeGuard[Connection[Any]]:
+def _is_psycopg(connection: object) -> TypeGuard[Connection[object]]:
     """Whether this is psycopg's Connection; psycopg is not imported for it."""
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, module.Connection)
 
 
-def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[Any]]:
+def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[object]]:
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, module.AsyncConnection)
 
@@ -126,6 +126,16 @@ def joined(connection: object, database: str, where: str) -> Joinable:
 
 def _driver_of(connection: Joinable) -> object:
     return connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
+
+
+def address_of(connection: Joinable) -> sa.URL:
+    """Return where a connection leads; that of an engine may be made by a function, whatever its address says."""
+    driver: Any = _driver_of(connection)
+    if _is_psycopg(driver) or _is_async_psycopg(driver):
+        info = driver.info
+        return sa.URL.create("postgresql", info.user, host=info.host, port=info.port, database=info.dbname)
+    assert isinstance(connection, sa.Connection)
+    return connection.engine.url
 
 
 def _commits_alone(connection: Joinable) -> bool:
@@ -255,12 +265,12 @@ def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iter
         raise ConfigurationError(f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True")
 
 
-def _encoding_of(driver: Connection[Any] | AsyncConnection[Any]) -> str:
+def _encoding_of(driver: Connection[object] | AsyncConnection[object]) -> str:
     encoding = driver.info.encoding
     return "utf-8" if encoding == "ascii" else encoding  # SQL_ASCII: any bytes will do
 
 
-async def _copy_async(driver: AsyncConnection[Any], statement: str, blocks: Iterable[bytes]) -> None:
+async def _copy_async(driver: AsyncConnection[object], statement: str, blocks: Iterable[bytes]) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for block in blocks:
             await copy.write(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +20,8 @@ from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
-from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import Declared, utc
+from slotwise.store.planning.revision import Declared, Revision
+from slotwise.store.schema.rows import utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
@@ -56,13 +56,19 @@ class Planner:
         self._store = store
         self._tasks = store.tables.tasks
 
-    def plan(self, jobs: Iterable[Definition], revision: Revision | None = None) -> list[Plan]:
-        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now."""
+    def plan(
+        self, jobs: Iterable[Definition], revision: Revision | None = None, *, from_due: timedelta | None = None
+    ) -> list[Plan]:  # fmt: skip
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now.
+
+        ``from_due``: the first slot of a new row is the newest that has come, unless the next one comes within this
+        time; instead of the first one after now.
+        """
         ours = revision or Revision(started=self._store.now())
         ordered = sorted(jobs, key=lambda job: job.name)
         batches = (ordered[first : first + BATCH] for first in range(0, len(ordered), BATCH))
         kept = {plan.job: plan for batch in batches for plan in self._kept(batch, ours)}
-        return [kept.get(job.name) or self._plan(job, ours) for job in ordered]
+        return [kept.get(job.name) or self._plan(job, ours, from_due=from_due) for job in ordered]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
@@ -99,7 +105,7 @@ class Planner:
             for row in rows
         ]
 
-    def _plan(self, job: Definition, revision: Revision) -> Plan:
+    def _plan(self, job: Definition, revision: Revision, *, from_due: timedelta | None) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
             schedule, key = self._bound(connection, job), Key(job.name, RECURRING)
             row, plan = lock(connection, self._store, key)
@@ -107,7 +113,7 @@ class Planner:
             now = self._store.dialect.now(connection)
             end_orphans(connection, self._store.dialect, *key, now)
             if row is None:
-                if self._insert(connection, job, schedule, now, revision):
+                if self._insert(connection, job, schedule, now, revision, from_due=from_due):
                     return _plan_of(lock(connection, self._store, key)[0], "added")
                 row, plan = lock(connection, self._store, key)  # somebody else was first
                 now = self._store.dialect.now(connection)
@@ -144,10 +150,12 @@ class Planner:
             columns[where] = max(columns[where], last + job.min_interval)
 
     def _insert(
-        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
-    ) -> bool:
-        newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
-        columns = born(Key(job.name, RECURRING), schedule, newest, now)
+        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
+        from_due: timedelta | None,
+    ) -> bool:  # fmt: skip
+        key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
+        (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
+        columns = born(key, schedule, newest, now, from_due=from_due)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
         return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
@@ -185,13 +193,13 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
-def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
+def _revision_of(plan: Mapping[str, object] | None) -> Revision:
     """The deploy that has planned a row."""
     found = Declared.readable(plan)
     return Revision(text=found.revision, started=found.deployed)
 
 
-def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:
     """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
 
     A deploy with an id started when its first worker did: one that is restarted later must not look newer than

@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
-from slotwise.model.vocabulary import Origin, Outcome, State
+from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import OF_INSTANCES, is_task
@@ -75,8 +75,8 @@ def _tasks(connection: sa.Connection, store: Store, since: datetime, name: str |
         Failure(
             name=row["task_name"], id=row["task_instance"], slot=None, at=utc(row["last_failure"]),
             outcome=Outcome.DEAD if row["state"] == State.DEAD else Outcome.FAILED,
-            reason=None if row["state"] == State.DEAD else "retry", attempts=row["attempt"], worker=row["picked_by"],
-            error=row["last_error"],
+            reason=None if row["state"] == State.DEAD else Reason.RETRY, attempts=row["attempt"],
+            worker=row["picked_by"], error=row["last_error"],
         )
         for row in connection.execute(wanted.order_by(tasks.c.last_failure.desc()).limit(limit)).mappings()
     ]  # fmt: skip

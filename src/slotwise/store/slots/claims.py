@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,16 +21,15 @@ from slotwise.decide import claim as decide
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE, defer
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Outcome, Reason, Release
+from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started, drop
+from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued
 from slotwise.store.slots.gates import Gates, Later, Refusal
-from slotwise.store.slots.queued_slots import release_queued
 from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
@@ -115,7 +114,8 @@ class Claims:
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
-        self.strict = tuple(sorted(name for name, found in self.definitions.items() if found.gives_up))
+        self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
+        self._sorted_strict = tuple(sorted(self.strict))
         self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
         self.slots_may_be_due = True
@@ -193,7 +193,7 @@ class Claims:
             if is_bounded and (limit := self._gates.room(names, limit, connection)) == 0:
                 return _Taken(0, [], [])
             found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self.strict,
+                connection, holder=holder, names=names, strict=self._sorted_strict,
                 weighed=[name for name in names if name in weighed] if weighed else [], late=late_from, limit=limit,
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
@@ -233,6 +233,17 @@ class Claims:
                     raise
                 break  # what is claimed must be told
         return all_taken
+
+    def claim_row(
+        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
+    ) -> list[Claim]:  # fmt: skip
+        """As ``claim_slots``, this row alone; a row that cannot be claimed is set aside."""
+        taken = self._claim_one(holder, key, lease)
+        if taken is None:
+            return []
+        for row, gap in taken.skipped:
+            on_skipped(row, gap)
+        return taken.claims
 
     def _claim_one(self, holder: str, key: Key, lease: timedelta) -> _Taken | None:
         try:
@@ -331,7 +342,8 @@ class LateClaims:
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read; the others are put off."""
-        newest = self._dialect.newest_decided(self._connection, rows, strict=self._strict) if rows else []
+        keys = [row.key for row in rows]
+        newest = self._dialect.newest_decided(self._connection, keys, strict=self._strict) if keys else []
         plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
         full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
         for one in plans:
@@ -405,7 +417,9 @@ class LateClaims:
         """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
         detached = detach_started(self._connection, self._dialect, started, self._now)
         if detached is not None and not self._enter(detached):
-            drop(self._connection, self._dialect, detached)
+            # The ledger refuses the slot: the row that was just made goes again.
+            mine = self._dialect.by_row.under(detached, detached.picked_by)
+            self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
             detached = None
         definition = self._definitions[started.task_name]
         columns = decide.beside(started, one.schedule, definition, self._now)
@@ -423,15 +437,10 @@ class LateClaims:
 
     def _has_given_up(self, row: Row) -> bool:
         """Skip a slot of the schedule that has a row of its own, was handed back, and is too late by now."""
-        definition = self._definitions[row.task_name]
-        if row.attempt != 1 or row.origin not in PLANNED or row.schedule is None:
-            return False
-        with suppress(InvalidSchedule):  # then it starts, as was decided
-            reason = decide.given_up(row, definition, parse_schedule(row.schedule), self._now)
-            if reason is not None:
-                self._skip(row, reason)
-                return True
-        return False
+        reason = decide.given_up(row, self._definitions[row.task_name], self._now)
+        if reason is not None:
+            self._skip(row, reason)
+        return reason is not None
 
     def _skip(self, row: Row, reason: str) -> None:
         """End the slot of a detached row without a start."""
@@ -470,8 +479,8 @@ class LateClaims:
     def _let_go(self, row: Row, transition: Transition) -> None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=self._now), transition=transition)
-        expect(self._dialect.by_row.release(self._connection, change), 1, row)
-        self._dialect.by_row.record(self._connection, change)
+        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
+        self._dialect.by_row.record(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._connection, self._dialect, [change])
 

@@ -1,0 +1,16 @@
+"""Manifests for Kubernetes: workers as Deployments, jobs as CronJobs. It imports the core only.
+
+>>> from slotwise import Cron
+>>> from slotwise.contrib.kubernetes import firing
+>>> firing("nightly-report", Cron("0 2 * * MON-FRI", tz="Europe/Vienna")).schedule
+'0 2 * * 1-5'
+"""
+
+from __future__ import annotations
+
+from slotwise.contrib.kubernetes.firing import Firing, firing
+from slotwise.contrib.kubernetes.manifests import Manifest, manifests
+from slotwise.contrib.kubernetes.plan import Plan, Pods, read_plan
+from slotwise.contrib.kubernetes.text import as_yaml
+
+__all__ = ["Firing", "Manifest", "Plan", "Pods", "as_yaml", "firing", "manifests", "read_plan"]

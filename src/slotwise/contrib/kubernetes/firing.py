@@ -1,0 +1,188 @@
+"""When Kubernetes must start a pod, so that each slot of a schedule finds one.
+
+A CronJob fires by five fields in a zone. It may fire more often than the schedule has slots, because a pod that finds
+no slot ends with 0; such a difference is a note. It must not fire less often: such a schedule is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from slotwise.errors import ConfigurationError
+from slotwise.schedules import Cron, Daily, Every, Schedule
+from slotwise.schedules.base import EPOCH
+from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
+from slotwise.schedules.cron_fields import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, month_days, week_days
+from slotwise.schedules.local_time import LocalSchedule
+
+_DAY: Final = timedelta(days=1)
+_MINUTE: Final = timedelta(minutes=1)
+#: How many years of clock changes are compared.
+_YEARS: Final = 3
+_STAR: Final = ("*", "?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """``schedule`` and ``zone`` of a CronJob; ``notes`` say where it differs from the job's schedule.
+
+    ``lead``: how long before a slot it may fire, because five fields have no seconds.
+    """
+
+    schedule: str
+    zone: str
+    lead: timedelta = timedelta(0)
+    notes: tuple[str, ...] = ()
+
+
+def firing(job: str, schedule: Schedule, *, now: datetime | None = None) -> Firing:
+    """Return when a CronJob fires for the job. Raise ConfigurationError if five fields cannot express it.
+
+    Clock changes in the three years after ``now`` are compared.
+    """
+    notes: list[str] = []
+    inner, is_rolled = _inner(schedule, notes)
+    match inner:
+        case Cron():
+            bound = inner.bind(job)
+            assert isinstance(bound, Cron)
+            if bound is not inner:
+                notes.append(f"H became {bound.expression}, as in the job's row")
+            found = _of_cron(job, bound, notes, every_day=is_rolled)
+        case Daily():
+            found = _of_daily(inner, notes)
+        case Every():
+            found = _of_every(job, inner, notes)
+        case _:
+            raise _refused(job, schedule, "a CronJob has one expression of five fields")
+    if isinstance(inner, LocalSchedule):
+        notes += _missing_in_gaps(inner.bind(job), found, now or datetime.now(UTC))
+    return Firing(schedule=found.schedule, zone=found.zone, lead=found.lead, notes=tuple(notes))
+
+
+def _refused(job: str, schedule: Schedule, why: str) -> ConfigurationError:
+    return ConfigurationError(f"job {job!r}: {why}, which cannot express {schedule}; let a worker run it")
+
+
+def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
+    """Return the schedule within calendars, bounds and spread; and whether calendars move its slots to other days."""
+    is_rolled = False
+    while isinstance(schedule, Arranged | Between | Spread):
+        if isinstance(schedule, Spread):
+            notes.append(f"the pod waits for the job's spread of {schedule.by}")
+        elif isinstance(schedule, Between):
+            notes.append("it fires outside of the schedule's bounds, too; such a pod ends with 0")
+        else:
+            moves = isinstance(schedule, Excluding) and schedule.roll not in ("skip", "drop")
+            is_rolled = is_rolled or moves
+            days = "on every day" if moves else "on days that the calendar excludes"
+            notes.append(f"it fires {days}, too; a pod without a slot ends with 0")
+        schedule = schedule.schedule
+    return schedule, is_rolled
+
+
+def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> Firing:
+    texts = schedule.expression.split()
+    second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
+    seconds = SECOND.values(SECOND.plain(second))
+    if len(seconds) > 1:
+        raise _refused(job, schedule, f"a CronJob fires once a minute at most, and the seconds {second} are several")
+    if seconds[0]:
+        notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
+    days, weekdays = month_days(day), week_days(weekday)
+    is_special = bool(days.from_end or days.nearest or days.last_working_day or weekdays.nth)
+    is_both = day not in _STAR and weekday not in _STAR
+    if every_day or is_special:
+        # Either field alone may hold the special form; with "or", any day that the other names counts as well.
+        if every_day or is_both or days.from_end or days.nearest or days.last_working_day:
+            day = "*"
+        if every_day or is_both or weekdays.nth:
+            weekday = "*"
+        if is_special:
+            notes.append(f"L, W and # became every day ({schedule.expression}); a pod without a slot ends with 0")
+    elif is_both and schedule.day_rule != "or":
+        notes.append("it fires if either day field matches, the schedule if both do; a pod without a slot ends with 0")
+    fields = zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), (minute, hour, day, month, weekday), strict=True)
+    text = " ".join(_field(field, written) for field, written in fields)
+    return Firing(schedule=text, zone=_zone(schedule), lead=timedelta(seconds=seconds[0]))
+
+
+def _field(field: Field, text: str) -> str:
+    """The field in the spelling of Kubernetes: numbers, no 7 for Sunday, no range across the end."""
+    if text in ("*", "?", "*/1"):
+        return "*"
+    plain = (item if item.startswith("*/") else field.plain(item) for item in text.split(","))
+    return ",".join(one.removesuffix("/1") for item in plain for one in item.split(","))
+
+
+def _of_daily(schedule: Daily, notes: list[str]) -> Firing:
+    minutes = {time.minute for time in schedule.times}
+    hours = {time.hour for time in schedule.times}
+    at = {(time.hour, time.minute) for time in schedule.times}
+    if len(at) < len(schedule.times):
+        raise ConfigurationError(
+            f"a CronJob fires once a minute at most, which cannot express {schedule}; let a worker run it"
+        )
+    lead = max(time.second for time in schedule.times)
+    if lead:
+        notes.append(f"it fires at the minute; the pod waits up to {lead} s for its slot")
+    return Firing(schedule=_grid(minutes, hours, at, notes), zone=_zone(schedule), lead=timedelta(seconds=lead))
+
+
+def _of_every(job: str, schedule: Every, notes: list[str]) -> Firing:
+    if schedule.interval % _MINUTE or _DAY % schedule.interval or (schedule.anchor - EPOCH) % _MINUTE:
+        raise _refused(job, schedule, "a CronJob repeats within a day, at whole minutes")
+    slots = list(schedule.slots(EPOCH - timedelta(microseconds=1), EPOCH + _DAY - timedelta(microseconds=1)))
+    at = {(slot.hour, slot.minute) for slot in slots}
+    return Firing(schedule=_grid({m for _, m in at}, {h for h, _ in at}, at, notes), zone="Etc/UTC")
+
+
+def _grid(minutes: set[int], hours: set[int], at: set[tuple[int, int]], notes: list[str]) -> str:
+    """All these minutes in all these hours."""
+    if len(minutes) * len(hours) > len(at):
+        notes.append("it fires at each of its minutes in each of its hours; a pod without a slot ends with 0")
+    return f"{_listed(sorted(minutes), MINUTE)} {_listed(sorted(hours), HOUR)} * * *"
+
+
+def _listed(values: Sequence[int], field: Field) -> str:
+    steps = {later - earlier for earlier, later in pairwise(values)}
+    size = field.high + 1
+    if len(values) > 1 and len(steps) == 1 and values[0] == 0 and size == len(values) * (step := steps.pop()):
+        return "*" if step == 1 else f"*/{step}"
+    return ",".join(map(str, values))
+
+
+def _zone(schedule: LocalSchedule) -> str:
+    return "Etc/UTC" if schedule.zone.key == "UTC" else schedule.zone.key
+
+
+def _missing_in_gaps(schedule: Schedule, found: Firing, now: datetime) -> Iterator[str]:
+    """Yield a note if the clocks go forward over a slot: Kubernetes does not fire then.
+
+    The controller looks for the next time that exists. Our interpretation of its five fields is ``gap="skip"`` and
+    ``fold="both"``.
+    """
+    theirs = Cron(found.schedule, found.zone, gap="skip", fold="both")
+    for change in _clock_changes(theirs, now):
+        for slot in schedule.slots(change - _DAY, change + _DAY):
+            minute = slot.replace(second=0, microsecond=0)
+            if theirs.next_after(minute - timedelta(microseconds=1)) != minute:
+                yield (
+                    f"the clocks go forward over its slot {slot.isoformat().replace('+00:00', 'Z')}, and it does not "
+                    'fire: a worker or the next pod decides that slot by catch_up; gap="skip" has no such slots'
+                )
+                return
+
+
+def _clock_changes(schedule: Cron, now: datetime) -> Iterator[datetime]:
+    """Yield the days, in UTC, on which the offset of the schedule's zone changes."""
+    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    for _ in range(_YEARS * 366):
+        following = day + _DAY
+        if day.astimezone(schedule.zone).utcoffset() != following.astimezone(schedule.zone).utcoffset():
+            yield day
+        day = following

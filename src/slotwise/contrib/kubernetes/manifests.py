@@ -1,0 +1,259 @@
+"""The objects: a migration Job, a Deployment for each set of tags, and CronJobs.
+
+Workers offer tags and claim the jobs whose tags they have. A Deployment with tags knows its own jobs only, so that an
+expensive node runs nothing else. A job with a CronJob is known to no Deployment: its pods alone run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from slotwise.contrib.kubernetes.firing import Firing, firing
+from slotwise.contrib.kubernetes.plan import Plan, Pods
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.definition import Definition
+from slotwise.model.durations import format_duration
+from slotwise.settings.settings import Settings
+
+#: A Kubernetes object, as plain values.
+Manifest: TypeAlias = dict[str, Any]
+
+#: Between the end of the grace time and SIGKILL: handlers are asked to stop, and the last outcomes are written.
+_AFTER_GRACE: Final = timedelta(seconds=20)
+#: How late a CronJob may fire after an outage of its controller, for jobs that declare no ``start_within``.
+_LATE: Final = timedelta(hours=1)
+#: Kubernetes checks CronJobs every 10 s: with a shorter deadline, one may never run.
+_SHORTEST_DEADLINE: Final = timedelta(seconds=10)
+_LONGEST_CRON_JOB: Final = 52
+_PREFIX: Final = "slotwise.dev"
+
+_SECURITY: Final[Manifest] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition]) -> tuple[list[Manifest], list[str]]:
+    """Return the objects, and a line for each note: where a CronJob differs from the job's schedule.
+
+    Raise ConfigurationError, with a line for each job that cannot have a CronJob.
+    """
+    known = {found.name: found for found in definitions if not settings.only or found.name in settings.only}
+    cron_jobs, pooled = _apart(plan, known)
+    export = _Export(plan, settings)
+    firings, notes = _firings(cron_jobs)
+    sets = sorted({found.runs_on for found in pooled}, key=sorted)
+    objects = [export.migration()]
+    for tags in sets:
+        names = sorted(found.name for found in pooled if found.runs_on == tags)
+        objects += export.workers(tags, None if len(sets) == 1 and not cron_jobs and not tags else names)
+    objects += [export.cron_job(found, when) for found, when in firings]
+    if not pooled:
+        notes.append("no worker is exported: nothing prunes the ledger, and slots that no pod takes wait for the next")
+    return objects, notes
+
+
+def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition], list[Definition]]:
+    problems = []
+    for name in sorted(plan.cron_jobs):
+        if name not in known:
+            problems.append(f"cron_jobs: there is no job {name!r}; known are {', '.join(sorted(known))}")
+        elif not known[name].is_job:
+            problems.append(f"cron_jobs: {name!r} is a one-time task, which has no schedule; remove it")
+    # SLOTWISE_ONLY lists the names, separated by commas.
+    problems += [
+        f"job {name!r}: its name has a comma, which SLOTWISE_ONLY splits at; rename it" for name in known if "," in name
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    ordered = [known[name] for name in sorted(known)]
+    return (
+        [found for found in ordered if found.name in plan.cron_jobs],
+        [found for found in ordered if found.name not in plan.cron_jobs],
+    )
+
+
+def _firings(jobs: Sequence[Definition]) -> tuple[list[tuple[Definition, Firing]], list[str]]:
+    found, notes, problems = [], [], []
+    for job in jobs:
+        assert job.schedule is not None
+        try:
+            when = firing(job.name, job.schedule)
+        except ConfigurationError as error:
+            problems.append(str(error))
+            continue
+        found.append((job, when))
+        notes += [f"job {job.name!r}: {note}" for note in when.notes]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return found, notes
+
+
+def object_name(*parts: str, longest: int = _LONGEST_CRON_JOB) -> str:
+    """Return a name for Kubernetes. Where it does not tell the parts apart by itself, it ends with a hash of them."""
+    written = "-".join(parts)
+    plain = re.sub(r"[^a-z0-9]+", "-", written.lower()).strip("-")
+    if plain == written and len(plain) <= longest:
+        return plain
+    mark = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return f"{plain[: longest - 9].rstrip('-')}-{mark}"
+
+
+def literal(text: str) -> str:
+    """Return an argument in which Kubernetes replaces no $(NAME)."""
+    return text.replace("$", "$$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    plan: Plan
+    settings: Settings
+
+    # -- objects ----------------------------------------------------------------------------------------------
+
+    def migration(self) -> Manifest:
+        """A Job's template cannot change, so its name changes with the image and the revision."""
+        plan = self.plan
+        mark = hashlib.sha256(f"{plan.image}\0{self.settings.revision}".encode()).hexdigest()[:8]
+        pod = self._pod(
+            ["db", "upgrade"], Pods(), component="migration", secret=plan.migration_secret, restart="OnFailure", env={}
+        )
+        spec = {"backoffLimit": 4, "ttlSecondsAfterFinished": 86_400, "template": pod}
+        return self._object("batch/v1", "Job", f"{plan.name}-migrate-{mark}", "migration", spec)
+
+    def workers(self, tags: frozenset[str], only: Sequence[str] | None) -> list[Manifest]:
+        """A Deployment for workers that offer these tags and know these names (None: all), and its budget."""
+        pods = self.plan.pods(tags)
+        component = object_name("worker", *sorted(tags))
+        env = {"SLOTWISE_TAGS": ",".join(sorted(tags)), "SLOTWISE_ONLY": ",".join(only or ())}
+        pod = self._pod(["worker"], pods, component=component, env=env)
+        pod["spec"]["containers"][0] |= _probes()
+        selector = {"matchLabels": self._selector(component)}
+        name = object_name(self.plan.name, component)
+        spec = {"replicas": pods.replicas, "selector": selector, "template": pod}
+        return [
+            self._object("apps/v1", "Deployment", name, component, spec),
+            self._object(
+                "policy/v1", "PodDisruptionBudget", name, component, {"maxUnavailable": 1, "selector": selector}
+            ),
+        ]
+
+    def cron_job(self, job: Definition, when: Firing) -> Manifest:
+        early = self.plan.early + when.lead
+        command = ["run", "--slot", "due", "--early", format_duration(early), "--", literal(job.name)]
+        env = {"SLOTWISE_TAGS": ",".join(sorted(job.runs_on))}
+        template = self._pod(command, self.plan.pods(job.runs_on), component="cron-job", env=env, restart="OnFailure")
+        deadline = max(job.start_within or _LATE, _SHORTEST_DEADLINE)
+        spec = {
+            "schedule": when.schedule,
+            "timeZone": when.zone,
+            # Only where a slot that comes during a run is skipped, a pod for it has nothing to do.
+            "concurrencyPolicy": "Forbid" if job.overlap.mode == "skip" else "Allow",
+            "startingDeadlineSeconds": math.ceil(deadline.total_seconds()),
+            "successfulJobsHistoryLimit": 1,
+            "failedJobsHistoryLimit": 3,
+            "jobTemplate": {
+                "metadata": {"labels": self._labels("cron-job")},
+                "spec": {"backoffLimit": 1 if job.gives_up else job.max_lost, "template": template},
+            },
+        }
+        found = self._object("batch/v1", "CronJob", object_name(self.plan.name, job.name), "cron-job", spec)
+        notes = {f"{_PREFIX}/job": job.name, f"{_PREFIX}/schedule": str(job.schedule)}
+        if when.notes:
+            notes[f"{_PREFIX}/notes"] = "; ".join(when.notes)
+        found["metadata"]["annotations"] = notes
+        return found
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _object(self, version: str, kind: str, name: str, component: str, spec: Manifest) -> Manifest:
+        metadata: Manifest = {"name": name, "labels": self._labels(component)}
+        if self.plan.namespace is not None:
+            metadata["namespace"] = self.plan.namespace
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+    def _selector(self, component: str) -> dict[str, str]:
+        return {"app.kubernetes.io/name": self.plan.name, "app.kubernetes.io/component": component}
+
+    def _labels(self, component: str) -> dict[str, str]:
+        return {**self._selector(component), "app.kubernetes.io/managed-by": "slotwise"}
+
+    def _pod(
+        self,
+        arguments: Sequence[str],
+        pods: Pods,
+        *,
+        component: str,
+        env: Mapping[str, str],
+        secret: str | None = None,
+        restart: str | None = None,
+    ) -> Manifest:
+        grace = self.settings.shutdown_grace + _AFTER_GRACE
+        container = {
+            "name": "slotwise",
+            "image": self.plan.image,
+            "command": ["slotwise"],
+            "args": list(arguments),
+            "env": self._env(env, secret),
+            "resources": {name: dict(found) for name, found in pods.resources.items()},
+            "securityContext": _SECURITY,
+        }
+        spec: Manifest = {"terminationGracePeriodSeconds": math.ceil(grace.total_seconds())}
+        if restart is not None:
+            spec["restartPolicy"] = restart
+        if self.plan.service_account is not None:
+            spec["serviceAccountName"] = self.plan.service_account
+        spec |= {"automountServiceAccountToken": False, "securityContext": _POD_SECURITY}
+        if pods.node_selector:
+            spec["nodeSelector"] = dict(pods.node_selector)
+        if pods.tolerations:
+            spec["tolerations"] = [dict(one) for one in pods.tolerations]
+        spec["containers"] = [container]
+        return {"metadata": {"labels": self._labels(component)}, "spec": spec}
+
+    def _env(self, env: Mapping[str, str], secret: str | None) -> list[Manifest]:
+        settings = self.settings
+        values = {
+            "SLOTWISE_APP": settings.app or "",
+            "SLOTWISE_SHUTDOWN_GRACE": format_duration(settings.shutdown_grace),
+            "SLOTWISE_REVISION": settings.revision or "",
+            "SLOTWISE_SCHEMA": settings.schema or "",
+            "SLOTWISE_TABLE_PREFIX": "" if settings.table_prefix == "scheduled_" else settings.table_prefix,
+            "SLOTWISE_LOG_FORMAT": "json",
+            **env,
+            **self.plan.env,
+        }
+        reference = {"name": secret or self.plan.secret or f"{self.plan.name}-database", "key": self.plan.secret_key}
+        url = {"name": "SLOTWISE_DATABASE_URL", "valueFrom": {"secretKeyRef": reference}}
+        return [url, *({"name": name, "value": literal(value)} for name, value in values.items() if value)]
+
+
+def _probes() -> Manifest:
+    """A pod is ready once its worker has signed in, and restarted if its heartbeats end while the database answers."""
+    signed_in = ["python", "-m", "slotwise.contrib.kubernetes.alive", "--signed-in"]
+    return {
+        "startupProbe": _probe(signed_in, period=10, failures=30),
+        "readinessProbe": _probe(signed_in, period=30, failures=2),
+        "livenessProbe": _probe(signed_in[:-1], period=60, failures=3),
+    }
+
+
+def _probe(command: Sequence[str], *, period: int, failures: int) -> Manifest:
+    return {
+        "exec": {"command": list(command)},
+        "periodSeconds": period,
+        "timeoutSeconds": 20,
+        "failureThreshold": failures,
+    }

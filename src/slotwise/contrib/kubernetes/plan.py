@@ -1,0 +1,246 @@
+"""The mapping file: which image, where the pods of a set of tags run, and which jobs get a CronJob."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from slotwise.errors import ConfigurationError
+from slotwise.model.durations import parse_duration
+from slotwise.model.records import is_whole
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+#: The longest name: a CronJob's has at most 52 characters, and a Deployment's adds its tags.
+_LONGEST_NAME: Final = 30
+_REQUESTS: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """Where pods run, and with what. ``replicas`` counts for a Deployment only."""
+
+    replicas: int = 2
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, object]] = ()
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _REQUESTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an export needs besides the application.
+
+    ``secret`` has the database's address under ``secret_key``; ``migration_secret``, if given, one of a role that may
+    create tables. ``tags`` says where the pods that offer a tag run; ``cron_jobs`` are the jobs that run in CronJobs.
+    """
+
+    image: str
+    name: str = "slotwise"
+    namespace: str | None = None
+    service_account: str | None = None
+    secret: str | None = None
+    secret_key: str = "url"
+    migration_secret: str | None = None
+    early: timedelta = timedelta(seconds=30)
+    env: Mapping[str, str] = field(default_factory=dict)
+    cron_jobs: frozenset[str] = frozenset()
+    workers: Pods = field(default_factory=Pods)
+    tags: Mapping[str, Pods] = field(default_factory=dict)
+
+    def pods(self, tags: frozenset[str]) -> Pods:
+        """Return where pods run that offer these tags: what their tables say, over that of all workers.
+
+        Raise ConfigurationError if two of the tags need different nodes.
+        """
+        found = self.workers
+        for tag in sorted(tags & self.tags.keys()):
+            mine = self.tags[tag]
+            both = found.node_selector.keys() & mine.node_selector.keys() if found is not self.workers else set()
+            for key in sorted(both):
+                if found.node_selector[key] != mine.node_selector[key]:
+                    raise ConfigurationError(
+                        f"tags {', '.join(sorted(tags))}: node_selector {key} is {found.node_selector[key]!r} and "
+                        f"{mine.node_selector[key]!r}; no node has both: correct [tags.{tag}]"
+                    )
+            found = replace(
+                mine,
+                node_selector={**found.node_selector, **mine.node_selector},
+                tolerations=[*found.tolerations, *(one for one in mine.tolerations if one not in found.tolerations)],
+            )
+        return found
+
+
+def read_plan(path: str | Path | None = None, **options: object) -> Plan:
+    """Read a mapping file, TOML or YAML; ``options`` that are not None outrank it.
+
+    Raise ConfigurationError with a line for each problem: place, value and cure.
+    """
+    content = {} if path is None else _content(Path(path))
+    given = {name: value for name, value in options.items() if value is not None}
+    reading = _Reading("" if path is None else f"{path}: ", [])
+    found = reading.table("", {**content, **given}, _PLAN)
+    if "image" not in found and not reading.problems:
+        reading.problems.append(f"{reading.file}image is missing; name it: --image registry.example/shop:1.4")
+    if reading.problems:
+        raise ConfigurationError("\n".join(reading.problems))
+    workers: Pods = found.get("workers", Pods())
+    tags = {tag: replace(workers, **given) for tag, given in found.pop("tags", {}).items()}
+    return Plan(**found, tags=tags)
+
+
+def _content(path: Path) -> Mapping[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}; name a mapping file, TOML or YAML") from None
+    try:
+        content = _yaml(path, text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{path}: expected a table of settings; write e.g. image: registry.example/shop:1.4")
+    return content
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError(
+            f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+class _Wrong(Exception):
+    """A value cannot be used; the text continues a line that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Reads tables, and notes each problem with its place."""
+
+    file: str
+    problems: list[str]
+
+    def table(self, place: str, content: object, known: Mapping[str, _Read]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if not isinstance(content, Mapping):
+            self.wrong(place, content, f"is not a table; write [{place}]")
+            return found
+        for key, value in content.items():
+            where = f"{place}.{key}" if place else str(key)
+            try:
+                found[key] = self._known(key, known)(self, where, value)
+            except _Wrong as error:
+                self.wrong(where, value, str(error))
+        return found
+
+    def wrong(self, place: str, value: object, cure: str) -> None:
+        self.problems.append(f"{self.file}{place}: {value!r:.60} {cure}")
+
+    def _known(self, key: object, known: Mapping[str, _Read]) -> _Read:
+        if isinstance(key, str) and key in known:
+            return known[key]
+        near = get_close_matches(str(key), known, n=1)
+        raise _Wrong(f"is of an unknown key; {f'did you mean {near[0]}?' if near else 'remove it'}")
+
+
+#: Reads a value at a place. Raises _Wrong.
+_Read: TypeAlias = Callable[[_Reading, str, object], Any]
+
+
+def _text(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and value.strip() and value.isprintable():
+        return value
+    raise _Wrong("is not a string of printable characters; write one")
+
+
+def _name(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value):
+        return value
+    raise _Wrong(f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 and -, with a letter first")
+
+
+def _count(at: _Reading, place: str, value: object) -> int:
+    if is_whole(value, 0, 10_000):
+        return value
+    raise _Wrong("is not a number of pods; write a whole number from 0")
+
+
+def _duration(at: _Reading, place: str, value: object) -> timedelta:
+    try:
+        return parse_duration(value)
+    except (ConfigurationError, ValueError, TypeError):
+        raise _Wrong("is no duration; write e.g. 30s") from None
+
+
+def _names(at: _Reading, place: str, value: object) -> frozenset[str]:
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return frozenset(value)
+    raise _Wrong('is not a list of names; write e.g. ["nightly-report"]')
+
+
+def _texts(at: _Reading, place: str, value: object) -> dict[str, str]:
+    if isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair):
+        return dict(value)
+    raise _Wrong('is not a table of strings; write e.g. { disk = "ssd" }')
+
+
+def _tolerations(at: _Reading, place: str, value: object) -> list[dict[str, object]]:
+    keys = {"key", "operator", "value", "effect", "tolerationSeconds"}
+    if isinstance(value, list | tuple) and all(isinstance(one, Mapping) and one.keys() <= keys for one in value):
+        return [dict(one) for one in value]
+    raise _Wrong(f"is not a list of tolerations, tables with {', '.join(sorted(keys))}; write them as in a pod")
+
+
+def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
+    if isinstance(value, Mapping) and all(isinstance(one, str | int) for one in value.values()):
+        return {str(key): str(one) for key, one in value.items()}
+    raise _Wrong('is not a table of quantities; write e.g. { memory = "256Mi" }')
+
+
+def _resources(at: _Reading, place: str, value: object) -> dict[str, Any]:
+    return at.table(place, value, {"requests": _quantities, "limits": _quantities})
+
+
+_PODS: Final[Mapping[str, _Read]] = {
+    "replicas": _count,
+    "node_selector": _texts,
+    "tolerations": _tolerations,
+    "resources": _resources,
+}
+
+
+def _workers(at: _Reading, place: str, value: object) -> Pods:
+    return Pods(**at.table(place, value, _PODS))
+
+
+def _tags(at: _Reading, place: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _Wrong("is not a table of tags; write [tags.gpu]")
+    return {str(tag): at.table(f"{place}.{tag}", pods, _PODS) for tag, pods in value.items()}
+
+
+_PLAN: Final[Mapping[str, _Read]] = {
+    "image": _text,
+    "name": _name,
+    "namespace": _name,
+    "service_account": _text,
+    "secret": _text,
+    "secret_key": _text,
+    "migration_secret": _text,
+    "early": _duration,
+    "env": _texts,
+    "cron_jobs": _names,
+    "workers": _workers,
+    "tags": _tags,
+}

@@ -1,0 +1,401 @@
+"""Run one slot of a job's schedule in the foreground, as a worker of the pool would: for the pod of a CronJob.
+
+The slot is claimed from the job's own row, by the same statement, decision and ledger as in a pool. So the job's
+policies decide: a slot that is too late is skipped, and with ``CatchUp.all`` the older slots run first. The process
+stays until the ledger has the slot's end. It leaves earlier if another holder has the slot, or if it waits for a retry,
+and a live worker can finish that.
+
+Races:
+
+- Two processes, or a process and a worker, claim the slot at once: the row's lock lets one of them. The other finds a
+  held row, and waits or leaves.
+- The slot ends between two looks: rows are read before the ledger (``slot_state``), so its end is seen.
+- The holder dies: nobody else may be alive to notice. So a process that waits runs a reaper for this job between its
+  looks. Death is observed as in any worker, and the row is claimed as the next attempt.
+- This process loses its claim while it runs the slot: the settlement is rejected, and the process looks again.
+- The reply to a claim is lost: the next heartbeat finds the row and hands it back. Until then it counts as held.
+- A stop comes while the slot runs: the process drains like a worker, and hands back what does not end in time as its
+  last write. A stop that comes while it waits ends it at once, since it holds nothing.
+- The caller's clock is ahead, and the slot before the coming one is still to start: both run here, in this order. If
+  only the older one ran, each later process would be one slot behind.
+- Two processes plan a new job at once: the key of the row permits one insert; both then see the same slots.
+- All is paused between the look and the claim, which names its row: the slot may start, as if claimed just before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
+
+from slotwise.engine.loops.housekeeping import Reaper
+from slotwise.engine.loops.service import Common
+from slotwise.engine.process.foreground import definition_of
+from slotwise.engine.sign_in import keep_trying
+from slotwise.engine.worker import Worker
+from slotwise.errors import ConfigurationError, InvalidSchedule, JobCancelled
+from slotwise.model.events import skipped
+from slotwise.model.records import TICK, Gap, Key, Row
+from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.schedules import Disabled, Schedule
+from slotwise.store.reading.slot_state import SlotState, plan_row, schedule_of, slot_state
+
+#: Which slot: the newest that has come, the one before it, or the one of an instant.
+Wanted: TypeAlias = Literal["due", "previous"] | datetime
+
+#: The longest pause between two looks at a slot that another process holds.
+LOOK_AGAIN = timedelta(seconds=5)
+#: The pause after a claim that got nothing though the row was due: another claim, or an operation, has it locked.
+CONTENDED = timedelta(milliseconds=200)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotEnd:
+    """What became of the slot as far as this process has seen.
+
+    ``outcome`` is that of the ledger; or ``waiting``, ``running`` or ``paused`` for a slot that was left to others,
+    with the reason in ``left``. ``ran_here``: how many attempts of the slot this process made. ``unfinished``: a
+    handler did not stop, or an outcome could not be written; end the process at once.
+    """
+
+    job: str
+    slot: datetime | None
+    outcome: str
+    reason: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    worker: str | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    left: str | None = None
+    ran_here: int = 0
+    unfinished: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether nothing is left to do here: the slot succeeded, was not to run, or is in the hands of others.
+
+        False if it ended badly, or if an attempt of this process failed and others make the next one.
+        """
+        if self.left is not None:
+            return not self.ran_here
+        return self.outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Claim this row."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Look again when it is ``until``, or after a pause; ``why`` is told once."""
+
+    why: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Others finish the slot, which is in this state, or nobody does."""
+
+    why: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The ledger has the slot's end."""
+
+
+Step: TypeAlias = Take | Stay | Leave | Over
+
+
+def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
+    """Return what to do about a slot; None: the job's row has passed it, and the ledger does not have it. Pure.
+
+    ``me`` is this process as a holder. Without ``waits``, only a slot that can start now is taken.
+    """
+    row = found.row
+    if found.is_over:
+        return Over()
+    if found.paused is not None:
+        return Leave(f"{found.paused}; it starts no slot", State.PAUSED)
+    if row is None:
+        return None
+    if row.picked:
+        what = "it is" if row.slot == found.slot else f"slot {_told(row.slot)} is"
+        held = f"{what} held by {row.picked_by}"
+        if row.picked_by == me:  # the reply to the claim was lost: the next heartbeat hands it back
+            return Stay(held)
+        return _others(found, held, State.RUNNING, waits=waits) or Stay(f"{held}, and no worker is live: waiting")
+    if row.state is None and row.execution_time <= found.now:
+        return Take(row.key)
+    if row.state == State.DELETED:
+        return Leave("the job was deleted", State.DELETED)
+    if row.attempt:
+        why = f"attempt {row.attempt + 1} is due at {_told(row.execution_time)}"
+        left = _others(found, why, State.WAITING, waits=waits)
+        return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
+    why = f"it is due at {_told(row.due)}" if row.state is None else f"it is {row.state}"
+    return Stay(f"{why}: waiting", row.due) if waits else Leave(why, State.WAITING)
+
+
+def _others(found: SlotState, why: str, state: State, *, waits: bool) -> Leave | None:
+    if found.has_worker:
+        return Leave(f"{why}, and a live worker can finish it", state)
+    return None if waits else Leave(f"{why}; not waiting", state)
+
+
+class SlotRunOptions(TypedDict, total=False):
+    """``early``: how long to wait for a slot that is about to come, because the caller's clock may be ahead of the
+    database's. ``waits``: wait for another holder where no worker is live. ``tell`` receives a line for each wait.
+    """
+
+    early: timedelta
+    waits: bool
+    tell: Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    """No-op callback."""
+
+
+class SlotRun:
+    """Run a slot of the schedule of job ``name`` with ``worker``, which must not have been started.
+
+    Raise UnknownTask for no job.
+    """
+
+    def __init__(
+        self, worker: Worker, name: str, wanted: Wanted = "due", **options: Unpack[SlotRunOptions]
+    ) -> None:  # fmt: skip
+        self.worker = worker
+        self._definition = definition_of(worker, name)
+        self._name, self._wanted = name, wanted
+        self._early, self._waits = options.get("early", timedelta(0)), options.get("waits", True)
+        self._tell = options.get("tell", _silent)
+        self._asked = threading.Event()
+        self._common = Common(worker.listeners, worker.name, elapsed=worker.clock.elapsed)
+        self._told: str | None = None
+        self._ran = 0
+        self._schedule: Schedule = Disabled()
+        settings, interval = worker.settings, worker.settings.heartbeat_interval
+        self._reaper = Reaper(
+            self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
+            heartbeat_interval=interval,
+        )  # fmt: skip
+        self._pause = min(settings.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+
+    def run(self) -> SlotEnd:
+        """Choose the slot, and stay until it has ended or others finish it.
+
+        Raise what a worker's start raises, DatabaseUnreachable, ConfigurationError for a slot that cannot run here,
+        with the cure, and JobCancelled if a stop was requested before the slot was claimed.
+        """
+        worker = self.worker
+        if not self._definition.may_run_on(worker.settings.tags):
+            missing = ",".join(sorted(self._definition.runs_on - worker.settings.tags))
+            raise ConfigurationError(
+                f"job {self._name!r} runs on {missing}, which this process does not offer; set SLOTWISE_TAGS={missing}"
+            )
+        worker.entrance.verify()
+        from_due = self._early if self._wanted == "due" else None
+        self._lasting(lambda: worker.entrance.plan(only=self._name, from_due=from_due))
+        slots = self._choose()
+        if not slots:
+            return SlotEnd(job=self._name, slot=None, outcome=State.NO_SLOT, left="no slot has come yet")
+        if len(slots) == 1 and (end := self._settled(self._state(slots[0]))) is not None:
+            return end  # before the lifespan is entered
+        try:
+            worker.mind()
+            for slot in slots:
+                self._await(slot)
+                end = self._pursue(slot)
+                if not end.succeeded or worker.is_draining:
+                    break
+            assert end is not None
+            return end
+        finally:
+            worker.stop(ending=True)
+
+    def stop(self) -> None:
+        """Request the end, from any thread: drain like a worker. A second call asks the handler to stop now."""
+        if self._asked.is_set():
+            self.worker.cancel()
+        self._asked.set()
+        self.worker.request_stop()
+
+    # -- which slot -------------------------------------------------------------------------------------------
+
+    def _choose(self) -> list[datetime]:
+        """Return the wanted slot; before it, one that is still to start though the next one is about to come."""
+        now, row = self._lasting(lambda: plan_row(self.worker.store, self._name))
+        self._schedule = schedule = self._read(row)
+        if isinstance(self._wanted, datetime):
+            return [self._instant(self._wanted, schedule, now)]
+        due, coming = schedule.latest_before(now + TICK), schedule.next_after(now)
+        if self._wanted == "previous":
+            due, coming = None if due is None else schedule.latest_before(due), None
+        if coming is not None and coming - now > self._early:
+            coming = None
+        if due is not None and coming is not None and not isinstance(self._next(self._state(due)), Take):
+            due = None
+        return [slot for slot in (due, coming) if slot is not None]
+
+    def _read(self, row: Row | None) -> Schedule:
+        try:
+            schedule = schedule_of(row)
+        except InvalidSchedule as error:
+            cure = "deploy the release that wrote it"
+            raise ConfigurationError(f"job {self._name!r}: its row cannot be read: {error}; {cure}") from None
+        if schedule.from_end:
+            raise ConfigurationError(
+                f"job {self._name!r}: {schedule} has no slots of its own; leave out --slot to run it now"
+            )
+        return schedule
+
+    def _instant(self, wanted: datetime, schedule: Schedule, now: datetime) -> datetime:
+        """Return the instant if it is a slot that has come, or is about to. Raise ConfigurationError otherwise."""
+        if schedule.next_after(wanted - TICK) != wanted and self._state(wanted).entry is None:
+            near = [schedule.latest_before(wanted), schedule.next_after(wanted)]
+            nearest = " and ".join(_told(one) for one in near if one is not None)
+            cure = f"its nearest slots are {nearest}" if nearest else f"its schedule, {schedule}, has no slots"
+            raise ConfigurationError(f"{_told(wanted)} is no slot of job {self._name!r}; {cure}")
+        if wanted - now > self._early:
+            raise ConfigurationError(
+                f"slot {_told(wanted)} of job {self._name!r} has not come, it is {_told(now)} in the database; wait, "
+                "or allow a longer --early"
+            )
+        return wanted
+
+    def _await(self, slot: datetime) -> None:
+        """Wait until the slot has come by the database's clock."""
+        while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
+            self._say(f"slot {_told(slot)} has not come yet: waiting")
+            self._sleep(left)
+
+    # -- until its end ----------------------------------------------------------------------------------------
+
+    def _settled(self, found: SlotState) -> SlotEnd | None:
+        """Return the end of a slot for which nothing is to do here; None if it has not come, or is to run."""
+        slot = found.slot
+        if slot > found.now:
+            return None
+        if not found.is_over and not self._schedule.runs(slot):  # the ledger has it once the next slot has come
+            return SlotEnd(job=self._name, slot=slot, outcome=Outcome.SKIPPED, reason=Reason.CALENDAR)
+        step = self._step(found)
+        return self._end(found, step) if isinstance(step, Over | Leave) else None
+
+    def _pursue(self, slot: datetime) -> SlotEnd:
+        while True:
+            found = self._state(slot)
+            if (end := self._settled(found)) is not None:
+                return end
+            match step := self._step(found):
+                case Take():
+                    if self._take(step.key, slot):
+                        if self.worker.is_draining:
+                            return self._drained(slot)
+                    else:
+                        self._sleep(CONTENDED)
+                case Stay():
+                    self._say(f"slot {_told(slot)}: {step.why}")
+                    if found.row is not None and found.row.picked:
+                        self._lasting(self._reaper.run_once)
+                    self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
+
+    def _state(self, slot: datetime) -> SlotState:
+        return self._lasting(lambda: slot_state(self.worker.store, self._name, slot))
+
+    def _next(self, found: SlotState) -> Step | None:
+        return next_step(found, me=self.worker.name, waits=self._waits)
+
+    def _step(self, found: SlotState) -> Step:
+        """Return what to do. A slot that the schedule never had to decide runs only by an explicit order."""
+        if (step := self._next(found)) is not None:
+            return step
+        at = _told(found.slot)
+        why = (
+            f"it came before the job had this schedule, and is not in the ledger; to run it: "
+            f"slotwise backfill {self._name} --from {at} --to {at}"
+        )
+        if self._wanted != "due":
+            raise ConfigurationError(f"slot {at} of job {self._name!r}: {why}")
+        return Leave(why, State.UNDECIDED)
+
+    def _take(self, key: Key, slot: datetime) -> bool:
+        """Claim the row and run what it starts; return False if it started nothing."""
+        active_claims = self.worker.active_claims
+        started = self._lasting(lambda: self._claim(key, slot))
+        while started and not active_claims.wait_empty(0.05):
+            if self._asked.is_set():
+                self.worker.stop(ending=True)
+                break
+        return started
+
+    def _claim(self, key: Key, slot: datetime) -> bool:
+        worker, begun = self.worker, self.worker.clock.elapsed()  # the lease counts from before the statement was sent
+        with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
+            claims = worker.store.claims.claim_row(
+                worker.name, key, lease=worker.settings.lease, on_skipped=self._tell_skipped
+            )
+            for claim in claims:
+                worker.poller.adopt(claim, begun)
+                self._ran += claim.slot == slot
+        return bool(claims)
+
+    def _tell_skipped(self, row: Row, gap: Gap) -> None:
+        self.worker.listeners.publish(skipped(self.worker.name, row.key, gap))
+
+    def _drained(self, slot: datetime) -> SlotEnd:
+        """Return the end after a stop. If anything was left behind, the process must end now, without another query."""
+        if self.worker.unfinished:
+            return SlotEnd(
+                job=self._name, slot=slot, outcome=State.RUNNING, left="its handler did not stop", ran_here=self._ran,
+                unfinished=True,
+            )  # fmt: skip
+        found = self._state(slot)
+        return self._end(found, Over() if found.is_over else Leave("this process was stopped", State.WAITING))
+
+    def _end(self, found: SlotState, step: Over | Leave) -> SlotEnd:
+        entry = found.entry if found.entry is not None else found.gap
+        left, outcome = (step.why, step.state) if isinstance(step, Leave) else (None, None)
+        if entry is None:
+            return SlotEnd(job=self._name, slot=found.slot, outcome=outcome or State.UNDECIDED, left=left)
+        return SlotEnd(
+            job=self._name, slot=found.slot, outcome=outcome or entry.outcome, reason=entry.reason, error=entry.error,
+            attempts=entry.attempts, worker=entry.worker, started=entry.started, finished=entry.finished, left=left,
+            ran_here=self._ran,
+        )  # fmt: skip
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    def _lasting(self, ask: Callable[[], T]) -> T:
+        """Ask the database, again and again while it is away. Raise JobCancelled if a stop was requested."""
+        found: list[T] = []
+        if not self.worker.is_draining and not keep_trying(lambda: found.append(ask()), self._common, self._asked):
+            raise self._cancelled()
+        return found[0] if found else ask()
+
+    def _sleep(self, pause: timedelta) -> None:
+        if self._asked.wait(max(pause.total_seconds(), 0.0)):
+            raise self._cancelled()
+
+    def _cancelled(self) -> JobCancelled:
+        return JobCancelled(f"job {self._name!r} was asked to stop while it waited: this process holds nothing")
+
+    def _say(self, line: str) -> None:
+        if line != self._told:
+            self._told = line
+            self._tell(line)
+
+
+def _told(instant: datetime | None) -> str:
+    return "none" if instant is None else instant.isoformat().replace("+00:00", "Z")

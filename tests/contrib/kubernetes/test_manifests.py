@@ -1,0 +1,341 @@
+"""Manifests for Kubernetes: valid for the oldest and newest API that the validator knows, and safe for any name."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import all_versions
+
+from slotwise import Cron, Every, JobRegistry, Overlap, job, task
+from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
+from slotwise.contrib.kubernetes import Manifest, Plan, Pods, as_yaml, manifests, read_plan
+from slotwise.contrib.kubernetes.manifests import literal, object_name
+from slotwise.errors import ConfigurationError
+
+VERSIONS = all_versions()[0], all_versions()[-1]
+
+#: Names that a reader of YAML, or Kubernetes, could take for something else.
+HOSTILE = [
+    "on", "no", "null", "~", "1e3", "0x1F", "012", "1_000", "12:30:45", "2026-01-31", ".inf", "- a", "a: b", "a #b",
+    "{a}", "[a]", "*a", "&a", "!a", "%a", "@a", "`a", "'a'", '"a"', "a\\b", "--help", "$(SLOTWISE_DATABASE_URL)",
+    "$$(A)", "Ünï çødé", "日本語", "x" * 100, "a" * 52, "UPPER", "upper", "a.b", "a-b", "=", "<<", "|", ">",
+]  # fmt: skip
+
+
+def registry(*names: str, **settings: Any) -> JobRegistry:
+    """Jobs of these names, each hour; and some with policies."""
+
+    @job(name="train", schedule=Cron("0 3 * * *"), runs_on={"gpu"}, overlap=Overlap.allow(max=2), start_within="5s")
+    def train(ctx: object) -> None: ...
+
+    @job(name="report", schedule=Cron("30 2 * * *", tz="Europe/Vienna"), on_lost="give_up", start_within="10m")
+    def report(ctx: object) -> None: ...
+
+    @task(name="mail")
+    def mail(ctx: object) -> None: ...
+
+    hourly = [job(name=name, schedule=Every("1h"))(lambda ctx: None) for name in names]
+    return JobRegistry(jobs=[train, report, *hourly], tasks=[mail], app="shop.jobs:registry", **settings)
+
+
+def exported(made: JobRegistry, plan: Plan) -> list[Manifest]:
+    return manifests(plan, made.settings, made.definitions.values())[0]
+
+
+def validate(objects: list[Manifest]) -> None:
+    for version in VERSIONS:
+        for one in objects:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def of_kind(objects: list[Manifest], kind: str) -> Iterator[Manifest]:
+    return (one for one in objects if one["kind"] == kind)
+
+
+def pod_of(one: Manifest) -> Manifest:
+    spec = one["spec"]["jobTemplate"]["spec"] if one["kind"] == "CronJob" else one["spec"]
+    found: Manifest = spec["template"]["spec"]
+    return found
+
+
+def env_of(one: Manifest) -> dict[str, str]:
+    (container,) = pod_of(one)["containers"]
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+
+FULL = Plan(
+    image="registry.example/shop:1.4",
+    name="shop",
+    namespace="jobs",
+    service_account="shop",
+    cron_jobs=frozenset({"report", "train"}),
+    env={"TZ": "UTC"},
+    tags={
+        "gpu": Pods(
+            replicas=1,
+            node_selector={"hardware-type": "gpu-accelerated"},
+            tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            resources={"limits": {"nvidia.com/gpu": "1", "memory": "4Gi"}},
+        )
+    },
+)
+
+
+@pytest.mark.parametrize("plan", [FULL, Plan(image="a"), Plan(image="a", cron_jobs=frozenset({"train"}))])
+def test_valid(plan: Plan) -> None:
+    """Each object fits the API's schema, strictly, for the oldest and the newest version known."""
+    objects = exported(registry("hourly"), plan)
+    validate(objects)
+    assert list(yaml.safe_load_all(as_yaml(objects))) == objects
+
+
+def test_the_validator_sees_mistakes() -> None:
+    """A field that the API does not know fails."""
+    objects = exported(registry(), FULL)
+    objects[0]["spec"]["backofLimit"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        validate(objects)
+
+
+def test_hostile_names() -> None:
+    """Each name arrives in the pod as it is, and makes an object name of its own that Kubernetes accepts."""
+    made = registry(*HOSTILE)
+    plan = Plan(image="shop:1e3", name="shop", cron_jobs=frozenset(HOSTILE))
+    objects = exported(made, plan)
+    validate(objects)
+    found = list(of_kind(objects, "CronJob"))
+    names = [one["metadata"]["name"] for one in found]
+    assert len(set(names)) == len(HOSTILE)
+    assert all(len(name) <= 52 and name.strip("abcdefghijklmnopqrstuvwxyz0123456789-") == "" for name in names)
+    arguments = [pod_of(one)["containers"][0]["args"] for one in found]
+    assert {expanded(words[-1]) for words in arguments} == set(HOSTILE)
+    assert all(words[-2] == "--" for words in arguments)
+    read = [one for one in yaml.safe_load_all(as_yaml(objects)) if one["kind"] == "CronJob"]
+    assert read == found
+
+
+def expanded(argument: str) -> str:
+    """The argument as Kubernetes passes it on: ``$$`` is a dollar, and ``$(NAME)`` would be replaced."""
+    parts = argument.split("$$")
+    assert not any("$(" in part for part in parts)
+    return "$".join(parts)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_quoting(word: str) -> None:
+    """A string that any reader could take for something else is quoted, as a value and as a key."""
+    text = as_yaml([{"key": word, word: 1}])
+    assert yaml.safe_load(text) == {"key": word, word: 1}
+    value = text.splitlines()[1].removeprefix("key: ")
+    assert value.startswith('"') or (value.isascii() and value[0].isalpha())
+    assert value not in {"on", "no", "null"}
+
+
+def test_object_names_differ() -> None:
+    """Names that read alike in lower case get a hash; a plain name stays as it is."""
+    assert object_name("shop", "nightly-report") == "shop-nightly-report"
+    assert len({object_name("shop", name) for name in ("a.b", "a_b", "a-b", "A-b")}) == 4
+    assert literal("$(A)") == "$$(A)"
+
+
+def test_workers() -> None:
+    """A Deployment for each set of tags, with its own names only, and a budget that permits one pod at a time to go."""
+    objects = exported(registry("hourly"), Plan(image="a", name="shop", tags=FULL.tags))
+    plain, gpu = of_kind(objects, "Deployment")
+    assert (plain["metadata"]["name"], gpu["metadata"]["name"]) == ("shop-worker", "shop-worker-gpu")
+    assert env_of(plain)["SLOTWISE_ONLY"] == "hourly,mail,report"
+    assert (env_of(gpu)["SLOTWISE_ONLY"], env_of(gpu)["SLOTWISE_TAGS"]) == ("train", "gpu")
+    assert pod_of(gpu)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
+    assert pod_of(gpu)["tolerations"] == FULL.tags["gpu"].tolerations
+    assert "nodeSelector" not in pod_of(plain)
+    assert (plain["spec"]["replicas"], gpu["spec"]["replicas"]) == (2, 1)
+    for deployment, budget in zip((plain, gpu), of_kind(objects, "PodDisruptionBudget"), strict=True):
+        assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["spec"]["selector"]}
+        assert set(pod_of(deployment)["containers"][0]) >= {"startupProbe", "readinessProbe", "livenessProbe"}
+
+
+def test_an_untagged_application_needs_no_list() -> None:
+    """With one set of tags and no CronJob, workers run whatever the image registers."""
+
+    @job(name="hourly", schedule=Every("1h"))
+    def hourly(ctx: object) -> None: ...
+
+    made = JobRegistry(jobs=[hourly], app="shop")
+    (deployment,) = of_kind(exported(made, Plan(image="a")), "Deployment")
+    assert "SLOTWISE_ONLY" not in env_of(deployment)
+
+
+def test_cron_jobs() -> None:
+    """Policies become fields; no worker knows such a job; its pods go where its tags say."""
+    objects = exported(registry("hourly"), FULL)
+    report, train = of_kind(objects, "CronJob")
+    spec = report["spec"]
+    assert (spec["schedule"], spec["timeZone"]) == ("30 2 * * *", "Europe/Vienna")
+    assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Forbid", 600)
+    assert (spec["jobTemplate"]["spec"]["backoffLimit"], pod_of(report)["restartPolicy"]) == (1, "OnFailure")
+    assert pod_of(report)["containers"][0]["args"] == ["run", "--slot", "due", "--early", "30s", "--", "report"]
+    notes = report["metadata"]["annotations"]
+    assert notes["slotwise.dev/schedule"] == "CRON|30 2 * * *|Europe/Vienna"
+    assert "the clocks go forward" in notes["slotwise.dev/notes"]
+    assert (train["spec"]["concurrencyPolicy"], train["spec"]["startingDeadlineSeconds"]) == ("Allow", 10)
+    assert pod_of(train)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
+    assert env_of(train)["SLOTWISE_TAGS"] == "gpu"
+    (deployment,) = of_kind(objects, "Deployment")
+    assert env_of(deployment)["SLOTWISE_ONLY"] == "hourly,mail"
+
+
+def test_every_pod_is_confined() -> None:
+    """Not root, nothing to write to, no capabilities, no token; the address comes from a Secret; the grace fits."""
+    objects = exported(registry("hourly", shutdown_grace="90s", revision="7"), FULL)
+    pods = [one for one in objects if one["kind"] != "PodDisruptionBudget"]
+    assert len(pods) == 4
+    for one in pods:
+        pod, (container,) = pod_of(one), pod_of(one)["containers"]
+        assert pod["terminationGracePeriodSeconds"] == 110
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        (address,) = [entry for entry in container["env"] if entry["name"] == "SLOTWISE_DATABASE_URL"]
+        assert address["valueFrom"] == {"secretKeyRef": {"name": "shop-database", "key": "url"}}
+        assert env_of(one) | {"SLOTWISE_REVISION": "7", "SLOTWISE_SHUTDOWN_GRACE": "90s"} == env_of(one)
+        assert one["metadata"]["namespace"] == "jobs"
+        assert container["resources"]
+
+
+def test_migration() -> None:
+    """A Job cannot be changed, so another image or revision makes another one. Its role may have its own Secret."""
+    first, again, other = (
+        next(of_kind(exported(registry(), Plan(image=image, migration_secret="owner")), "Job"))
+        for image in ("a:1", "a:1", "a:2")
+    )
+    assert first == again
+    assert first["metadata"]["name"] != other["metadata"]["name"]
+    assert pod_of(first)["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "owner"
+
+
+def test_refusals() -> None:
+    """Each job that cannot have a CronJob is a line."""
+
+    @job(name="tick", schedule=Every("1s"))
+    def tick(ctx: object) -> None: ...
+
+    @job(name="tock", schedule=Every("7m"))
+    def tock(ctx: object) -> None: ...
+
+    made = JobRegistry(jobs=[tick, tock])
+    with pytest.raises(ConfigurationError) as caught:
+        exported(made, Plan(image="a", cron_jobs=frozenset({"tick", "tock"})))
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["job 'tick'", "job 'tock'"]
+    with pytest.raises(ConfigurationError, match="there is no job 'tack'; known are mail, report, train"):
+        exported(registry(), Plan(image="a", cron_jobs=frozenset({"tack"})))
+    with pytest.raises(ConfigurationError, match="'mail' is a one-time task"):
+        exported(registry(), Plan(image="a", cron_jobs=frozenset({"mail"})))
+    with pytest.raises(ConfigurationError, match="its name has a comma"):
+        exported(registry("a,b"), Plan(image="a"))
+
+
+def test_nodes_that_no_node_is() -> None:
+    """Two tags of one job that need different nodes are refused."""
+    plan = Plan(image="a", tags={"a": Pods(node_selector={"disk": "ssd"}), "b": Pods(node_selector={"disk": "hdd"})})
+    with pytest.raises(ConfigurationError, match=r"tags a, b: node_selector disk is 'ssd' and 'hdd'"):
+        plan.pods(frozenset({"a", "b"}))
+
+
+# -- the mapping file -----------------------------------------------------------------------------------------------
+
+MAPPING = """
+image = "registry.example/shop:1.4"
+name = "shop"
+cron_jobs = ["report"]
+early = "1m"
+
+[workers]
+replicas = 3
+resources.requests = { cpu = "200m", memory = "256Mi" }
+
+[tags.gpu]
+replicas = 1
+node_selector = { hardware-type = "gpu-accelerated" }
+tolerations = [{ key = "nvidia.com/gpu", operator = "Exists", effect = "NoSchedule" }]
+resources.limits = { "nvidia.com/gpu" = 1 }
+"""
+
+
+def test_mapping(tmp_path: Path) -> None:
+    """TOML and YAML say the same; options outrank the file; a tag's table is over that of all workers."""
+    toml, other = tmp_path / "kubernetes.toml", tmp_path / "kubernetes.yaml"
+    toml.write_text(MAPPING)
+    plan = read_plan(toml)
+    other.write_text(yaml.safe_dump(tomllib.loads(MAPPING)))
+    assert read_plan(other) == plan
+    assert (plan.early, plan.workers.replicas, plan.tags["gpu"].replicas) == (timedelta(minutes=1), 3, 1)
+    assert plan.tags["gpu"].resources == {"limits": {"nvidia.com/gpu": "1"}}
+    assert read_plan(toml, name="other", image=None).name == "other"
+    validate(exported(registry(), plan))
+
+
+def test_mapping_problems(tmp_path: Path) -> None:
+    """All problems at once, each with its place, its value and its cure."""
+    file = tmp_path / "k.toml"
+    file.write_text(
+        'imag = "a"\nname = "Shop!"\nearly = "soon"\ncron_jobs = "report"\n'
+        '[workers]\nreplicas = -1\n[tags.gpu]\nnode_selector = { a = 1 }\ntolerations = [{ keys = "a" }]\n'
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(file)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1].split(":")[0] for line in lines] == [
+        "imag", "name", "early", "cron_jobs", "workers.replicas", "tags.gpu.node_selector", "tags.gpu.tolerations",
+    ]  # fmt: skip
+    assert "did you mean image?" in lines[0]
+    assert all(";" in line for line in lines)
+    for text, words in (("image = [", "k.toml: "), ("", "image is missing")):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=words):
+            read_plan(file)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_plan(tmp_path / "none.toml")
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+APP = """
+from slotwise import Cron, JobRegistry, job
+
+@job(name="nightly-report", schedule=Cron("0 2 L * *"))
+def report(ctx): ...
+
+registry = JobRegistry(jobs=[report])
+"""
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """YAML, or JSON as a List; notes on stderr, which --strict takes for a failure."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLOTWISE_APP", raising=False)
+    (tmp_path / "exported_jobs.py").write_text(APP)
+    command = ["export", "kubernetes", "--app", "exported_jobs", "--image", "shop:1", "--cron-job", "nightly-report"]
+    assert status(command) == exits.OK
+    told = capsys.readouterr()
+    objects = list(yaml.safe_load_all(told.out))
+    validate(objects)
+    assert {one["kind"] for one in objects} == {"Job", "CronJob"}
+    assert "note: job 'nightly-report': L, W and # became every day" in told.err
+    assert "no worker is exported" in told.err
+    assert status([*command, "--json"]) == exits.OK
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": objects}
+    assert status([*command, "--strict"]) == exits.FAILED
+    capsys.readouterr()
+    assert status(["export", "kubernetes", "--app", "exported_jobs"]) == exits.FAILED
+    assert capsys.readouterr().err.startswith("error: image is missing; name it: --image")

@@ -1,0 +1,397 @@
+"""``slotwise run --slot``: pods of a CronJob, as processes, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.integration.shell import Process, Shell, wait_until
+
+from slotwise.cli.shared import exits
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotInfo
+from slotwise.store.slots.store import Store
+
+JOBS = """
+import os, time
+from datetime import timedelta
+from slotwise import CatchUp, Cron, Disabled, Every, FixedDelay, JobRegistry, Retry, job
+
+def marked(ctx):
+    with open("log", "a") as log:
+        log.write(f"{ctx.name} {ctx.slot.isoformat()} {ctx.attempt} {os.getpid()} {os.environ.get('POD', '')}\\n")
+
+@job(name="daily", schedule=Cron(os.environ.get("CRON", "0 0 * * *")))
+def daily(ctx):
+    marked(ctx)
+    print("began", flush=True)
+    deadline = time.monotonic() + float(os.environ.get("TAKES", "0"))
+    while time.monotonic() < deadline and not os.path.exists("go"):
+        time.sleep(0.02)
+        if os.environ.get("POLITE"):
+            ctx.check()
+
+@job(name="once", schedule=Cron("0 0 * * *"), on_lost="give_up")
+def once(ctx):
+    daily.execute(ctx) if hasattr(daily, "execute") else daily(ctx)
+
+@job(name="bad", schedule=Cron("0 0 * * *"))
+def bad(ctx):
+    marked(ctx)
+    raise ValueError("no way")
+
+@job(name="again", schedule=Cron("0 0 * * *"), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=0.5)))
+def again(ctx):
+    marked(ctx)
+    if ctx.attempt < 3:
+        raise ValueError("no way")
+
+@job(name="each", schedule=Every("2s"))
+def each(ctx):
+    marked(ctx)
+
+@job(name="delay", schedule=FixedDelay("1h"))
+def delay(ctx):
+    marked(ctx)
+
+@job(name="gpu", schedule=Cron("0 0 * * *"), runs_on={"gpu"})
+def gpu(ctx):
+    marked(ctx)
+
+@job(name="off", schedule=Disabled())
+def off(ctx):
+    marked(ctx)
+
+registry = JobRegistry(jobs=[daily, once, bad, again, each, delay, gpu, off])
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
+    """An application on a fresh PostgreSQL database; leases of 0.9 s."""
+    made = Shell(tmp_path, pg_url)
+    made.environment |= {"SLOTWISE_APP": "jobs:registry", "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "3"}
+    made.write("jobs.py", JOBS)
+    yield made
+    made.close()
+
+
+def pod(shell: Shell, job: str, *arguments: str, name: str = "", **environment: str) -> Process:
+    return shell.start("run", job, "--slot", "due", *arguments, POD=name, **environment)
+
+
+def runs(shell: Shell) -> list[str]:
+    """The starts of handlers, as the handlers wrote them."""
+    log = shell.directory / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def told(process: Process) -> str:
+    return "\n".join(event["text"] for event in process.events("text"))
+
+
+def ledger(url: str, job: str) -> list[SlotInfo]:
+    """The slots of a job, the newest first."""
+    database = Database(Settings.load(environ={}, database_url=url))
+    try:
+        return list(Reader(Store(database, {})).slots(job))
+    finally:
+        database.close()
+
+
+def midnight() -> datetime:
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+# -- one slot, once -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", ["daily", "once"])
+def test_two_pods_at_once(shell: Shell, pg_url: str, job: str) -> None:
+    """Of two pods that start at once, also for a job without a row, one runs the slot; the other waits for its end."""
+    pods = [pod(shell, job, name=name, TAKES="60") for name in ("a", "b")]
+    wait_until(lambda: any("is held by" in told(each) for each in pods), "one pod waits")
+    (shell.directory / "go").touch()
+    assert [each.end() for each in pods] == [exits.OK, exits.OK], [told(each) for each in pods]
+    assert len(runs(shell)) == 1
+    assert sorted("elsewhere" in told(each) for each in pods) == [False, True]
+    (line,) = ledger(pg_url, job)
+    assert (line.slot, line.outcome, line.origin, line.attempts) == (midnight(), "succeeded", "schedule", 1)
+
+
+def test_done_elsewhere(shell: Shell) -> None:
+    """The second pod ends with 0 and a line, without running anything; programs read it as JSON."""
+    assert pod(shell, "daily").end() == exits.OK
+    second = shell.run("run", "daily", "--slot", "due", "--json")
+    assert (second.returncode, len(runs(shell))) == (exits.OK, 1), second.stderr
+    said = json.loads(second.stdout)
+    assert (said["outcome"], said["ran_here"], said["left"]) == ("succeeded", 0, None)
+
+
+def test_an_instant(shell: Shell, pg_url: str) -> None:
+    """A slot is named by its instant, in any offset."""
+    assert pod(shell, "off").end() == exits.OK
+    local = midnight().astimezone(tz=None).isoformat()
+    done = shell.run("run", "daily", "--slot", "due")
+    again = shell.run("run", "daily", "--slot", local)
+    assert (done.returncode, again.returncode) == (exits.OK, exits.OK)
+    assert "succeeded, elsewhere" in again.stderr
+    assert len(ledger(pg_url, "daily")) == 1
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_failed(shell: Shell) -> None:
+    """A failed slot is 1, for the pod that ran it and for the one that the restart policy starts after it."""
+    first, second = (shell.run("run", "bad", "--slot", "due") for _ in range(2))
+    assert (first.returncode, second.returncode) == (exits.FAILED, exits.FAILED)
+    assert "ValueError: no way" in first.stderr
+    assert "failed, elsewhere" in second.stderr
+    assert len(runs(shell)) == 1
+
+
+def test_retries_in_the_pod(shell: Shell, pg_url: str) -> None:
+    """Where no worker is live, the pod itself makes the retries that the job declares."""
+    done = shell.run("run", "again", "--slot", "due")
+    assert done.returncode == exits.OK, done.stderr
+    assert [line.split()[2] for line in runs(shell)] == ["1", "2", "3"]
+    assert [line.attempts for line in ledger(pg_url, "again")] == [3]
+
+
+def test_retry_is_left_without_waiting(shell: Shell) -> None:
+    """With --no-wait, the pod that failed ends with 1; another one that finds the slot waiting ends with 0."""
+    shell.write("jobs.py", JOBS.replace("seconds=0.5", "hours=1").replace('"0 0 * * *"), retry', 'Y), retry'
+        ).replace("def marked", 'Y = f"0 0 1 1 *"\n\ndef marked'))  # fmt: skip
+    failed, found = (shell.run("run", "again", "--slot", "due", "--no-wait") for _ in range(2))
+    assert (failed.returncode, found.returncode) == (exits.FAILED, exits.OK), failed.stderr + found.stderr
+    assert "attempt 2 is due at" in found.stderr
+    assert len(runs(shell)) == 1
+
+
+def test_a_killed_holder(shell: Shell, pg_url: str) -> None:
+    """The pod that waits takes the slot over when the holder was killed: as the next attempt, after the lease."""
+    first = pod(shell, "daily", name="a", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "daily", name="b", TAKES="0")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    os.kill(first.pid, signal.SIGKILL)
+    assert second.end() == exits.OK, told(second)
+    assert [(line.split()[2], line.split()[4]) for line in runs(shell)] == [("1", "a"), ("2", "b")]
+    (line,) = ledger(pg_url, "daily")
+    assert (line.outcome, line.attempts) == ("succeeded", 2)
+
+
+def test_a_killed_holder_that_gives_up(shell: Shell, pg_url: str) -> None:
+    """With give_up, the slot does not start again: it ends as lost, and the pod that waits ends with 1."""
+    first = pod(shell, "once", name="a", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "once", name="b")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    os.kill(first.pid, signal.SIGKILL)
+    assert second.end() == exits.FAILED, told(second)
+    assert len(runs(shell)) == 1
+    assert [line.outcome for line in ledger(pg_url, "once")] == ["lost"]
+
+
+@pytest.mark.extended
+def test_a_paused_holder(shell: Shell, pg_url: str) -> None:
+    """A holder that was stopped for longer than its lease: the other completes the slot, and the late one settles
+    nothing."""
+    first = pod(shell, "daily", name="a", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "daily", name="b", TAKES="0")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    os.kill(first.pid, signal.SIGSTOP)
+    assert second.end() == exits.OK, told(second)
+    (shell.directory / "go").touch()
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.end() == exits.OK, told(first)
+    (line,) = ledger(pg_url, "daily")
+    assert (line.outcome, line.attempts) == ("succeeded", 2)
+    assert f":{second.pid}:" in str(line.worker)
+
+
+def test_no_wait(shell: Shell) -> None:
+    """With --no-wait, a slot in other hands is left there, with 0 and a line."""
+    first = pod(shell, "daily", TAKES="60")
+    first.wait_for_output("began")
+    second = shell.run("run", "daily", "--slot", "due", "--no-wait")
+    assert second.returncode == exits.OK
+    assert re.search(r"daily .*: running; it is held by \S+; not waiting", second.stderr), second.stderr
+    (shell.directory / "go").touch()
+    assert first.end() == exits.OK
+
+
+# -- stops ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
+    """SIGTERM drains like a worker: the slot is handed back for another attempt, and the status is not 0."""
+    first = pod(shell, "daily", name="a", TAKES="60", POLITE="1", SLOTWISE_SHUTDOWN_GRACE="0s")
+    first.wait_for_output("began")
+    assert first.stop() == exits.TERMINATED, told(first)
+    (line,) = ledger(pg_url, "daily")
+    assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
+    assert pod(shell, "daily", name="b").end() == exits.OK
+    assert [line.split()[4] for line in runs(shell)] == ["a", "b"]
+
+
+def test_a_pod_that_may_finish(shell: Shell, pg_url: str) -> None:
+    """Within shutdown_grace the handler finishes, and the status is that of the slot."""
+    first = pod(shell, "daily", TAKES="60")
+    first.wait_for_output("began")
+    first.signal(signal.SIGTERM)
+    wait_until(lambda: "draining" in told(first), "the drain")
+    (shell.directory / "go").touch()
+    assert first.end() == exits.OK, told(first)
+    assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
+
+
+@pytest.mark.extended
+def test_a_deaf_handler(shell: Shell, pg_url: str) -> None:
+    """A handler that does not stop: its slot is handed back as the last write, and the process ends."""
+    first = pod(shell, "daily", TAKES="60", SLOTWISE_SHUTDOWN_GRACE="0s")
+    first.wait_for_output("began")
+    assert first.stop() == exits.TERMINATED, told(first)
+    (line,) = ledger(pg_url, "daily")
+    assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
+
+
+def test_a_stop_while_waiting(shell: Shell) -> None:
+    """A pod that holds nothing ends at once."""
+    first = pod(shell, "daily", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "daily")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    assert second.stop() == exits.TERMINATED
+    assert "this process holds nothing" in told(second)
+
+
+# -- beside workers -------------------------------------------------------------------------------------------------
+
+
+def test_beside_a_pool(shell: Shell, pg_url: str) -> None:
+    """Beside live workers the pod competes for a due slot, and does not wait for one that a worker holds."""
+    worker = shell.worker("--only", "each,daily")
+    worker.wait_for("worker-start")
+    for _ in range(4):
+        done = shell.run("run", "each", "--slot", "due", "--early", "2s")
+        assert done.returncode == exits.OK, done.stderr
+    assert worker.stop() == exits.OK
+    starts = [tuple(line.split()[:2]) for line in runs(shell)]
+    assert len(starts) == len(set(starts)), "no slot started twice"
+    lines = [line for line in ledger(pg_url, "each") if line.attempts]
+    assert {line.outcome for line in lines} == {"succeeded"}
+    assert len(lines) == len(starts)
+
+
+def test_a_live_worker_holds_the_slot(shell: Shell, pg_url: str) -> None:
+    """The worker finishes the slot, and others of its pool would take it over: the pod ends with 0."""
+    shell.environment["CRON"] = "* * * * * *"
+    worker = shell.worker("--only", "daily", TAKES="60")
+    worker.wait_for_output("began")
+    (slot,) = [line.slot for line in ledger(pg_url, "daily") if line.outcome == "running"]
+    done = shell.run("run", "daily", "--slot", slot.isoformat())
+    assert done.returncode == exits.OK
+    assert "and a live worker can finish it" in done.stderr
+    (shell.directory / "go").touch()
+    assert worker.stop() == exits.OK
+
+
+def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
+    """A worker of the pool takes over the slot of a killed pod: it is the same row and the same ledger."""
+    first = pod(shell, "daily", name="a", TAKES="60")
+    first.wait_for_output("began")
+    worker = shell.worker("--only", "daily", POD="worker", TAKES="0")
+    worker.wait_for("worker-start")
+    os.kill(first.pid, signal.SIGKILL)
+    worker.wait_for("settled", job="daily")
+    assert worker.stop() == exits.OK
+    assert [(line.split()[2], line.split()[4]) for line in runs(shell)] == [("1", "a"), ("2", "worker")]
+
+
+# -- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_early_clock(shell: Shell, pg_url: str) -> None:
+    """The pod starts before its slot has come by the database's clock: it waits for that, and runs no older one."""
+    coming = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
+    shell.environment["CRON"] = f"{coming.second} {coming.minute} {coming.hour} * * *"
+    early = pod(shell, "daily", "--early", "60s")
+    assert early.end() == exits.OK, told(early)
+    assert "has not come yet: waiting" in told(early)
+    assert [line.split()[1] for line in runs(shell)] == [coming.isoformat()]
+    (line,) = ledger(pg_url, "daily")
+    assert line.started is not None
+    assert line.slot == coming <= line.started
+
+
+@pytest.mark.extended
+def test_an_early_clock_with_an_older_slot(shell: Shell) -> None:
+    """If the slot before the coming one is still to start, both run: no later process is one slot behind."""
+    shell.environment["CRON"] = "*/10 * * * * *"
+    assert pod(shell, "daily").end() == exits.OK
+    first = datetime.fromisoformat(runs(shell)[0].split()[1])
+    wait_until(lambda: datetime.now(UTC) > first + timedelta(seconds=10), "the next slot passes without a pod")
+    assert pod(shell, "daily", "--early", "10s").end() == exits.OK
+    slots = [(datetime.fromisoformat(line.split()[1]) - first).total_seconds() for line in runs(shell)]
+    assert slots == [0, 10, 20]
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["daily", "--slot", "2026-01-01T00:00:01Z"], 1,
+         "2026-01-01T00:00:01Z is no slot of job 'daily'; its nearest slots are 2026-01-01T00:00:00Z and "
+         "2026-01-02T00:00:00Z"),
+        (["off", "--slot", "2026-01-01T00:00:01Z"], 1, "is no slot of job 'off'; its schedule, -, has no slots"),
+        (["daily", "--slot", "2999-01-01T00:00:00Z"], 1, "has not come, it is 20"),
+        (["daily", "--slot", "2020-01-01T00:00:00Z"], 1,
+         "to run it: slotwise backfill daily --from 2020-01-01T00:00:00Z --to 2020-01-01T00:00:00Z"),
+        (["delay", "--slot", "due"], 1, "has no slots of its own; leave out --slot to run it now"),
+        (["gpu", "--slot", "due"], 1, "job 'gpu' runs on gpu, which this process does not offer; set SLOTWISE_TAGS="),
+        (["daily", "--slot", "soon"], 2, "'soon' is neither due, nor previous, nor an instant"),
+        (["daily", "--early", "3s"], 2, "add --slot due"),
+        (["daily", "--no-wait"], 2, "add --slot due"),
+        (["nobody", "--slot", "due"], 1, "no job 'nobody' in this registry"),
+    ],
+)  # fmt: skip
+def test_refusals(shell: Shell, arguments: list[str], status: int, words: str) -> None:
+    """One line with value, place and cure; nothing ran."""
+    done = shell.run("run", *arguments)
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert runs(shell) == []
+
+
+@pytest.mark.parametrize("pause", [["pause", "daily"], ["pause", "--all", "--yes"]])
+def test_paused(shell: Shell, pause: list[str]) -> None:
+    """A paused job starts nothing, and the pod ends with 0 and says so; the same if all is paused."""
+    shell.environment["CRON"] = "* * * * * *"
+    assert pod(shell, "daily").end() == exits.OK
+    assert shell.ask(*pause).returncode == exits.OK
+    before = runs(shell)
+    done = shell.run("run", "daily", "--slot", "due")
+    assert (done.returncode, runs(shell)) == (exits.OK, before)
+    assert "paused" in done.stderr
+    assert "it starts no slot" in done.stderr
+
+
+@pytest.mark.extended
+def test_nothing_is_due(shell: Shell) -> None:
+    """A job without any slot so far: 0, and a line."""
+    done = shell.run("run", "off", "--slot", "due")
+    assert (done.returncode, done.stderr) == (exits.OK, "off: no-slot; no slot has come yet\n")
