@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import load_registry
 from slotwise.model.clock import ManualClock, host_now
+from slotwise.model.events import SlotsSkipped
 from slotwise.schedules import Schedule
 from slotwise.testing import ManualWorker
 
@@ -117,6 +119,29 @@ def test_an_older_deploy_would_be_refused(worker: ManualWorker, say: Callable[..
     worker.plan("9")
     lines = json.loads(say("plan", "--app", "deployed", "--revision", "8", "--json", expected=exits.CHANGES))
     assert {line["job"]: line["change"] for line in lines}["changed"] == "outdated"
+
+
+def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
+    """A job that is late by one schedule, and by the next, owes slots of two; the plan names the number of the first.
+
+    Nothing is written by the plan. The deploy then logs a WARNING with the range.
+    """
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    url, clock = worker.store.database.settings.database_url, ManualClock(start)
+    for schedule in (Every("1h"), Every("25m")):
+        with ManualWorker([a_job("added", schedule)], url, clock):
+            clock.tick(timedelta(hours=2.5))
+    before = rows(worker)
+    lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
+    assert {line["job"]: line["superseded"] for line in lines if line["superseded"]} == {"added": 2}
+    assert "2 slots are skipped (superseded); runs at once" in say("plan", "--app", "deployed", expected=exits.CHANGES)
+    assert rows(worker) == before
+    with ManualWorker([a_job("added", Every("1h"))], url, clock) as newest:
+        (told,) = [event for event in newest.events if isinstance(event, SlotsSkipped)]
+        assert (told.level, told.reason, told.count) == (logging.WARNING, "superseded", 2)
+        assert (told.first, told.last) == (start + timedelta(hours=1), start + timedelta(hours=2))
 
 
 def test_an_orphan_of_another_application(worker: ManualWorker, say: Callable[..., str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from slotwise.cli.entry import status
 from slotwise.cli.schedules import count_starts, lay_out
 from slotwise.cli.shared import exits
-from slotwise.model.picture import Box
+from slotwise.contrib.picture import Box
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily
 
 VIENNA = ("--tz", "Europe/Vienna")

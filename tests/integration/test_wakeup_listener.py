@@ -31,7 +31,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.connect.notifications import PAUSE
-from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.planning.calendars import CalendarChanges
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -176,7 +176,7 @@ def resumed(scene: Scene) -> None:
 def plan(scene: Scene, again: Any) -> None:
     """As another worker does at its start."""
     deployed = JobRegistry(jobs=[again], database_url=scene.url, process_hook=False)
-    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).plan()
+    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).entrance.plan()
     deployed.database.close()
 
 

@@ -204,9 +204,9 @@ class Endings(Contract):
 
         - After an absence the tail extends to all that has come.
         - If a slot of the tail may still start, it is next, ``pace`` after the last start.
-        - Otherwise the tail is through. If the last run was shorter than the interval to the next slot, what came due
-          meanwhile is a new tail. If not, it is overlap's, and the catch-up is over. So a job that is slower than its
-          schedule leaves its catch-up.
+        - Otherwise the tail is through, and what is left of it is late. If the last run was shorter than the interval
+          to the next slot, what came due meanwhile is a new tail. If not, it is overlap's, and the catch-up is over. So
+          a job that is slower than its schedule leaves its catch-up.
         """
         assert self.catch_up_until is not None
         come = self.come(self.now)
@@ -219,11 +219,12 @@ class Endings(Contract):
         latest = first_start + self.poll - self.terms.wait
         if any(self.terms.catches_up_on(slot, latest) for slot in tail):
             self._wait_for(tail[0], first_start)
-        elif meanwhile and (started is None or held_until - started < self._interval_to(come[0])):
+            return
+        self._skip(tail, "late")
+        if meanwhile and (started is None or held_until - started < self._interval_to(meanwhile[0])):
             self.catch_up_until = self.come(first_start)[-1]
-            self._wait_for(come[0], first_start)
+            self._wait_for(meanwhile[0], first_start)
         else:
-            self._skip(tail, "late")
             self._overlap_decides(held_until)
 
     def _first_start(self, started: datetime | None) -> datetime:

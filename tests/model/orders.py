@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tests.model.contract import SECOND, Backfill, Course, Fate
+from tests.model.contract import MICROSECOND, SECOND, Backfill, Course, Fate
 from tests.model.endings import Endings
 from tests.model.timeline import Times, never
 
@@ -223,12 +223,30 @@ class Orders(Endings):
     # -- the code and the row -----------------------------------------------------------------------------------
 
     def redeploy(self, times: Times) -> None:
-        """Slots up to now, and those decided ahead of time, belong to the old schedule, later ones to the new one."""
+        """Slots up to now, and those decided ahead of time, belong to the old schedule, later ones to the new one.
+
+        The same schedule changes nothing.
+        """
+        if times.schedule == self.timeline.times.schedule:
+            return
         ahead = [slot for slot in self.fates if slot > self.now]
         begun = [course.slot for course in self.courses if course.attempt]
-        self.timeline.change(max([self.now, *ahead, *begun]), times)
+        at = max([self.now, *ahead, *begun])
+        self._supersede(at)
+        self.timeline.change(at, times)
         if self.plan is None or (not self.plan.attempt and self.plan.slot > self.now):
             self._wait_for_new()
+
+    def _supersede(self, at: datetime) -> None:
+        """A row remembers one earlier schedule. What that still owes is skipped when a further change comes, unless no
+        slot lies between the two changes: then they count as one.
+        """
+        older = self.come(self.timeline.changed - MICROSECOND + self.terms.wait)
+        if not older or self.timeline.is_one_change(at):
+            return
+        self._skip(older, "superseded")
+        if self.plan is not None and not self.plan.attempt:
+            self._pass_on(self.plan.slot, self.plan.due)
 
     def delete(self) -> None:
         for course in sorted(self.beside, key=lambda one: not one.queued):

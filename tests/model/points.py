@@ -10,7 +10,7 @@ from slotwise.store.dialects import row_statements
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.sqlite import SQLite
 from slotwise.store.operations import slot_operations
-from slotwise.store.planning import planner
+from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger, queued_slots
 
@@ -62,7 +62,7 @@ FREED = queued_slots.freed
 LEDGER_ENTRY = row_statements._entry
 KEEP_AS_ENDED = ledger.close_reopened
 NEWEST_DECIDED = row_statements._newest_of
-FIRST_SLOT = planner.first_slot
+FIRST_SLOT = plan_rows.first_slot
 KEEP_DISTANCE = Planner._keep_distance
 
 #: Functions that remember what others have decided.

@@ -135,6 +135,8 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(_RUN, _DEPLOY, _END),
         _scene(_RUN, _FAIL, _DEPLOY, _RUN),
         _scene(_RUN, _SKIP, _DEPLOY, _END),
+        _scene(_step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _SOON, _DEPLOY, _RUN),
+        _scene(_RUN, _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _END, _RUN),
     ],
     "births": [_scene(_step("create_anew")), _scene(_RUN, _END, _step("create_anew"), _SOON, _RUN)],
 }  # fmt: skip

@@ -67,14 +67,28 @@ class Timeline:
     times: Times
     _found: list[datetime] = field(default_factory=list)
     _looked: datetime = field(init=False)
-    #: The newest schedule is valid from here on.
+    #: The newest schedule is valid from here on, and ``former`` was before it.
     changed: datetime = EPOCH
+    former: Times = field(default_factory=never)
 
     def __post_init__(self) -> None:
         self._looked = self.begin.replace(microsecond=0)
 
+    def is_one_change(self, at: datetime) -> bool:
+        """Whether a change at ``at`` and the one before count as one: neither schedule has a slot between them."""
+        if self.changed == EPOCH:
+            return False
+        t = self.changed.replace(microsecond=0)
+        while t <= at:
+            if t >= self.changed and (self.former.fires(t) or self.times.fires(t)):
+                return False
+            t += SECOND
+        return True
+
     def change(self, at: datetime, times: Times) -> None:
         """From after ``at`` on, the slots are those of ``times``."""
+        if not self.is_one_change(at):
+            self.former = self.times
         self._look_until(at)
         self._found, self.changed = [slot for slot in self._found if slot <= at], at + timedelta(microseconds=1)
         self._looked, self.times = at.replace(microsecond=0), times

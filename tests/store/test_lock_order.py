@@ -21,7 +21,7 @@ from slotwise.model.records import Failed, Follow, FollowUps, Key, Succeeded, Wa
 from slotwise.schedules import Calendar, Daily, Disabled, Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.planning.calendars import CalendarChanges
 
 #: In the order of their code points, which is not that of any language.
 IDS = ("B", "a", "b")

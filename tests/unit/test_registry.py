@@ -125,14 +125,9 @@ def test_the_builder_and_the_constructor_build_the_same() -> None:
         .with_task(SendMail)
         .with_listener(print)
         .with_interceptor(nullcontext)
-        .database_url("postgresql://nobody@192.0.2.1/x")
-        .poll_interval("5s")
-        .heartbeat_interval(timedelta(seconds=2))
-        .missed_heartbeats_limit(4)
-        .shutdown_grace("0s")
-        .threads(3)
-        .process_hook(False)
-        .setting("table-prefix", "my_")
+        .settings(database_url="postgresql://nobody@192.0.2.1/x", poll_interval="1h", shutdown_grace="0s")
+        .settings(poll_interval="5s", heartbeat_interval=timedelta(seconds=2), missed_heartbeats_limit=4)
+        .settings(threads=3, process_hook=False, table_prefix="my_")
         .build()
     )
     given = JobRegistry(
@@ -162,7 +157,7 @@ def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         return settings.replace(threads=50, poll_interval=settings.poll_interval * 2)
 
     seen: list[int | None] = []
-    built = JobRegistry.builder().customize(customize).with_job(tick).poll_interval("5s").build()
+    built = JobRegistry.builder().customize(customize).with_job(tick).settings(poll_interval="5s").build()
     assert (built.settings.threads, built.settings.poll_interval) == (50, timedelta(seconds=10))
     built._configured(threads=7, heartbeat_interval="1s")
     assert seen == [2, 7]
@@ -331,7 +326,7 @@ def test_settings_that_cannot_work(name: str, value: Any, words: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         JobRegistry(jobs=[tick], **{name: value})
     with pytest.raises(InvalidSetting) as by_builder:
-        JobRegistry.builder().with_job(tick).setting(name, value).build()
+        JobRegistry.builder().with_job(tick).settings(**{name: value}).build()
     assert words in str(refused.value)
     assert str(refused.value) == str(by_builder.value)
 

@@ -11,8 +11,8 @@ from typing import Any
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading, Readings, Summary
 from slotwise.bench.targets import Target, Verdict, judge
+from slotwise.contrib.picture import Box, Label, Line, Picture, Shape
 from slotwise.errors import ConfigurationError
-from slotwise.model.picture import Box, Label, Line, Picture, Shape
 
 #: In the order of the columns; a figure that is not here stands behind them under its own name.
 _TITLES = {

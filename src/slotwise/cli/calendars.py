@@ -21,7 +21,7 @@ from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
-from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLine, Change, Edit, Followed
+from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
 
 
 @click.group(
@@ -301,7 +301,13 @@ def _change_json(change: Change) -> dict[str, object]:
         "added": [day.isoformat() for day in sorted(change.after.days - before)],
         "removed": [day.isoformat() for day in sorted(before - change.after.days)],
         "followed": [
-            {"job": one.job, "id": one.instance, "next_slot": plain(one.next_slot), "refused": one.refused}
+            {
+                "job": one.job,
+                "id": one.instance,
+                "next_slot": plain(one.next_slot),
+                "refused": one.refused,
+                "superseded": one.superseded,
+            }
             for one in change.followed
         ],
     }
@@ -325,7 +331,8 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
-        say(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
+        skipped = f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
+        say(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}{skipped}")
     if len(followed) > _MOST_TOLD:
         say(f"  … and {len(followed) - _MOST_TOLD} more")
 

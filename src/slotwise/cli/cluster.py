@@ -26,6 +26,7 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
+from slotwise.model.vocabulary import State
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
 from slotwise.store.schema.worker_rows import WorkerInfo
@@ -57,7 +58,7 @@ def workers(given: Given, count: int | None) -> None:
 
 
 def _state(line: WorkerInfo) -> str:
-    return line.state if line.live else "gone"
+    return line.state if line.live or line.state == State.UNREADABLE else "gone"
 
 
 def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
@@ -176,6 +177,8 @@ def _notes(found: Health) -> list[str]:
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
     notes += [_unreadable(one) for one in found.unreadable if one.dead]
+    if found.unreadable_workers:
+        notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
     if found.paused:
         notes.append(f"nothing starts: all is {found.paused}")
     if found.refused:
@@ -202,7 +205,8 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
 
 def _unreadable(found: Unreadable) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
-    return f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {error_summary(found.error)}"
+    since = f", due since {moment(found.since)}" if found.since else ""
+    return f"{found.task}: {rows} unreadable{since}: {error_summary(found.error)}"
 
 
 def _summary(found: Health) -> str:

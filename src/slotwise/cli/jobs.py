@@ -126,7 +126,8 @@ def _plight(line: JobInfo) -> str:
         case State.UNROUTABLE:
             return "is due, and unroutable"
         case State.UNREADABLE:
-            return f"is unreadable, due since {moment(line.next_slot, zone_of(line.schedule))}"
+            since = f", due since {moment(line.next_slot, zone_of(line.schedule))}" if line.next_slot else ""
+            return f"is unreadable{since}"
     return "does not start"
 
 

@@ -28,7 +28,6 @@ _STYLES = {
     "changed": "yellow",
     "policies": "yellow",
     "outdated": "red",
-    "refused": "red",
     "orphaned": "red",
 }
 
@@ -56,8 +55,8 @@ def plan(given: Given, everything: bool) -> int:
     """Preview what starting a worker of the application would change in the database. Nothing is changed now.
 
     "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
-    other policies; "outdated" would be refused, since a newer deploy planned it; "refused" would exceed the size of a
-    row; "orphaned" has a row and no code. A job that is due by now would run at once.
+    other policies; "outdated" would be refused, since a newer deploy planned it; "orphaned" has a row and no code. A
+    job that is due by now would run at once. Slots that an earlier schedule still owes would be skipped (superseded).
     """
     registry = given.registry()
     try:
@@ -104,8 +103,15 @@ def _row(change: Change) -> list[str | Text]:
         Text(change.change, style=_STYLES.get(change.change, "")),
         _side(change.before, change.before_slots) if change.change != "added" else "–",
         _side(change.after, change.after_slots) if change.change not in ("orphaned", "policies", "kept") else "–",
-        "runs at once" if change.at_once else f"known to {change.known_by}" if change.known_by else "–",
+        _now(change) or "–",
     ]
+
+
+def _now(change: Change) -> str:
+    """What the deploy would do at once."""
+    skipped = f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""
+    known = f"known to {change.known_by}" if change.known_by else ""
+    return "; ".join(filter(None, (skipped, "runs at once" if change.at_once else known)))
 
 
 def _side(text: str | None, slots: Sequence[datetime]) -> str:

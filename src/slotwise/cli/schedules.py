@@ -23,9 +23,9 @@ from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, li
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import plain
+from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
-from slotwise.model.picture import Box, Label, Picture
 from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
@@ -33,7 +33,7 @@ from slotwise.schedules.combinators import Spread
 from slotwise.schedules.description import explain
 from slotwise.schedules.preview import Entry, outlook
 from slotwise.schedules.timeline import zone_named
-from slotwise.store.planning.stored_calendars import calendars_of
+from slotwise.store.planning.calendars import calendars_of
 
 
 @click.group(

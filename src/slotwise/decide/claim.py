@@ -1,6 +1,6 @@
 """Which slot of a claimed plan row runs, if any, and which do not.
 
-Catch-up decides about slots that were missed while nobody held the job, overlap about those that came due while the
+Catch-up decides about slots that were missed while no worker held the job, overlap about those that came due while the
 slot before them was held. A calendar leaves no choice: policies see only the running slots of a schedule, and the
 others are written down beside them.
 """
@@ -217,7 +217,7 @@ def carried(row: Row) -> dict[str, Any]:
 
 
 def again(row: Row, due: datetime) -> dict[str, Any]:
-    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
+    """The same slot once more, due at ``due``, or when an operator wanted it meanwhile."""
     return carried(row) | {"execution_time": row.wanted_due or due}
 
 
@@ -301,8 +301,8 @@ class _Look:
 
 
 def at_claim(
-    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *, is_full: bool,
-    poll: timedelta,
+    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *,
+    is_full: bool = False, poll: timedelta,
 ) -> Start | Advance:  # fmt: skip
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
@@ -371,7 +371,7 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
-    """Up to where a catch-up runs all slots, with those that came while nobody held it; None: up to now."""
+    """Up to where a catch-up runs all slots, with those that came while no worker held it; None: up to now."""
     until = row.catch_up_until
     if not is_catching_up(row, look.definition) or until is None or slot > until:
         return None
@@ -401,7 +401,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     schedule, now, is_full, definition = look.schedule, look.now, look.is_full, look.definition
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
-    # One that waits for another to stop stays overlap's, as long as somebody looks.
+    # One that waits for another to stop stays overlap's, as long as workers look.
     waits_on = stops and look.since is not None and newest <= look.since
     if not (waits_on or (is_full and now - slot <= look.poll)):
         if not is_full:

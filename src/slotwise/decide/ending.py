@@ -73,7 +73,7 @@ class Ending:
     def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
         """The columns of a row that waits for another attempt, or with a slot that was kept.
 
-        It holds its job meanwhile, unless nobody has held that ``since``.
+        It holds its job meanwhile, unless no worker has held that ``since``.
         """
         due = self.spaced(due)
         if not row.is_plan or self.schedule is None or self.schedule.from_end:
@@ -150,7 +150,7 @@ def at_finish(
             row = _never_began(row) if isinstance(outcome, Skipped) else row
             error = outcome.error if isinstance(outcome, Cancelled) else None
             done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
-            # A one-time task that was called off goes: nobody is to drive it again.
+            # A one-time task that was called off goes: it is not retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
@@ -201,7 +201,7 @@ def unread(row: Row, transition: Transition, now: datetime, error: str) -> Trans
     lacks. ``transition`` was decided with a disabled one.
 
     The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
-    minute, and whoever takes it finds in the ledger that this slot has run.
+    minute, and that worker finds in the ledger that this slot has run.
     """
     columns = transition.row
     if columns is None or columns["schedule"] == row.schedule:
@@ -232,7 +232,7 @@ def _another(
     row: Row, ending: Ending, due: datetime, label: Outcome | Release, reason: str, *, since: datetime | None = None,
     error: str | None = None, lost: int = 0, aborted: int = 0,
 ) -> Transition:  # fmt: skip
-    """The row waits for the next attempt of its slot, and holds its job meanwhile; or nobody does ``since`` then."""
+    """The row waits for the next attempt of its slot, and holds its job meanwhile, or no longer does ``since`` then."""
     columns = {**again(row, due), **ending.waiting(row, row.wanted_due or due, since), "last_error": error}
     record = Record(
         outcome=label if isinstance(label, Outcome) else Outcome.CANCELLED, reason=reason, error=error, lost=lost,

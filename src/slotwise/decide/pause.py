@@ -26,17 +26,17 @@ def asleep(due: datetime) -> dict[str, Any]:
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
-def slept(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
-    """The slots that came while nobody could claim this waiting row; None: none did.
+def passing(row: Row, schedule: Schedule, until: datetime, reason: Reason) -> Advance | None:
+    """The slots of a plan row up to ``until`` that have not begun, to be skipped; None: there are none.
 
     A slot that was begun before goes on with its retry, and only those after it are passed.
     """
     first = _first_unbegun(row, schedule)
-    if first is None or first > now:
+    if first is None or first > until:
         return None
     schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
-    last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
-    return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
+    last = first if schedule.from_end else schedule.latest_before(until + TICK, floor=first - TICK) or first
+    return _passing(row, schedule, span(schedule, first, last, reason), until)
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
@@ -65,6 +65,7 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
     elif columns["slot"] is not None:
         columns |= _same_line(row, schedule, columns["slot"])
     columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
+    del columns["state"], columns["control"]  # a pause goes on
     return Advance(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 

@@ -19,6 +19,7 @@ from slotwise.model import events
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
+from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
@@ -129,12 +130,11 @@ class SignIn:
 
     def __init__(
         self,
+        common: Common,
         identity: Identity,
         settings: Settings,
         store: Store,
         *,
-        listeners: events.Listeners,
-        elapsed: Callable[[], float],
         capacity: int,
         version: str,
         born: float | None,
@@ -142,12 +142,10 @@ class SignIn:
         """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
         seconds; by default, the time of planning counts."""
         self.membership = Membership(WorkerRegistry(store), self._make_badge)
-        self._name = str(identity)
+        self._common = common
         self._identity = identity
         self._settings = settings
         self._store = store
-        self._listeners = listeners
-        self._elapsed = elapsed
         self._capacity = capacity
         self._version = version
         self._born = born
@@ -174,7 +172,7 @@ class SignIn:
         Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start time it would
         be the newest of all and restore the old schedule.
         """
-        age = timedelta(seconds=0.0 if self._born is None else self._elapsed() - self._born)
+        age = timedelta(seconds=0.0 if self._born is None else self._common.elapsed() - self._born)
         return Revision(text=text or self._settings.revision, started=self._store.now() - age)
 
     def plan(
@@ -190,9 +188,11 @@ class SignIn:
         revision = self.revision(text)
         plans = planner.plan(jobs, revision, from_due=from_due)
         for plan in plans:
-            self._listeners.publish(planned(self._name, plan, revision))
+            self._common.listeners.publish(planned(self._common.worker, plan, revision))
+            for gap in plan.superseded:
+                self._common.listeners.publish(events.skipped(self._common.worker, Key(plan.job, RECURRING), gap))
         for one in moved(self._store, sorted(known) if only is None else [only]):
-            self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
+            self._common.listeners.publish(events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
             self._store.database.wake_ups.tell(LOOK)  # others sleep until the row that was due next before
         self._refused = [plan.job for plan in plans if plan.refused is not None]
@@ -221,7 +221,7 @@ class SignIn:
             if not found.may_run_on(settings.tags)
         }
         return Badge(
-            worker=self._name, host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
+            worker=str(identity), host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
             capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(self._store.definitions),
             lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=self._refused,
             passed_over=passed_over,
@@ -238,5 +238,5 @@ def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
         return Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=plan.cure or ours.cure(theirs)
+        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
     )

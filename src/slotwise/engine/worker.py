@@ -100,10 +100,6 @@ class Worker:
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self.database = database
-        self.entrance = SignIn(
-            self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
-            capacity=self.capacity, version=version, born=born,
-        )  # fmt: skip
         self._stopping = threading.Event()
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
@@ -117,6 +113,9 @@ class Worker:
             listeners, self.name, elapsed=self.clock.elapsed,
             longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
         )  # fmt: skip
+        self.entrance = SignIn(
+            common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
+        )
         interval, peers = settings.heartbeat_interval, self.entrance.membership.peers
         self.runner = self.runner_class(
             capacity=self.capacity,

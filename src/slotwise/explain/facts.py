@@ -16,7 +16,7 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.rows import Declared, row_of, utc
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
+from slotwise.store.schema.worker_rows import WorkerInfo, worker_infos
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
 
@@ -119,7 +119,7 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             job=job, slot=slot, now=now, entry=look.slot(look.of(slots).where(slots.c.slot == slot)),
             gap=None if gap is None else gap_info(gap), plan=look.row(tasks.c.task_instance == instance),
             row=look.row(tasks.c.plan_instance == instance, tasks.c.slot == slot),
-            runs_on=() if plan is None else Declared.load(plan["plan"]).runs_on,
+            runs_on=() if plan is None else Declared.readable(plan["plan"]).runs_on,
             before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
             after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
             orders=look.orders(), paused=all_paused(connection, store.tables),
@@ -175,8 +175,7 @@ class _Look:
 
     def workers(self, now: datetime) -> list[WorkerInfo]:
         workers = self.store.tables.workers
-        rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        return [worker_info(row, now) for row in rows]
+        return worker_infos(self.connection, sa.select(workers, sa.literal(0).label("running")), workers, now)
 
     def load(self) -> Load:
         tasks, starts = self.store.tables.tasks, self.store.tables.starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from slotwise.explain.explanation import explain, said, when
@@ -35,9 +35,12 @@ def explain_now(
     last = next(reader.slots(name, id, limit=1, ended=True), None)
     if line is None and (last is None or id != RECURRING):
         return None
-    now = reader.now()
-    found = facts(store, name, now if line is None or line.next_slot is None else line.next_slot, id)
-    told = _gone(found) if line is None else _present(line, found, definition)
+    if line is not None and line.state == State.UNREADABLE:
+        told: Iterable[str] = [f"Its row cannot be read: {line.reason}."]
+    else:
+        slot = reader.now() if line is None or line.next_slot is None else line.next_slot
+        found = facts(store, name, slot, id)
+        told = _gone(found) if line is None else _present(line, found, definition)
     ended = [_last(last)] if last is not None else []
     return JobExplanation(
         job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended)
@@ -56,9 +59,6 @@ def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iter
         why = "Its schedule is disabled" if line.state == State.DISABLED else "Its schedule has no further slot"
         yield f"{why}: {short_text(line.schedule)}."
         yield "It runs again only if a deploy changes the schedule; to run it once: slotwise trigger."
-        return
-    if line.state == State.UNREADABLE:
-        yield f"Its row cannot be read: {line.reason}. Workers try it again each minute."
         return
     if line.next_slot is not None:
         verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"

@@ -9,13 +9,13 @@ import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from slotwise.model.vocabulary import Outcome, Release
+from slotwise.model.vocabulary import Outcome, Reason, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
-    from slotwise.model.records import Claim, Gap, Row
+    from slotwise.model.records import Claim, Gap, Key
 
 logger = logging.getLogger("slotwise.events")
 
@@ -168,10 +168,18 @@ class SlotsSkipped(Event):
     reason: str
 
 
-def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
-    """Return the event of one range."""
-    return SlotsSkipped(
-        worker=worker, job=row.task_name, id=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsSuperseded(SlotsSkipped):
+    """A deploy skips slots that an earlier schedule of the job still owed."""
+
+    level = logging.WARNING
+
+
+def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
+    """Return the event of one range of slots of a row."""
+    kind = SlotsSuperseded if gap.reason == Reason.SUPERSEDED else SlotsSkipped
+    return kind(
+        worker=worker, job=key.task_name, id=key.task_instance, first=gap.first, last=gap.last, count=gap.count,
         reason=gap.reason,
     )  # fmt: skip
 
@@ -187,7 +195,7 @@ class Pruned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
-    """``change``: added, changed, kept, deleted, outdated or refused."""
+    """``change``: added, changed, kept, deleted or outdated."""
 
     name = "planned"
     job: str

@@ -104,6 +104,7 @@ class Reason(_Word):
     LATE = "late"
     CALENDAR = "calendar"
     PAUSED = "paused"
+    SUPERSEDED = "superseded"
     SETTLED = "settled"
     DELETED = "deleted"
     OPERATOR = "operator"
@@ -183,6 +184,9 @@ register_reason(
 )
 register_reason(Reason.CALENDAR, "A business calendar of its schedule excludes that day.")
 register_reason(Reason.PAUSED, "The job, or the whole installation, was paused.")
+register_reason(
+    Reason.SUPERSEDED, "Its schedule was replaced, and another change of the schedule came before the slot could run."
+)
 register_reason(
     Reason.SETTLED,
     "An operator settled it after a restore: it may have run in the time that was lost.",

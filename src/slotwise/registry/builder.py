@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
+from slotwise.settings.settings import SettingsKeywords
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlements import AfterSettle
 
@@ -18,21 +18,11 @@ if TYPE_CHECKING:
 
 
 class RegistryBuilder:
-    """Build a JobRegistry step by step, with the same checks and messages as its constructor.
-
-    Common settings have a method of their name; ``setting`` takes any.
-    """
+    """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {
-            "jobs": [],
-            "tasks": [],
-            "listeners": [],
-            "interceptors": [],
-            "before_start": [],
-            "at_insert": [],
-            "after_settle": [],
-        }
+        lists = ("jobs", "tasks", "listeners", "interceptors", "before_start", "at_insert", "after_settle")
+        self._parts: dict[str, Any] = {name: [] for name in lists}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -70,37 +60,18 @@ class RegistryBuilder:
         return self
 
     def lifespan(self, lifespan: Lifespan) -> Self:
-        return self.setting("lifespan", lifespan)
+        self._options["lifespan"] = lifespan
+        return self
 
-    def database_url(self, url: str) -> Self:
-        return self.setting("database_url", url)
-
-    def poll_interval(self, interval: timedelta | str) -> Self:
-        return self.setting("poll_interval", interval)
-
-    def heartbeat_interval(self, interval: timedelta | str) -> Self:
-        return self.setting("heartbeat_interval", interval)
-
-    def missed_heartbeats_limit(self, limit: int) -> Self:
-        return self.setting("missed_heartbeats_limit", limit)
-
-    def shutdown_grace(self, grace: timedelta | str) -> Self:
-        return self.setting("shutdown_grace", grace)
-
-    def threads(self, threads: int) -> Self:
-        return self.setting("threads", threads)
-
-    def process_hook(self, wanted: bool) -> Self:
-        return self.setting("process_hook", wanted)
-
-    def setting(self, name: str, value: object) -> Self:
-        """Set one of the other settings, by name."""
-        self._options[name] = value
+    def settings(self, **settings: Unpack[SettingsKeywords]) -> Self:
+        """Set any settings by keyword, as in the constructor; a later call changes those that it names."""
+        self._options.update(settings)
         return self
 
     def customize(self, function: Customize) -> Self:
         """``function(settings) -> settings`` runs last, in ``build``, and has precedence over everything."""
-        return self.setting("customize", function)
+        self._options["customize"] = function
+        return self
 
     def build(self) -> JobRegistry:
         """Check everything and build. Opens no connection."""

@@ -106,7 +106,7 @@ class JobRegistry:
 
     @staticmethod
     def builder() -> RegistryBuilder:
-        """The same, step by step: ``JobRegistry.builder().with_job(…).poll_interval("5s").build()``."""
+        """The same, step by step: ``JobRegistry.builder().with_job(…).settings(poll_interval="5s").build()``."""
         return RegistryBuilder()
 
     def _configured(self, **settings: object) -> Self:

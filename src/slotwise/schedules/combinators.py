@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
-from slotwise.schedules.basic import Disabled
 from slotwise.schedules.business_days import (
     Arrangement,
     Calendar,
@@ -345,138 +344,74 @@ def _found(calendar: Calendar | str, known: Mapping[str, Calendar]) -> Calendar:
     raise InvalidSchedule(f"calendar {name} is not among those given: {', '.join(known) or 'none'}")
 
 
-class Part(NamedTuple):
-    """A schedule that is in force after `since`, up to and including `until`; None is for ever."""
-
-    schedule: Schedule
-    since: datetime | None
-    until: datetime | None
-
-    def opening(self, t: datetime) -> datetime:
-        """The instant after which this part's slots after `t` are to be looked for."""
-        return t if self.since is None else max(t, self.since)
-
-    def closing(self, t: datetime) -> datetime:
-        """The last instant, up to `t`, at which this part may have a slot."""
-        return t if self.until is None else min(t, self.until)
-
-    @property
-    def owns_any(self) -> bool:
-        return self.since is None or self.holds(self.schedule.next_after(self.since))
-
-    def holds(self, slot: datetime | None) -> bool:
-        return slot is not None and (self.until is None or slot <= self.until)
-
-
 class Succession(Schedule):
-    """Schedules in a row, each in force up to and including the instant at which the next one is activated.
+    """One schedule up to and including an instant, then another one; made by `succeed`. `from_end` is the second's."""
 
-    Made by `succeed`. `from_end` is that of the last part.
-    """
+    __slots__ = ("after", "at", "before", "from_end")
+    before: Schedule
+    at: datetime
+    after: Schedule
 
-    __slots__ = ("_parts", "from_end")
-    _parts: tuple[Part, ...]
-
-    def __init__(self, parts: tuple[Part, ...]) -> None:
-        text = " >> ".join(
-            f"{part.schedule} >> {instant_text(part.until)}" if part.until else str(part.schedule) for part in parts
-        )
-        self._set(_parts=parts, _text=text, from_end=parts[-1].schedule.from_end)
+    def __init__(self, before: Schedule, at: datetime, after: Schedule) -> None:
+        text = f"{before} >> {instant_text(at)} >> {after}"
+        self._set(before=before, at=at, after=after, from_end=after.from_end, _text=text)
 
     def next_after(self, t: datetime) -> datetime | None:
-        slots = ((part, part.schedule.next_after(part.opening(t))) for part in self._after(t))
-        return next((slot for part, slot in slots if part.holds(slot)), None)
+        slot = self.before.next_after(t) if t < self.at else None
+        return slot if slot is not None and slot <= self.at else self.after.next_after(max(t, self.at))
 
     def first_after(self, t: datetime) -> datetime | None:
-        slots = ((part, part.schedule.first_after(part.opening(t))) for part in self._after(t))
-        return next((slot for part, slot in slots if part.holds(slot)), None)
+        slot = self.before.first_after(t) if t < self.at else None
+        return slot if slot is not None and slot <= self.at else self.after.first_after(max(t, self.at))
 
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        for part in reversed(self._parts):
-            low = part.since if floor is None else part.opening(floor)
-            high = t if part.until is None else min(t, part.until + MICROSECOND)
-            slot = part.schedule.latest_before(high, floor=low) if low is None or low < high else None
-            if slot is not None:
-                return slot
-        return None
+        low = self.at if floor is None else max(floor, self.at)
+        slot = self.after.latest_before(t, floor=low) if low < t else None
+        high = min(t, self.at + MICROSECOND)
+        if slot is not None or (floor is not None and floor >= high):
+            return slot
+        return self.before.latest_before(high, floor=floor)
 
     def count_between(self, a: datetime, b: datetime) -> int:
-        spans = ((part.schedule, part.opening(a), part.closing(b)) for part in self._parts)
-        return sum(schedule.count_between(low, high) for schedule, low, high in spans if low < high)
+        earlier = self.before.count_between(a, min(b, self.at)) if a < self.at else 0
+        return earlier + (self.after.count_between(max(a, self.at), b) if self.at < b else 0)
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
-        for part in self._parts:
-            if part.opening(a) < part.closing(b):
-                yield from part.schedule.slots(part.opening(a), part.closing(b))
+        if a < self.at:
+            yield from self.before.slots(a, min(b, self.at))
+        if self.at < b:
+            yield from self.after.slots(max(a, self.at), b)
 
     def settled(self, t: datetime) -> Schedule:
-        return in_a_row(tuple(self._after(t)))
+        if self.at <= t:
+            return self.after.settled(t)
+        before = self.before.settled(t)
+        return self if before is self.before else Succession(before, self.at, self.after)
 
     def wait(self, slot: datetime) -> timedelta:
-        return next(part.schedule.wait(slot) for part in self._parts if part.holds(slot))
+        return (self.before if slot <= self.at else self.after).wait(slot)
 
     @property
     def last(self) -> Schedule:
-        return self._parts[-1].schedule
+        return self.after.last
 
     @property
     def running(self) -> Schedule:
-        parts = tuple(part._replace(schedule=part.schedule.running) for part in self._parts)
-        return self if parts == self._parts else Succession(parts)
+        before, after = self.before.running, self.after.running
+        return self if before is self.before and after is self.after else Succession(before, self.at, after)
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         return self.last.calendars
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        """What came before was bound when it came into force: only the last part follows a calendar's change."""
-        *earlier, last = self._parts
-        return in_a_row((*earlier, last._replace(schedule=last.schedule.bind(name, calendars))))
-
-    def _after(self, t: datetime) -> Iterator[Part]:
-        return (part for part in self._parts if part.until is None or t < part.until)
+        """What came before was bound when it came into force: only the second follows a calendar's change."""
+        return Succession(self.before, self.at, self.after.bind(name, calendars))
 
 
 def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:
-    """`before` up to and including the instant `at`, then `after`; parts that never apply are dropped."""
+    """`before` up to and including the instant `at`, then `after`; one that never comes into force is left out."""
     at = in_utc(at)
-    earlier = [part for part in parts_of(before) if part.since is None or part.since < at]
-    later = [part for part in parts_of(after) if part.until is None or part.until > at]
-    earlier[-1] = earlier[-1]._replace(until=at)
-    later[0] = later[0]._replace(since=at)
-    return in_a_row((*earlier, *later))
-
-
-def in_turn(schedules: Sequence[Schedule], instants: Sequence[datetime]) -> Schedule:
-    """Each schedule up to and including its instant, then the next one: `succeed`, for a whole row of them at once."""
-    turns = [Part(schedules[-1], None, None)]  # the last one first
-    for schedule, at in zip(reversed(schedules[:-1]), reversed(instants), strict=True):
-        while (until := turns[-1].until) is not None and until <= at:
-            turns.pop()
-        turns[-1] = turns[-1]._replace(since=at)
-        turns.append(Part(schedule, None, at))
-    return in_a_row(tuple(reversed(turns)))
-
-
-def owing(schedule: Schedule, slot: datetime) -> Schedule:
-    """The same from `slot` on, which the first part owns: without parts in the middle that own no later slot."""
-    first, *others = parts_of(schedule.settled(slot - MICROSECOND))
-    kept = [first]
-    for part in others:
-        if part.until is None or part.owns_any:
-            kept.append(part)
-        elif not kept[-1].schedule.from_end and not part._replace(schedule=kept[-1].schedule).owns_any:
-            kept[-1] = kept[-1]._replace(until=part.until)
-        else:  # what was in force before must not go on
-            kept.append(part._replace(schedule=Disabled()))
-    return in_a_row(tuple(kept))
-
-
-def parts_of(schedule: Schedule) -> tuple[Part, ...]:
-    return schedule._parts if isinstance(schedule, Succession) else (Part(schedule, None, None),)
-
-
-def in_a_row(parts: tuple[Part, ...]) -> Schedule:
-    """The parts as one schedule: the only one as it is, as nothing is left of what came before."""
-    first, *others = parts
-    return Succession((first._replace(since=None), *others)) if others else first.schedule
+    while isinstance(before, Succession) and before.at >= at:
+        before = before.before
+    return Succession(before, at, after.settled(at))

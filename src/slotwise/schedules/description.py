@@ -19,7 +19,6 @@ from slotwise.schedules.combinators import (
     Excluding,
     Spread,
     Succession,
-    parts_of,
 )
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import (
@@ -265,10 +264,8 @@ def explain(schedule: Schedule) -> list[str]:
             around = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
             return [*explain(schedule.schedule), f"Only on the {_nth(schedule.n)} of the month{around}."]
         case Succession():
-            return [
-                f"{f'Up to {_moment(part.until)}' if part.until else 'Then'}: {' '.join(explain(part.schedule))}"
-                for part in parts_of(schedule)
-            ]
+            before, after = " ".join(explain(schedule.before)), " ".join(explain(schedule.after))
+            return [f"Up to {_moment(schedule.at)}: {before}", f"Then: {after}"]
     return [str(schedule)]
 
 

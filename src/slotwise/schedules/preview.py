@@ -10,7 +10,7 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.schedules.base import EPOCH, Schedule, floor_second
-from slotwise.schedules.combinators import AnyOf, Between, Spread, Succession, parts_of
+from slotwise.schedules.combinators import AnyOf, Between, Spread, Succession
 from slotwise.schedules.local_time import Walk
 from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
 
@@ -98,7 +98,7 @@ def _walks(schedule: Schedule) -> Iterator[Walk]:
         case Between() | Spread():
             yield from _walks(schedule.schedule)
         case Succession():
-            yield from (walk for part in parts_of(schedule) for walk in _walks(part.schedule))
+            yield from (*_walks(schedule.before), *_walks(schedule.after))
         case LineSchedule() if isinstance(schedule.line, Walk):
             yield schedule.line
 

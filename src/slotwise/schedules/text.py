@@ -12,14 +12,14 @@ from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule, parse_instant
 from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
 from slotwise.schedules.business_days import Calendar, parse_calendar
-from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, in_turn
+from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
 
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8
 ARROW: Final = ">>"
-_MOST_SPLIT: Final = 1000  # more than any combinator takes, or any row of redeploys leaves behind
+_MOST_SPLIT: Final = 1000  # more than any combinator takes
 
 Found = TypeVar("Found")
 Reader: TypeAlias = Callable[..., Schedule]
@@ -46,12 +46,13 @@ def parse_schedule(text: str) -> Schedule:
     """
     if not isinstance(text, str):
         raise InvalidSchedule(f"{text!r:.60} is not the text of a schedule")
-    if len(text) > LONGEST_TEXT:
-        raise InvalidSchedule(f"a schedule of {len(text)} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}")
-    *earlier, last = _split(text, ARROW)
-    if len(earlier) % 2:
+    parts = text.split(ARROW)
+    if (length := max(map(len, parts))) > LONGEST_TEXT:
+        raise InvalidSchedule(f"a schedule of {length} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}")
+    if len(parts) not in (1, 3):
         raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
-    return in_turn([*map(_parse_one, earlier[::2]), _parse_one(last)], [*map(parse_instant, earlier[1::2])])
+    found = [_parse_one(part) for part in parts[::2] for part in _split(part, ARROW)]  # which checks its brackets
+    return Succession(found[0], parse_instant(parts[1]), found[1]) if len(found) > 1 else found[0]
 
 
 def readable(text: str | None) -> Schedule | None:
@@ -63,14 +64,10 @@ def readable(text: str | None) -> Schedule | None:
 
 
 def stored_text(schedule: Schedule, row: str) -> str:
-    """The text of a schedule for this row. Raises InvalidSchedule if it is too long for anybody to read it again."""
+    """The text of a schedule for this row. Raises InvalidSchedule if it is too long to be read again."""
     text = str(schedule)
-    if len(text) > LONGEST_TEXT or text.count(ARROW) > _MOST_SPLIT:
-        cure = "let its due slots run, or delete it, before another change" if ARROW in text else "make it shorter"
-        raise InvalidSchedule(
-            f"{row}: a schedule of {len(text)} characters, with {text.count(ARROW) // 2} earlier texts that still owe "
-            f"slots; at most {LONGEST_TEXT} and {_MOST_SPLIT // 2} can be stored; {cure}"
-        )
+    if len(str(schedule.last)) > LONGEST_TEXT:
+        raise InvalidSchedule(f"{row}: a schedule of {len(text)} characters; at most {LONGEST_TEXT}; make it shorter")
     return text
 
 

@@ -69,8 +69,8 @@ JobRegistry(jobs=[], tags=1)  # wrong
 JobRegistry(jobs=[], log_format="xml")  # wrong
 JobRegistry(jobs=[], lifespan="lifespan")  # wrong
 JobRegistry(jobs=[], customize=lambda settings: 1)  # wrong
-JobRegistry.builder().threads("4")  # wrong
-JobRegistry.builder().poll_interval(5)  # wrong
+JobRegistry.builder().settings(threads="4")  # wrong
+JobRegistry.builder().settings(poll_interval=5)  # wrong
 
 
 @job(name="misspelled", schedule=Every("1m"), catchup=CatchUp.latest())  # wrong

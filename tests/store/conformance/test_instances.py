@@ -12,9 +12,9 @@ from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule, UnknownTask
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import Failed, HandedBack
-from slotwise.schedules import Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once
+from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once, parse_schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.planning.calendars import CalendarChanges
 from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (
@@ -390,39 +390,33 @@ def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) 
     assert ran == [first + timedelta(seconds=number) for number in range(3)]
 
 
-def test_what_went_before_an_empty_part_does_not_go_on(bench: Bench) -> None:
-    """Up to its own change only, also where the text after it is left out for want of slots."""
+def test_an_instance_that_is_changed_twice_while_late_skips_its_oldest_slots(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row remembers one earlier schedule. A WARNING says what is skipped, and the ledger has it."""
     bench.client.schedule_recurring("all", "a", EACH)
-    bench.tick(1.5)
-    bench.client.schedule_recurring("all", "a", "EVERY|1h")
+    bench.tick(2.5)
+    bench.client.schedule_recurring("all", "a", "EVERY|90s")
     bench.tick(3)
-    bench.client.schedule_recurring("all", "a", Cron("*/2 * * * *"))
-    bench.tick(2)
-    assert (bench.row("all", "a").schedule or "").split(" >> ")[2] == "-"
+    bench.client.schedule_recurring("all", "a", "EVERY|1h")
+    assert bench.gaps("all") == [(1, 2, 2, "superseded")]
+    (warning,) = caplog.messages
+    assert warning.startswith("task all, id a: 2 slots from ")
     ran = []
     while claims := bench.claim("all"):
         ran.append(claims[0].slot)
         bench.settle(claims[0])
-    assert ran == [at(1), at(6)]
+    assert ran == [at(3), at(4.5)]
 
 
-def test_a_change_that_nobody_could_read_again_is_refused(closed: Bench) -> None:
-    """Where each text owns slots, nothing can be left out: one line with the cure, and the row stays as it is."""
-    closed.client.schedule_recurring("all", "a", "EVERY|1s")
-    closed.tick(1 / 60)
-    number = 0
-    while len(closed.row("all", "a").schedule or "") < 65_536 - 3_300:
-        number += 1
-        closed.tick(2 / 60)
-        closed.client.schedule_recurring("all", "a", _long("YZ"[number % 2], "* * * * * *"))
-    closed.tick(2 / 60)
+def test_a_schedule_that_nobody_could_read_again_is_refused(closed: Bench) -> None:
+    """One line, and the row stays as it is."""
+    closed.client.schedule_recurring("all", "a", EACH)
     before = closed.backup()
-    refused = r"^all/a: a schedule of .* let its due slots run, or delete it, before another change$"
-    for number in range(3):
-        with pytest.raises(InvalidSchedule, match=refused):
-            closed.client.schedule_recurring("all", "a", _long("Y", f"{number},30,40 * * * * *"))
+    parts = [parse_schedule(_long("YZ"[number % 2], f"{number} * * * *")) for number in range(20)]
+    with pytest.raises(InvalidSchedule, match=r"^all/a: a schedule of \d+ characters; at most 65536; make it shorter$"):
+        closed.client.schedule_recurring("all", "a", AnyOf(*parts))
     assert closed.backup() == before
-    assert len(closed.claim("all")) == 1
 
 
 UNREADABLE = "MOONPHASE|" + "x" * 70_000

@@ -12,9 +12,10 @@ from tests.store.hearing import hearing
 
 from slotwise.errors import PlanMissing
 from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import CatchUp
 from slotwise.model.records import FOREVER, Failed, HandedBack
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
-from slotwise.store.planning.planner import Planner
+from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.column_types import to_micros
 
@@ -238,20 +239,6 @@ def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:
     assert (bench.row("plain").schedule, bench.row("plain").slot) == (str(Every(MINUTE)), at(1))
 
 
-def test_a_change_that_makes_the_row_unreadable_costs_only_its_job(bench: Bench) -> None:
-    """A row that owes slots of as many texts as fit keeps them; the job says why, and all others are planned."""
-    owed = " >> ".join(f"EVERY|{7 + number % 2}s >> {at(number + 2).isoformat()}" for number in range(500))
-    bench.change("plain", schedule=f"{owed} >> EVERY|1m", slot=at(1))
-    bench.clock.set(at(600))
-    before = bench.row("plain")
-    other = bench.beside(a_job("plain", Every("13s")), a_job("other"))
-    plans = other.plan()
-    assert (plans["plain"].change, plans["other"].change) == ("refused", "added")
-    assert plans["plain"].refused == str(Every("13s"))
-    assert "let its due slots run, or delete it" in str(plans["plain"].cure)
-    assert bench.row("plain") == before
-
-
 def test_removed_from_code_the_row_stays(bench: Bench) -> None:
     """Nobody claims it; nobody deletes it."""
     bench.tick()
@@ -270,6 +257,153 @@ def test_a_missing_row_is_named(bench: Bench) -> None:
     bench.delete("off")
     with pytest.raises(PlanMissing, match=r"no row in scheduled_tasks for: (plain, off|off, plain)"):
         Planner(bench.store).verify(jobs)
+
+
+# -- one predecessor --------------------------------------------------------------------------------------------
+
+FIVES = Every("5m")
+#: What runs of the slots 3.5 and 4.5 that the newer schedule still owes, and what is skipped.
+OWED = [
+    pytest.param(CatchUp.none(grace="1m"), [4.5], [(3.5, "late")], id="none"),
+    pytest.param(CatchUp.latest(), [4.5], [(3.5, "collapsed")], id="latest"),
+    pytest.param(CatchUp.first(), [3.5], [(4.5, "collapsed")], id="first"),
+    pytest.param(CatchUp.all(), [3.5, 4.5], [], id="all"),
+]
+
+
+def twice(bench: Bench, name: str, *schedules: Schedule, **policies: Any) -> tuple[Bench, Plan]:
+    """Deploy each of them 2 minutes after the one before; return the last one's bench, and what its planning did."""
+    for number, schedule in enumerate(schedules):
+        bench.tick(2 if number else 0)
+        bench = bench.beside(a_job(name, schedule, **policies))
+        plan = bench.plan(name)[name]
+    return bench, plan
+
+
+def decided(bench: Bench, name: str) -> list[tuple[float, str]]:
+    """Each slot in ledger and gaps with its outcome or the reason why it was skipped; gaps by their first and last."""
+    slots = [((slot["slot"] - NOON) / MINUTE, slot["reason"] or slot["outcome"]) for slot in bench.slots(name)]
+    gaps = [(slot, reason) for first, last, _, reason in bench.gaps(name) for slot in (first, last)]
+    return sorted(slots + gaps)
+
+
+@pytest.mark.parametrize(("catch_up", "run", "skipped"), OWED)
+def test_a_second_change_skips_what_the_first_schedule_still_owes(
+    bench: Bench, catch_up: CatchUp, run: list[float], skipped: list[tuple[float, str]]
+) -> None:
+    """The row remembers one earlier text. Catch-up decides about what that one owes; each slot is accounted for."""
+    bench.tick(3.2)
+    newer, plan = twice(bench, "plain", HALF_PAST, FIVES, catch_up=catch_up)
+    assert newer.gaps("plain") == [(1, 3, 3, "superseded")]
+    assert [(gap.count, gap.reason) for gap in plan.superseded] == [(3, "superseded")]
+    assert newer.row("plain").schedule == str(succeed(HALF_PAST, at(5.2), FIVES))
+    while claims := newer.claim("plain"):
+        newer.settle(claims[0])
+    ran = [(slot, "succeeded") for slot in run]
+    assert decided(newer, "plain") == sorted([(1, "superseded"), (3, "superseded"), *skipped, *ran])
+    assert waits_for(newer, "plain")[0] == at(10)
+
+
+@pytest.mark.parametrize("catch_up", [found.values[0] for found in OWED], ids=[found.id for found in OWED])
+def test_a_third_change_skips_what_the_second_schedule_still_owes(bench: Bench, catch_up: CatchUp) -> None:
+    """And so on: never more than one predecessor."""
+    bench.tick(3.2)
+    newest, plan = twice(bench, "plain", HALF_PAST, Every("40s"), FIVES, catch_up=catch_up)
+    assert decided(newest, "plain") == [
+        (1, "superseded"), (3, "superseded"), (3.5, "superseded"), (4.5, "superseded"),
+    ]  # fmt: skip
+    assert [gap.count for gap in plan.superseded] == [2]
+    assert newest.row("plain").schedule == str(succeed(Every("40s"), at(7.2), FIVES))
+    assert waits_for(newest, "plain")[0] == at(16 / 3)
+
+
+def test_changes_between_which_no_slot_falls_count_as_one(bench: Bench) -> None:
+    """A deploy that is taken back at once costs the late slot nothing: it runs."""
+    bench.tick(1.2)
+    bench = bench.beside(a_job("plain", Every("1h")))
+    bench.plan("plain")
+    bench.tick(0.5)
+    bench = bench.beside(a_job("plain"))
+    assert bench.plan("plain")["plain"].superseded == ()
+    assert bench.row("plain").schedule == str(succeed(Every(MINUTE), at(1.7), Every(MINUTE)))
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    assert decided(bench, "plain") == [(1, "succeeded"), (2, "succeeded")]
+
+
+def test_a_worker_of_the_older_deploy_goes_on_with_its_slot(bench: Bench) -> None:
+    """Held during two deploys: its heartbeats and its settlement count. The rest is skipped, or overlap's."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.tick(2.2)
+    before = bench.row("plain")
+    newer, plan = twice(bench, "plain", HALF_PAST, FIVES)
+    row = newer.row("plain")
+    assert [(gap.first, gap.last) for gap in plan.superseded] == [(at(2), at(3))]
+    assert (row.version, row.slot, row.execution_time, row.picked_by) == (
+        before.version, before.slot, before.execution_time, claim.holder,
+    )  # fmt: skip
+    assert bench.store.held.beat(claim.holder, [claim]) == set()
+    bench.settle(claim)
+    assert decided(bench, "plain") == [
+        (1, "succeeded"), (2, "superseded"), (3, "superseded"), (3.5, "overlap"), (4.5, "overlap"),
+    ]  # fmt: skip
+    assert waits_for(bench, "plain")[0] == at(10)
+
+
+@pytest.mark.parametrize("ends", [HandedBack("shutdown"), Failed("boom"), None], ids=["back", "failed", "lost"])
+def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(bench: Bench, ends: Any) -> None:
+    """Handed back, failed or lost after two deploys: it runs again, and what was skipped meanwhile does not."""
+    bench.tick()
+    claim = bench.claim_one("retried")
+    bench.tick(2.2)
+    policies = {"catch_up": CatchUp.first(), "retry": bench.definitions["retried"].retry}
+    newer, _ = twice(bench, "retried", HALF_PAST, FIVES, **policies)
+    newer.settle(claim, ends) if ends else newer.take_over(claim)
+    newer.tick(0.2)
+    again = newer.claim_one("retried")
+    assert again.slot == at(1)
+    newer.settle(again)
+    assert decided(newer, "retried")[:3] == [(1, "succeeded"), (2, "superseded"), (3, "superseded")]
+    while claims := newer.claim("retried"):
+        newer.settle(claims[0])
+    assert {slot for slot, _ in decided(newer, "retried")} == {1, 2, 3, 3.5, 4.5}
+    assert waits_for(newer, "retried")[0] == at(10)
+
+
+def test_a_paused_job_sleeps_through_two_changes(bench: Bench) -> None:
+    """With replay, what the last schedule but one owes runs afterwards; what came before that does not."""
+    bench.client.operations.pause("plain")
+    bench.tick(3.2)
+    newer, _ = twice(bench, "plain", HALF_PAST, FIVES)
+    assert (newer.claim("plain"), newer.row("plain").state) == ([], "paused")
+    newer.client.operations.resume("plain", replay=True)
+    assert newer.claim_one("plain").slot == at(4.5)
+    assert decided(newer, "plain") == [
+        (1, "superseded"), (3, "superseded"), (3.5, "collapsed"), (4.5, "running"),
+    ]  # fmt: skip
+
+
+def test_before_a_fixed_delay_one_slot_is_owed(bench: Bench) -> None:
+    """It has one slot at a time: the one that waits still runs, the others are skipped and accounted for."""
+    bench.tick(3.2)
+    newer, plan = twice(bench, "plain", FixedDelay("10m"))
+    assert [(gap.first, gap.last) for gap in plan.superseded] == [(at(2), at(3))]
+    assert newer.claim_one("plain").slot == at(1)
+    newer.settle(newer.store.held.held_by("host:1:a")[0])
+    assert decided(newer, "plain") == [(1, "succeeded"), (2, "superseded"), (3, "superseded")]
+    assert waits_for(newer, "plain")[0] == at(13.2)
+
+
+def test_after_a_fixed_delay_one_slot_is_owed(bench: Bench) -> None:
+    """The one that waits; no others are counted as missed."""
+    bench.tick(9)
+    newer, plan = twice(bench, "delayed", HALF_PAST)
+    assert plan.superseded == ()
+    newer.settle(newer.claim_one("delayed"))
+    assert decided(newer, "delayed") == [(0, "succeeded")]
+    assert waits_for(newer, "delayed")[0] == at(9.5)
 
 
 # -- deleted and made again, restored ---------------------------------------------------------------------------

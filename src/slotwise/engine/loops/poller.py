@@ -494,7 +494,7 @@ class Poller(Service):
         with self._active_claims.claiming():
             found, claims = self._store.claims.claim_slots(
                 self.worker, limit, lease=self._lease, names=names, lost=self._lost(),
-                on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row, gap)),
+                on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row.key, gap)),
             )  # fmt: skip
             self._hold(claims, before)
         return found

@@ -178,7 +178,7 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     told = error_summary(error) if error else None
     facts = about(claim) | {"outcome": transition.label, "reason": reason, "error": told}
     settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled(**facts)
-    return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
+    return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
 
 
 def _cure(claim: Claim) -> str:

@@ -352,7 +352,7 @@ class SlotRun:
         return bool(claims)
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
-        self.worker.listeners.publish(skipped(self.worker.name, row, gap))
+        self.worker.listeners.publish(skipped(self.worker.name, row.key, gap))
 
     def _drained(self, slot: datetime) -> SlotEnd:
         """Return the end after a stop. If anything was left behind, the process must end now, without another query."""

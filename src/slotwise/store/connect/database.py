@@ -117,6 +117,10 @@ class Database:
         """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
         return self.main if self._link.single else self._engine("migrations")
 
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """A transaction on the small pool."""
+        return self.main.begin()
+
     def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
         """A connection for a single statement, which is its own transaction; by default from the small pool."""
         return self._link.alone(engine or self.main)

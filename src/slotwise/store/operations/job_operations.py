@@ -25,11 +25,11 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from slotwise.decide.claim import Advance, slots_in
-from slotwise.decide.pause import owed_by, slept
-from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.decide.pause import owed_by, passing
+from slotwise.errors import ConfigurationError
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
-from slotwise.schedules import parse_schedule
+from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.column_types import Instant, to_micros
@@ -142,7 +142,9 @@ def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
 
 def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     """Pass the slots that a plan row has missed. What came while it was held is left to its settlement."""
-    passed = None if row.picked or replay else _slept(row, at.now)
+    # A schedule that a newer release wrote is left to a worker that can read it, and to its catch-up.
+    schedule = None if row.picked or replay else readable(row.schedule or "-")
+    passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
     due = {"execution_time": _due(at.tasks)} if row.state == State.PAUSED else {}
@@ -150,13 +152,6 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     at.skip(row, *passed.gaps)
     at.change(row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control})
     return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=passed.row.get("slot", row.slot))
-
-
-def _slept(row: Row, now: datetime) -> Advance | None:
-    try:
-        return slept(row, parse_schedule(row.schedule or "-"), now)
-    except InvalidSchedule:
-        return None  # a newer release wrote it: a worker that can read it decides by its catch-up
 
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
@@ -200,18 +195,18 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         elif row.is_plan:
             # What has come and not begun ends, and a slot that waits for its retry; if the schedule cannot be read,
             # the slot in the row.
-            _pass(at, row, slept(row, owed_by(row), at.now), Reason.DELETED)
+            _pass(at, row, passing(row, owed_by(row), at.now, Reason.DELETED), Reason.DELETED)
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
 
 
-def _pass(at: Operation, row: Row, passed: Advance | None, reason: str) -> None:
+def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> None:
     """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
     if row.attempt:
         ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
     if passed is not None:
-        at.skip(row, *(replace(gap, reason=reason) for gap in passed.gaps))
+        at.skip(row, *passed.gaps)
 
 
 # -- after a restore -----------------------------------------------------------------------------------------------
@@ -244,12 +239,10 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     until, tasks = min(until, at.now), at.tasks
     found = []
     for row in at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until):
-        passed = slept(replace(row, attempt=0), schedule_in(row), until)
+        passed = passing(replace(row, attempt=0), schedule_in(row), until, Reason.SETTLED)
         _pass(at, row, passed, Reason.SETTLED)
         if passed is not None:
-            kept = {"control": row.control, "state": row.state}
-            parked = {} if row.state == State.PAUSED else {"parked_due": None}
-            at.change(row, **{**passed.row, **kept, **parked})
+            at.change(row, **passed.row)
             count = max(slots_in(passed.gaps), int(row.attempt > 0))
             next_slot = passed.row.get("slot")
             found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))

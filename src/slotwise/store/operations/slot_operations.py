@@ -87,7 +87,7 @@ def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: s
         )
     at.sign("skip-next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
-    at.change(row, **{name: value for name, value in passed.row.items() if name not in ("state", "control")})
+    at.change(row, **passed.row)
     return following
 
 

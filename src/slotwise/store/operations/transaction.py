@@ -21,7 +21,7 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_info
+from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -78,8 +78,9 @@ class Operation:
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
         workers = self.store.tables.workers
-        rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        if any(line.live and job in line.tasks for line in (worker_info(row, self.now) for row in rows)):
+        wanted = sa.select(workers, sa.literal(0).label("running"))
+        lines = worker_infos(self.connection, wanted, workers, self.now)
+        if any(line.live and job in line.tasks for line in lines):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import Declared, row_of, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
+from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 #: How many slots of a job are shown.
@@ -34,9 +34,9 @@ class Change:
     """What a deploy would make of one job.
 
     ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated (a newer deploy
-    has planned it, so this one's schedule would be refused), refused (the row would become too long to be read), or
-    orphaned (it has a row, and no code). ``known_by``: a
+    has planned it, so this one's schedule would be refused), or orphaned (it has a row, and no code). ``known_by``: a
     live worker that knows an orphan, of another application perhaps. ``at_once``: a slot is due by now.
+    ``superseded``: how many slots would be skipped that an earlier schedule still owes.
     """
 
     job: str
@@ -46,6 +46,7 @@ class Change:
     after: str | None = None
     after_slots: Sequence[datetime] = ()
     at_once: bool = False
+    superseded: int = 0
     known_by: str | None = None
 
     @property
@@ -73,7 +74,7 @@ def compare(
 
 def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Definition, now: datetime) -> Change:
     before = None if row is None else row["schedule"]
-    declared = Declared.load(None if row is None else row["plan"]).fingerprint
+    declared = Declared.readable(None if row is None else row["plan"]).fingerprint
     if change == "kept" and declared not in (None, definition.fingerprint):
         change = "policies"
     after = plan.refused or plan.schedule
@@ -83,6 +84,7 @@ def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Defin
         job=plan.job, change=change, before=before,
         before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
         after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
+        superseded=sum(gap.count for gap in plan.superseded),
     )  # fmt: skip
 
 
@@ -118,16 +120,10 @@ def _rows(store: Store) -> dict[str, sa.RowMapping]:
 def _known(store: Store, now: datetime) -> dict[str, str]:
     """By which live worker each name is known."""
     workers = store.tables.workers
+    wanted = sa.select(workers, sa.literal(0).label("running"))
     with store.transaction() as connection:
-        found = connection.execute(
-            sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
-        ).all()
-    return {
-        name: worker
-        for worker, names, seen, lease in found
-        if seen + lease >= now
-        for name in json.loads(names or "[]")
-    }
+        found = worker_infos(connection, wanted, workers, now)
+    return {name: line.worker for line in found if line.live for name in line.tasks}
 
 
 # -- stored schedules that come to other slots now ---------------------------------------------------------------------

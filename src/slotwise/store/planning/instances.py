@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import ahead
+from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
-from slotwise.model.records import RECURRING, Row
-from slotwise.model.vocabulary import Kind, State
+from slotwise.model.records import RECURRING, Key, Row
+from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
-from slotwise.schedules.text import readable, stored_text
+from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
-from slotwise.store.planning.planner import first_slot, replanned
-from slotwise.store.planning.stored_calendars import calendars_of
+from slotwise.store.planning.calendars import calendars_of
+from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.schema.audit_rows import Author
-from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import row_of
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
+
+logger = logging.getLogger(__name__)
 
 #: Applications sign no order: they make and delete as many instances as they like.
 NOBODY = Author("the application")
@@ -38,6 +39,10 @@ class Instance:
     schedule: Schedule
     data: bytes | None
     priority: int
+
+    @property
+    def key(self) -> Key:
+        return Key(self.task, self.id)
 
 
 class Instances:
@@ -65,12 +70,12 @@ class Instances:
         schedule, spread = wanted.schedule.bind(name, known), self._store.definitions[wanted.task].spread
         if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
             schedule = spread_out(schedule, name, spread)
-        row = self._lock(connection, wanted.task, wanted.id)
+        row = lock(connection, self._store, wanted.key)[0]
         if row is None:
             slot, is_added = self._insert(connection, wanted, schedule)
             if is_added:
                 return slot
-            row = self._lock(connection, wanted.task, wanted.id)  # somebody else was first
+            row = lock(connection, self._store, wanted.key)[0]  # somebody else was first
             if row is None:
                 return self.put(connection, wanted)  # and has deleted it again
         return self._change(connection, row, wanted, schedule)
@@ -100,34 +105,32 @@ class Instances:
         now = self._store.dialect.now(connection)
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
-        changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
-        told = {"task_data": wanted.data, "priority": wanted.priority}
-        changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
+        changes = Advance(row={}) if same else replanned(row, schedule, now)
+        told: dict[str, Any] = {"task_data": wanted.data, "priority": wanted.priority}
+        columns = changes.row | {name: value for name, value in told.items() if getattr(row, name) != value}
         if row.state == State.DELETED:
-            changes["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
-        if changes:
-            connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
-        found: datetime | None = changes.get("slot", row.slot)
+            columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
+        if columns:
+            write(connection, self._store, row, replace(changes, row=columns), now)
+        for gap in changes.gaps:
+            logger.warning(
+                "task %s, id %s: %d slots from %s to %s are skipped (superseded): their schedule was changed twice "
+                "before they could run", wanted.task, wanted.id, gap.count, gap.first, gap.last,
+            )  # fmt: skip
+        found: datetime | None = columns.get("slot", row.slot)
         return found
 
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
         dialect, now = self._store.dialect, self._store.dialect.now(connection)
         has_history, paused, control = self._known(connection, wanted)
         newest = self._newest(connection, wanted, now) if has_history else None
-        blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
-        slot = first_slot(blank, schedule, now)
-        columns = ahead(schedule, slot)
+        columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}
+        slot: datetime | None = columns["slot"]
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
-        tags = self._store.definitions[wanted.task].runs_on
-        plan = {"runs_on": sorted(tags)} if tags else None
-        values = dict(
-            task_name=wanted.task, task_instance=wanted.id, kind=Kind.PLAN, task_data=wanted.data,
-            priority=wanted.priority, plan=plan, picked=False,
-            version=to_micros(now), created_version=to_micros(now), watermark=newest,
-            schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
-        )  # fmt: skip
-        return slot, dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
+        if tags := self._store.definitions[wanted.task].runs_on:
+            columns["plan"] = {"runs_on": sorted(tags)}
+        return slot, dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
 
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
@@ -146,11 +149,3 @@ class Instances:
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
         strict = self._store.definitions[wanted.task].gives_up
         return self._store.dialect.by_row.newest_decided(connection, wanted.task, wanted.id, strict=strict)
-
-    def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
-        statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()
-        found = connection.execute(statement).first()
-        return None if found is None else row_of(found)
-
-    def _key(self, task: str, id: str) -> tuple[sa.ColumnElement[bool], ...]:
-        return self._tasks.c.task_name == task, self._tasks.c.task_instance == id

@@ -10,21 +10,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.decide.claim import ahead, due_at, slot_after
-from slotwise.decide.ending import moved
-from slotwise.decide.pause import asleep, owed_by
+from slotwise.decide.claim import Advance, ahead
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, Row
-from slotwise.model.vocabulary import Kind, State
-from slotwise.schedules import Schedule, succeed
-from slotwise.schedules.combinators import owing
-from slotwise.schedules.text import readable, stored_text
+from slotwise.model.records import RECURRING, TICK, Gap, Key, Row
+from slotwise.model.vocabulary import State
+from slotwise.schedules import Schedule
+from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
+from slotwise.store.planning.calendars import calendars_of
+from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.planning.revision import Revision
-from slotwise.store.planning.stored_calendars import calendars_of
-from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.schema.rows import Declared, utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
@@ -34,10 +31,10 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What planning did to one job: added, changed, kept, outdated (a newer revision has planned it) or refused.
+    """What planning did to one job: added, changed, kept, deleted, or outdated (a newer revision has planned it).
 
-    ``outdated`` and ``refused``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not
-    taken over. ``cure``: what helps, where the row would have become one that nobody can read.
+    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not taken over.
+    ``superseded``: slots that an earlier schedule still owed, and that are skipped.
     """
 
     job: str
@@ -46,56 +43,7 @@ class Plan:
     next_slot: datetime | None
     refused: str | None = None
     planned_by: Revision | None = None
-    cure: str | None = None
-
-
-def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
-    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure."""
-    if row.state != State.PAUSED:
-        return _replanned(row, after, now)
-    columns = _replanned(replace(row, execution_time=row.parked_due or row.execution_time), after, now)
-    return columns | asleep(columns["execution_time"]) if "execution_time" in columns else columns
-
-
-def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
-    """How a waiting row follows.
-
-    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
-    begun or is due, gets the text only; its next slot comes at settlement.
-    """
-    activation = activation_of(row, now)
-    before, name = readable(row.schedule), "/".join(row.key)
-    schedule = after if row.schedule is None else succeed(owed_by(row), activation, after)
-    if row.slot is not None:
-        schedule = owing(schedule, row.slot)
-    if row.picked:
-        return {"schedule": stored_text(schedule, name)}
-    if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(schedule, row.slot)}
-        if row.attempt == 0 and not schedule.runs(row.slot):
-            columns |= moved(row, due_at(schedule, row.slot))
-        return columns
-    columns = ahead(after, first_slot(row, after, now))
-    if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):
-        # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
-        columns["execution_time"] = max(columns["execution_time"], row.execution_time)
-    return {"schedule": stored_text(after, name), **columns}
-
-
-def activation_of(row: Row, now: datetime) -> datetime:
-    """Up to when slots belong to the old text. A clock stepped back puts slots that were begun ahead of now."""
-    return max(now, row.watermark or now)
-
-
-def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
-    """The new text's first slot after the activation, and after every slot that was ever started."""
-    if after.from_end and row.slot is not None:
-        soon = after.next_after(now)
-        return row.slot if soon is None else min(row.slot, soon)
-    first = after.first_after(now)
-    if first is not None and row.watermark is not None and first <= row.watermark:
-        first = row.watermark + TICK if after.from_end else after.next_after(row.watermark)
-    return first
+    superseded: Sequence[Gap] = ()
 
 
 class Planner:
@@ -159,71 +107,38 @@ class Planner:
 
     def _plan(self, job: Definition, revision: Revision, *, from_due: timedelta | None) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
-            job, schedule = self._bound(connection, job)
-            row, theirs = self._read(connection, job.name)
+            schedule, key = self._bound(connection, job), Key(job.name, RECURRING)
+            row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
             now = self._store.dialect.now(connection)
-            end_orphans(connection, self._store.dialect, job.name, RECURRING, now)
+            end_orphans(connection, self._store.dialect, *key, now)
             if row is None:
                 if self._insert(connection, job, schedule, now, revision, from_due=from_due):
-                    row, _ = self._read(connection, job.name)
-                    return _plan_of(job, row, "added")
-                row, theirs = self._read(connection, job.name)  # somebody else was first
+                    return _plan_of(lock(connection, self._store, key)[0], "added")
+                row, plan = lock(connection, self._store, key)  # somebody else was first
                 now = self._store.dialect.now(connection)
             if row is None:
                 return Plan(job=job.name, change="deleted", schedule=str(schedule), next_slot=None)
-            return self._replan(connection, job, row, theirs, now, revision)
+            planned, theirs = readable(row.schedule), _revision_of(plan)
+            same = planned is not None and planned.last == schedule
+            if revision.is_older(theirs):
+                kept = _plan_of(row, "kept" if same else "outdated")
+                return kept if same else replace(kept, refused=str(schedule), planned_by=theirs)
+            changes = Advance(row={}) if same else replanned(row, schedule, now)
+            self._keep_distance(connection, job, changes.row)
+            told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
+            write(connection, self._store, row, replace(changes, row=told | changes.row), now)
+            if same:
+                return _plan_of(row, "kept")
+            return replace(_plan_of(lock(connection, self._store, key)[0], "changed"), superseded=changes.gaps)
 
-    def _bound(self, connection: sa.Connection, job: Definition) -> tuple[Definition, Schedule]:
-        """The job with its schedule bound: to its name, and to the calendars as they are now."""
+    def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
+        """The job's schedule, bound to its name, and to the calendars as they are now."""
         assert job.schedule is not None
         try:
-            found = calendars_of(connection, self._store.tables, job.schedule)
-            schedule = job.schedule.bind(job.name, found)
+            return job.schedule.bind(job.name, calendars_of(connection, self._store.tables, job.schedule))
         except InvalidSchedule as error:
             raise InvalidSchedule(f"job {job.name}: {error}") from None
-        return replace(job, schedule=schedule), schedule
-
-    def _replan(
-        self,
-        connection: sa.Connection,
-        job: Definition,
-        row: Row,
-        theirs: Revision,
-        now: datetime,
-        revision: Revision,
-    ) -> Plan:
-        planned = readable(row.schedule)
-        same = planned is not None and str(planned.last) == str(job.schedule)
-        if revision.is_older(theirs):
-            if same:
-                return _plan_of(job, row, "kept")
-            return replace(_plan_of(job, row, "outdated"), refused=str(job.schedule), planned_by=theirs)
-        try:
-            changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
-        except InvalidSchedule as error:  # only this job's: its row stays as it is, and all others are planned
-            plan = _plan_of(job, row, "refused")
-            return replace(plan, refused=str(job.schedule), planned_by=theirs, cure=str(error))
-        self._keep_distance(connection, job, changes)
-        connection.execute(
-            self._tasks.update()
-            .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(priority=job.priority, plan=_document_of(job, revision, theirs), **changes)
-        )
-        if not changes:
-            return _plan_of(job, row, "kept")
-        return _plan_of(job, self._read(connection, job.name)[0], "changed")
-
-    def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, Revision]:
-        statement = (
-            sa.select(self._tasks.c.plan, *self._store.dialect.row_columns)
-            .where(self._tasks.c.task_name == name, self._tasks.c.task_instance == RECURRING)
-            .with_for_update()
-        )
-        found = connection.execute(statement).first()
-        if found is None:
-            return None, Revision()
-        return row_of(found[1:]), _revision_of(found[0])
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
@@ -239,23 +154,19 @@ class Planner:
         from_due: timedelta | None,
     ) -> bool:  # fmt: skip
         newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
-        blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
-        first = first_slot(blank, schedule, now)
-        if from_due is not None and not schedule.from_end and (first is None or first - now > from_due):
-            first = schedule.running.latest_before(now + TICK, floor=newest) or first
-        columns = ahead(schedule, first)
+        columns = born(Key(job.name, RECURRING), schedule, newest, now)
+        coming = columns["slot"]
+        if from_due is not None and not schedule.from_end and (coming is None or coming - now > from_due):
+            due = schedule.running.latest_before(now + TICK, floor=newest)
+            columns |= {} if due is None else ahead(schedule, due)
         self._keep_distance(connection, job, columns)
-        values = dict(
-            task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),
-            created_version=to_micros(now), **columns, watermark=newest,
-            schedule=stored_text(schedule, job.name), priority=job.priority, plan=_document_of(job, revision),
-        )  # fmt: skip
-        return self._store.dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
+        columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
+        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
 
 
-def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
-    text = row.schedule if row else None
-    return Plan(job=job.name, change=change, schedule=text or str(job.schedule), next_slot=row.slot if row else None)
+def _plan_of(row: Row | None, change: str) -> Plan:
+    assert row is not None  # this transaction has locked it
+    return Plan(job=row.task_name, change=change, schedule=row.schedule or "-", next_slot=row.slot)
 
 
 def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:
@@ -280,14 +191,14 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
             return False
     except InvalidSchedule:
         return False
-    found = Declared.load(row["plan"])
+    found = Declared.readable(row["plan"])
     declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
     return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
 def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
     """The deploy that has planned a row."""
-    found = Declared.load(plan)
+    found = Declared.readable(plan)
     return Revision(text=found.revision, started=found.deployed)
 
 

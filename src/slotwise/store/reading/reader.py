@@ -23,17 +23,19 @@ from slotwise.store.reading.views import (
     SlotInfo,
     Unreadable,
     gap_info,
-    job_info,
     obstacle,
     paused_by,
+    readable_job,
     slot_info,
+    unreadable_job,
     waiting_info,
 )
 from slotwise.store.reading.zones import job_zones
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
+from slotwise.store.schema.readable import Unread, rows_apart
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
+from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_infos
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
@@ -88,12 +90,22 @@ class Reader:
 
     def _jobs(self, statement: Statement) -> list[JobInfo]:
         workers, now = self.workers(), self.now()
-        rows = self._rows(statement)
+        with self._store.transaction() as connection:
+            apart = list(rows_apart(connection, statement, self._tasks.c.task_name, self._tasks.c.task_instance))
+        rows = [row for row in apart if not isinstance(row, Unread)]
         pauses = self._pauses(
             [row["control"] for row in rows if row["state"] == State.PAUSED and row["control"] is not None]
         )
-        lines = [(job_info(row, workers, now), pauses.get(row["control"])) for row in rows]
-        return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
+        lines = [
+            (unreadable_job(row.key[0], row.key[1], row.error), None)
+            if isinstance(row, Unread)
+            else (readable_job(row, workers, now), pauses.get(row["control"]))
+            for row in apart
+        ]
+        return [
+            line if pause is None or line.state != State.PAUSED else replace(line, reason=pause)
+            for line, pause in lines
+        ]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
         """Return the author, time and reason of those of these orders that are pauses."""
@@ -162,8 +174,7 @@ class Reader:
         )
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
-        return [worker_info(row, now) for row in rows]
+            return worker_infos(connection, sa.select(workers, held).order_by(workers.c.started.desc()), workers, now)
 
     def stranded(self, names: Collection[str]) -> dict[str, str]:
         """Return those of these one-time tasks that no live worker takes, each with the reason."""
@@ -214,14 +225,24 @@ class Reader:
             choosy = connection.execute(
                 sa.select(tasks.c.task_name, tags.label("tags")).where(due, tags.is_not(None)).distinct()
             ).all()
-            held = connection.execute(
-                sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
-            ).all()
+            held_rows = sa.select(tasks.c.task_name, tasks.c.task_instance, tasks.c.last_heartbeat, tasks.c.lease)
+            apart = list(
+                rows_apart(connection, held_rows.where(tasks.c.picked), tasks.c.task_name, tasks.c.task_instance)
+            )
+            held = [
+                (row["task_name"], row["last_heartbeat"], row["lease"]) for row in apart if not isinstance(row, Unread)
+            ]
             paused = all_paused(connection, self._store.tables)
             waiting, choosy, alone = ([], [], []) if paused is not None else (waiting, choosy, alone)
             unreadable = self._unreadable(connection)
+            unreadable += [
+                Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False)
+                for row in apart
+                if isinstance(row, Unread)
+            ]
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
-        live = [worker for worker in self.workers() if worker.live]
+        workers = self.workers()
+        live = [worker for worker in workers if worker.live]
         known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
         silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
@@ -239,6 +260,7 @@ class Reader:
             oldest_due=utc(min((oldest for name, _, oldest in waiting if name in known), default=None)),
             silent=sum(name in known for name in silent),
             dead=dead,
+            unreadable_workers=sorted(worker.worker for worker in workers if worker.state == State.UNREADABLE),
             orphans=sum(count for _, count in orphans),
             orphan_tasks=sorted({name for name, _ in orphans}),
             refused=sorted({name for worker in live for name in worker.refused}),
@@ -293,7 +315,8 @@ class Reader:
     ) -> sa.CompoundSelect[tuple[object, ...]]:
         """Select slots that wait, run or are parked, each by an index: of 100,000 instances few are read."""
         tasks = self._tasks
-        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
+        shown = [column for column in tasks.c if column.name not in ("task_data", "lease")]
+        of_jobs = sa.select(*shown).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
         if instance is not None:
             of_jobs = of_jobs.where(of_plan(tasks, instance))
         if since is not None:

@@ -12,6 +12,7 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
+from slotwise.store.schema.readable import MALFORMED
 from slotwise.store.schema.rows import Declared, utc
 from slotwise.store.schema.worker_rows import WorkerInfo
 
@@ -113,6 +114,8 @@ class Health:
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
     unreadable: Sequence[Unreadable]
+    #: Workers whose rows cannot be read; they do not count as live.
+    unreadable_workers: Sequence[str] = ()
     #: Author, time and note of a pause of all; nothing is overdue then.
     paused: str | None = None
 
@@ -142,6 +145,23 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
         return None
     wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
     return f"no live worker that knows it carries {' and '.join(wanted)}"
+
+
+def readable_job(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
+    """As ``job_info``; a row with a malformed value is a job that is unreadable."""
+    try:
+        return job_info(row, workers, now)
+    except MALFORMED as error:
+        return unreadable_job(row["task_name"], row["task_instance"], str(error))
+
+
+def unreadable_job(job: str, id: str, error: str) -> JobInfo:
+    """Return the line of a plan row that cannot be decoded."""
+    return JobInfo(
+        job=job, id=id, state=State.UNREADABLE, reason=error, schedule="–", next_slot=None, due=None, attempt=0,
+        worker=None, heartbeat=None, last_success=None, last_failure=None, consecutive_failures=0, last_error=None,
+        priority=50, runs_on=(), revision=None, deployed=None,
+    )  # fmt: skip
 
 
 def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:

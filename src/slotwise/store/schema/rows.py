@@ -110,13 +110,25 @@ class Declared:
 
     @classmethod
     def load(cls, plan: Mapping[str, Any] | None) -> Declared:
-        """Read the document. A key of another release is not read."""
-        found = plan or {}
+        """Read the document. A key of another release is not read. Raises ValueError for a malformed one."""
+        found = {} if plan is None else plan
+        if not isinstance(found, Mapping):
+            raise ValueError(f"plan is {found!r:.60}, which is not an object")
         tags, deployed = tuple(found.get("runs_on") or ()), found.get("deployed")
+        if not all(isinstance(tag, str) for tag in tags) or not isinstance(deployed, str | None):
+            raise ValueError(f"plan is {found!r:.60}, whose runs_on and deployed are not strings")
         return cls(
             fingerprint=found.get("fingerprint"), runs_on=tags, revision=found.get("revision"),
-            deployed=deployed and datetime.fromisoformat(deployed),
+            deployed=datetime.fromisoformat(deployed) if deployed else None,
         )  # fmt: skip
+
+    @classmethod
+    def readable(cls, plan: Mapping[str, Any] | None) -> Declared:
+        """As ``load``; nothing is declared by a malformed document."""
+        try:
+            return cls.load(plan)
+        except ValueError:
+            return cls()
 
     def document(self) -> dict[str, Any]:
         """Return what is stored: the values that are there."""

@@ -92,7 +92,7 @@ def detach_trigger(
         connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
         plan_instance=plan_instance, **waits, **columns,
     )  # fmt: skip
-    assert key is not None  # nobody else has this id
+    assert key is not None  # the id is new
     return key
 
 
@@ -164,11 +164,10 @@ def drop(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
 def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
     """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
 
-    Races. In a transaction after the settlement's, one plan row at a time: whoever waits for a plan row's lock while it
-    holds a detached row can meet an order that waits the other way round. Another worker may hold the plan row: its
-    version, slot and due time stay, so it keeps its claim, and its settlement reads these columns under the row's
-    lock before it writes them. Who must not wait (a reaper) leaves out a locked one; what is left out, or lost with
-    the process, is told by the next slot.
+    Races. It runs in a transaction after the settlement's, one plan row at a time: a transaction that holds a detached
+    row and waits for its plan row could deadlock with an operation. Another worker may hold the plan row: version,
+    slot and due time stay, so it keeps its claim, and its settlement reads these columns under the row's lock before
+    it writes them. A reaper must not wait and leaves out a locked row; the next slot writes what was left out.
     """
     told: dict[Key, list[Change]] = {}
     for change in changes:

@@ -4,7 +4,7 @@ Laws that every verb keeps:
 
 - A slot of a job that has ended stays as it is, and is never started again, until ``reopen`` makes it wait.
 - A slot that may be held is written under the token of its claim. Without a token a verb needs the lock of the slot's
-  row in the queue, taken by the caller while nobody holds that row.
+  row in the queue, taken by the caller while no worker holds that row.
 - Only ``prune`` and ``delete_expired`` delete what has ended: its row is what keeps a slot from running twice.
 """
 
@@ -101,7 +101,7 @@ def put_off(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
-    """End a slot that waits for its next attempt. The caller has locked its row, which nobody holds."""
+    """End a slot that waits for its next attempt. The caller has locked its row, which no worker holds."""
     _write_open(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 

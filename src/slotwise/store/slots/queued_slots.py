@@ -112,7 +112,7 @@ class _Queue:
             *self._beside(), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
             tasks.c.control == self.row.control,
         ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
-        # Race: of two that end at once, each takes the next row that nobody has locked.
+        # Race: of two that end at once, each takes the next row that is not locked.
         oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
         if (found := self.connection.execute(oldest).first()) is None:
             return

@@ -4,7 +4,7 @@ Never the newest slot that a job's schedule has decided, never one at or above t
 gap: they keep slots that have started from ever starting again. Slots that have not ended stay, too.
 
 Races: workers take turns by a row of ``scheduled_meta``, so one of them goes through the ledger in each interval, and
-none is needed for the next. Rows that somebody has locked are left for the next time.
+none is needed for the next. Locked rows are left for the next time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pruner:
         self._spans = [span for span in (keep, failure_retention) if span]
 
     def take_turn(self, interval: timedelta) -> bool:
-        """Whether nobody has gone through the ledger for ``interval``; then it is this one's turn."""
+        """Return whether no worker has gone through the ledger for ``interval``; then it is this one's turn."""
         meta = self._store.tables.meta
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
@@ -128,7 +128,7 @@ class Pruner:
         return min((utc(one) for one in found if one is not None), default=None)
 
     def _remember(self, connection: sa.Connection, newest: datetime) -> None:
-        """Up to where nobody knows any more which slots ran: a backfill must not run them again."""
+        """Store up to where the ledger does not know any more which slots ran: a backfill must not run them again."""
         row = {"key": PRUNED_UNTIL, "value": newest.isoformat(timespec="microseconds")}
         meta = self._store.tables.meta
         self._store.dialect.by_row.upsert(

@@ -94,7 +94,7 @@ class Settlement:
 
 
 def claim_of(row: Row) -> Claim:
-    """The claim under which ``row`` is held, whoever holds it."""
+    """Return the claim under which ``row`` is held, by any worker."""
     at = row.last_heartbeat or row.execution_time
     return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
@@ -440,7 +440,7 @@ class SettlementHooks:
         return bool(self._hooks)
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """What these changes settle; what was handed back is settled by nobody."""
+        """Call the hooks with what these changes settle. A row that was handed back is not settled."""
         if not self._hooks:
             return
         settled = [_settled(change) for change in changes if change.transition.label != Release.HANDED_BACK]

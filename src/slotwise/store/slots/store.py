@@ -8,7 +8,7 @@ ledger, never the queue, since heartbeats must go on while that transaction is o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,9 +28,9 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import row_of
-from slotwise.store.schema.tables import WINDOW, Tables, tables
+from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
-from slotwise.store.slots.claims import Claims
+from slotwise.store.slots.claims import Claims, Due
 from slotwise.store.slots.settlements import Settlements, claim_of
 
 
@@ -57,7 +57,8 @@ class Store:
         self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
-        self._keep = keep
+        #: A transaction on the ordinary pool.
+        self.transaction = database.transaction if keep else self._rehearsed
         #: Hooks in each transaction that inserts one-time tasks.
         self.at_insert = at_insert
         self.due = Due(self)
@@ -66,12 +67,10 @@ class Store:
         self.settlements = Settlements(self)
 
     @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """A transaction on the ordinary pool."""
+    def _rehearsed(self) -> Iterator[sa.Connection]:
         with self.database.main.connect() as connection, connection.begin() as transaction:
             yield connection
-            if not self._keep:
-                transaction.rollback()
+            transaction.rollback()
 
     @contextmanager
     def statement(self, word: str | None = None) -> Iterator[sa.Connection]:
@@ -108,69 +107,20 @@ AGAIN = 3_600.0
 
 
 class RowWarnings:
-    """Remembers what was said of which row. From any thread: at worst something is told twice."""
+    """Remembers what was logged about which row. Safe from any thread: at worst a problem is logged twice."""
 
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
         self._told: dict[tuple[Key, str], float] = {}
 
     def are_new(self, key: Key, complaint: str) -> bool:
-        """Whether this has not been said of that row within the last hour; from now on it has."""
+        """Return whether this was not logged about that row within the last hour, and note it."""
         now = self._elapsed()
         told = self._told.get((key, complaint))
         if told is not None and now - told < AGAIN:
             return False
         self._told = {said: at for said, at in self._told.items() if now - at < AGAIN} | {(key, complaint): now}
         return True
-
-
-class Due:
-    """Says what waits, and when the next of it is due."""
-
-    def __init__(self, store: Store) -> None:
-        self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
-        #: The names that a worker asks for, always the same, as a set.
-        self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
-
-    def due_tasks(self, names: Sequence[str]) -> set[str]:
-        """Those of these tasks that have due rows."""
-        with self.look() as connection:
-            return self.dialect.due_tasks(connection, names)
-
-    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
-        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
-
-        ``tasks``: one-time tasks of these alone count, beside the slots of ``names``. ``lost`` = 0: of the rows that
-        a claim would then take.
-        """
-        tasks = self.tasks_of(names) if tasks is None else tasks
-        with self.look() as connection:
-            return self.dialect.next_due(connection, names, tasks, lost=lost)
-
-    def names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
-        """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
-
-        All of them, where rows of others are so many that they would hide ours. And whether those rows are all of one
-        priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
-        one takes it.
-        """
-        with self.look() as connection:
-            due = self.dialect.due_names(connection, WINDOW)
-        if self._asked[0] is not names:
-            self._asked = names, frozenset(names)
-        found = {name for name, _ in due}
-        own = found & self._asked[1]
-        if len(own) < len(found) and len(due) >= WINDOW:
-            return names, False
-        return sorted(own), len({priority for _, priority in due}) < 2
-
-    def tasks_of(self, names: Sequence[str]) -> list[str]:
-        """Those that are no jobs, whatever else we know of them."""
-        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
-
-    def look(self) -> AbstractContextManager[sa.Connection]:
-        """As ``statement``; plans of claims, and of looks for what is due, were tried with any values."""
-        return self.database.alone(self.database.claims)
 
 
 class HeldRows:
@@ -341,7 +291,7 @@ def _completed(claim: Claim) -> ClaimLost:
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    """PostgreSQL's word for what went wrong, whoever passed the error on."""
+    """Return PostgreSQL's error code, also of an error that SQLAlchemy has wrapped."""
     return getattr(getattr(error, "orig", error), "sqlstate", None)
 
 

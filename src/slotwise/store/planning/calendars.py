@@ -1,25 +1,24 @@
-"""Changes of business calendars; the rows that go by one follow it, by the planner's rules."""
+"""Business calendars in the database: read, changed, and followed by the rows that go by them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from difflib import get_close_matches
 
 import sqlalchemy as sa
 
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
-from slotwise.schedules.business_days import days_text, weekend_text
+from slotwise.schedules.business_days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.planning.planner import replanned
-from slotwise.store.planning.stored_calendars import calendar_in, calendars_of, missing
-from slotwise.store.schema.rows import expect, row_of, utc
-from slotwise.store.schema.tables import is_detached
+from slotwise.store.planning.plan_rows import replanned, write
+from slotwise.store.schema.rows import row_of, utc
+from slotwise.store.schema.tables import Tables, is_detached
 from slotwise.store.slots.store import Store
 
 #: So many rows follow a calendar in one transaction: locks are held for moments.
@@ -41,12 +40,16 @@ class CalendarLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had."""
+    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had.
+
+    ``superseded``: how many slots are skipped that an earlier change had left due.
+    """
 
     job: str
     instance: str
     next_slot: datetime | None = None
     refused: str | None = None
+    superseded: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,39 @@ class Change:
     before: Calendar | None
     after: Calendar
     followed: Sequence[Followed] = ()
+
+
+def calendars_of(connection: sa.Connection, tables: Tables, schedule: Schedule) -> dict[str, Calendar]:
+    """The calendars that the schedule goes by, as they are now; one that brings its own days may be missing.
+
+    Raises InvalidSchedule if another is, with near matches and the cure.
+
+    Race: they are locked until the transaction ends, so that a change of one that comes later finds the rows that
+    this transaction plans by it.
+    """
+    wanted = schedule.calendars
+    if not wanted:
+        return {}
+    table = tables.calendars
+    statement = sa.select(table).where(table.c.name.in_(list(wanted))).order_by(table.c.name).with_for_update(read=True)
+    found = {row["name"]: calendar_in(row) for row in connection.execute(statement).mappings()}
+    for name, own in wanted.items():
+        if name not in found and own is None:
+            raise missing(name, connection.scalars(sa.select(table.c.name)))
+    return found
+
+
+def calendar_in(row: sa.RowMapping) -> Calendar:
+    """The calendar of a row of the table."""
+    return calendar_of(row["name"], row["revision"], row["weekend"], row["days"])
+
+
+def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
+    """The error for a calendar that is not there."""
+    near = get_close_matches(name, list(known), n=1)
+    make = f"make it with: slotwise calendar import {name}, or: slotwise calendar add {name} DAY --create"
+    hint = f"did you mean {near[0]}?" if near else make
+    return InvalidSchedule(f"there is no calendar {name} in the database; {hint}")
 
 
 class CalendarChanges:
@@ -209,20 +245,19 @@ class Page:
             if bound == planned:
                 return None
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
-            changes = replanned(row, bound, self._store.dialect.now(self._connection))
+            now = self._store.dialect.now(self._connection)
+            changes = replanned(row, bound, now)
         except InvalidSchedule as error:
             return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
         if not self._instead:
-            self._write(row, changes)
-        return Followed(job=row.task_name, instance=row.task_instance, next_slot=changes.get("slot", row.slot))
+            write(self._connection, self._store, row, changes, now)
+        return Followed(
+            job=row.task_name, instance=row.task_instance, next_slot=changes.row.get("slot", row.slot),
+            superseded=sum(gap.count for gap in changes.gaps),
+        )  # fmt: skip
 
     def _calendars(self, schedule: Schedule) -> dict[str, Calendar]:
         names = frozenset(schedule.calendars)
         if names not in self._known:
             self._known[names] = calendars_of(self._connection, self._store.tables, schedule) | self._instead
         return self._known[names]
-
-    def _write(self, row: Row, changes: dict[str, Any]) -> None:
-        tasks = self._store.tables.tasks
-        mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
-        expect(self._connection.execute(tasks.update().where(*mine).values(**changes)).rowcount, 1, row)

@@ -14,12 +14,13 @@ from tests.store.waiting import wait_until_blocked
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Daily, Schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.planning import calendar_changes
-from slotwise.store.planning.calendar_changes import CalendarChanges, Change
+from slotwise.store.planning import calendars
+from slotwise.store.planning.calendars import CalendarChanges, Change
 
 #: NOON is that of Thursday, 1 January 2026.
 FRIDAY, MONDAY, TUESDAY = date(2026, 1, 2), date(2026, 1, 5), date(2026, 1, 6)
 NINE = Daily("09:00")
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def nine(day: date) -> datetime:
@@ -143,7 +144,7 @@ def test_an_interrupted_change_is_finished_by_the_next(desk: Desk, monkeypatch: 
 @pytest.mark.parametrize("size", [1, 2, 3], ids=lambda size: f"pages-of-{size}")
 def test_rows_follow_page_by_page(database: Database, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """All of them, once, whatever the size of a page; rows of calendars with longer names stay."""
-    monkeypatch.setattr(calendar_changes, "PAGE", size)
+    monkeypatch.setattr(calendars, "PAGE", size)
     desk = Desk(database, NINE.excluding("CO", roll="following"), "a", "b", "c")
     desk.close()
     desk.changes.change("XCO", lambda before: Calendar(name="XCO"), "calendar add")
@@ -171,17 +172,16 @@ def test_a_row_that_cannot_follow_keeps_its_days(database: Database) -> None:
     assert "CO@1[" in str(sundays.row("sundays").schedule)
 
 
-def test_a_row_that_would_be_too_long_to_be_read_keeps_its_days(desk: Desk) -> None:
-    """It still owes slots of as many texts as fit: it is told with the cure, and followed when they have run."""
-    row = desk.bench.row("open")
-    since = [nine(FRIDAY) + number * timedelta(minutes=1) for number in range(500)]
-    owed = " >> ".join(f"EVERY|{7 + at.minute % 2}s >> {at.isoformat()}" for at in since)
-    desk.bench.change("open", schedule=f"{owed} >> {row.schedule}")
-    desk.bench.clock.set(nine(MONDAY))
-    before = desk.bench.row("open")
-    (followed,) = desk.close(TUESDAY).followed
-    assert "let its due slots run, or delete it" in str(followed.refused)
-    assert desk.bench.row("open") == before
+def test_a_second_change_while_a_job_is_late_skips_its_oldest_slots(desk: Desk) -> None:
+    """A row remembers one earlier schedule; edits between which no slot falls count as one."""
+    desk.bench.clock.set(nine(MONDAY) + HOUR)
+    assert [one.superseded for one in desk.close(TUESDAY).followed] == [0]
+    assert [one.superseded for one in desk.close(FRIDAY + 14 * DAY).followed] == [0]
+    desk.bench.clock.set(nine(MONDAY + 2 * DAY) + HOUR)
+    (followed,) = desk.close(FRIDAY + 21 * DAY).followed
+    assert followed.superseded > 0
+    assert sum(gap[2] for gap in desk.bench.gaps("open") if gap[3] == "superseded") == followed.superseded
+    assert desk.slot() == nine(TUESDAY)
 
 
 def test_a_job_planned_later_goes_by_the_new_days(desk: Desk) -> None:

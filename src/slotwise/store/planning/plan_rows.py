@@ -1,0 +1,133 @@
+"""The row of a job or an instance: made, and changed to another schedule. Slots that have come stay accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.decide.claim import Advance, ahead, due_at, slot_after, slots_between, undecided
+from slotwise.decide.ending import moved
+from slotwise.decide.pause import asleep, owed_by, passing
+from slotwise.model.records import RECURRING, TICK, Key, Row
+from slotwise.model.vocabulary import Kind, Reason, State
+from slotwise.schedules import Once, Schedule, succeed
+from slotwise.schedules.combinators import Succession
+from slotwise.schedules.text import readable, stored_text
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.schema.rows import expect, row_of, stored
+from slotwise.store.slots.store import Store
+
+
+def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, Any] | None]:
+    """Lock a row; return it, and its document ``plan``. None where there is none."""
+    tasks = store.tables.tasks
+    mine = tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance
+    statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*mine).with_for_update()
+    found = connection.execute(statement).first()
+    return (None, None) if found is None else (row_of(found[1:]), found[0])
+
+
+def born(key: Key, schedule: Schedule, newest: datetime | None, now: datetime) -> dict[str, Any]:
+    """The columns of a new plan row. ``newest``: the newest slot of this key that was ever decided."""
+    blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
+    return {
+        **key._asdict(), "kind": Kind.PLAN, "picked": False, "version": to_micros(now),
+        "created_version": to_micros(now), "watermark": newest, "schedule": stored_text(schedule, name_of(key)),
+        **ahead(schedule, first_slot(blank, schedule, now)),
+    }  # fmt: skip
+
+
+def name_of(key: Key) -> str:
+    """The name under which messages have a row."""
+    return key.task_name if key.task_instance == RECURRING else "/".join(key)
+
+
+def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
+    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure.
+
+    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
+    begun or is due, gets the text only; its next slot comes at settlement.
+
+    A row remembers one earlier text. What the text before that still owes is skipped.
+    """
+    is_paused, activation = row.state == State.PAUSED, max(now, row.watermark or now)  # the clock may be stepped back
+    row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
+    before, closed = _owed(row, after, activation)
+    row = replace(row, **{name: value for name, value in closed.row.items() if name != "last_error"})
+    columns = closed.row | _columns(row, before, after, activation, now)
+    if is_paused and "execution_time" in columns:
+        columns |= asleep(columns["execution_time"])
+    return Advance(row=columns, gaps=closed.gaps)
+
+
+def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Advance]:
+    """The schedule that still owes slots, and what is closed of the one before it.
+
+    Changes between which neither schedule has a slot count as one. A fixed delay has one slot at a time: before it,
+    only the slot that waits, or has begun, is owed.
+    """
+    before = owed_by(row)
+    if row.slot is None:
+        return before, Advance(row={})
+    decided = max(row.slot, row.watermark or row.slot)
+    before = Once(row.slot) if before.from_end else before.settled(decided if row.attempt else row.slot - TICK)
+    if after.from_end:
+        newest = before.latest_before(activation + TICK, floor=decided) or decided
+        gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
+        return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
+    if not isinstance(before, Succession) or before.at >= activation:
+        return before, Advance(row={})
+    earlier, at = before.before, before.at
+    if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
+        return earlier, Advance(row={})
+    passed = passing(row, before, at, Reason.SUPERSEDED)
+    gaps = passed.gaps if passed else ()
+    # After a slot that has begun, the newer text owes none from before it was in force.
+    return before.after, Advance(row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
+
+
+def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
+    slot = None if schedule.from_end else schedule.next_after(start)
+    return slot is not None and slot <= end
+
+
+def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime) -> dict[str, Any]:
+    name = name_of(row.key)
+    schedule = after if row.schedule is None or after.from_end else succeed(before, activation, after)
+    if row.picked:
+        return {"schedule": stored_text(schedule, name)}
+    if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
+        left = undecided(schedule, row.slot, row.watermark)
+        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(left, row.slot)}
+        if row.attempt == 0 and not schedule.runs(row.slot):
+            columns |= moved(row, due_at(schedule, row.slot))
+        return columns
+    columns = ahead(after, first_slot(row, after, now))
+    if row.slot is not None and readable(row.schedule) and row.execution_time > due_at(before, row.slot):
+        # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
+        columns["execution_time"] = max(columns["execution_time"], row.execution_time)
+    return {"schedule": stored_text(after, name), **columns}
+
+
+def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
+    """Write what becomes of a row that this transaction has locked."""
+    tasks = store.tables.tasks
+    mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
+    columns = stored(row, changes.row)
+    expect(connection.execute(tasks.update().where(*mine).values(**columns)).rowcount, 1, row)
+    store.dialect.gaps(connection, [(row, gap) for gap in changes.gaps], now)
+
+
+def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
+    """The new text's first slot after the activation, and after every slot that was ever started."""
+    if after.from_end and row.slot is not None:
+        soon = after.next_after(now)
+        return row.slot if soon is None else min(row.slot, soon)
+    first = after.first_after(now)
+    if first is not None and row.watermark is not None and first <= row.watermark:
+        first = row.watermark + TICK if after.from_end else after.next_after(row.watermark)
+    return first
