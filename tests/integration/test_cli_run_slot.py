@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.integration.shell import Process, Shell, wait_until
 
@@ -221,6 +222,24 @@ def test_a_paused_holder(shell: Shell, pg_url: str) -> None:
     (line,) = ledger(pg_url, "daily")
     assert (line.outcome, line.attempts) == ("succeeded", 2)
     assert f":{second.pid}:" in str(line.worker)
+
+
+@pytest.mark.extended
+def test_cut_connections(shell: Shell, pg_url: str) -> None:
+    """The server ends all sessions while one pod runs the slot and the other waits: both go on, and it ran once."""
+    first = pod(shell, "daily", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "daily")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    (shell.directory / "go").touch()
+    assert (first.end(), second.end()) == (exits.OK, exits.OK), told(first) + told(second)
+    assert len(runs(shell)) == 1
+    assert [(line.outcome, line.attempts) for line in ledger(pg_url, "daily")] == [("succeeded", 1)]
 
 
 def test_no_wait(shell: Shell) -> None:
