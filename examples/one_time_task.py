@@ -11,16 +11,17 @@ prints
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from _database import application_engine, database_url, make_tables
 
-from slotwise import JobContext, JobRegistry, task
+from slotwise import JobRegistry, TaskContext, task
 
 sent = threading.Event()
 
 
 @task(name="example-mail")
-def send_mail(ctx: JobContext) -> None:
+def send_mail(ctx: TaskContext[dict[str, Any]]) -> None:
     print(f"mail for order {ctx.data['order']} to {ctx.data['to']}")
     sent.set()
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from _database import database_url, make_tables
 
-from slotwise import JobContext, JobRegistry, OneTimeTask, Retry
+from slotwise import JobRegistry, OneTimeTask, Retry, TaskContext
 
 
 class Deliver(OneTimeTask):
@@ -26,7 +26,7 @@ class Deliver(OneTimeTask):
     def __init__(self) -> None:
         self.delivered = threading.Event()
 
-    def execute(self, ctx: JobContext) -> None:
+    def execute(self, ctx: TaskContext) -> None:
         if ctx.attempt < 3:
             print(f"attempt {ctx.attempt}: the other side is down")
             raise ConnectionError("the other side is down")

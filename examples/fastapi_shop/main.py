@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from fastapi import Depends, FastAPI
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise import Every, JobContext, JobRegistry, TaskContext, job, task
 from slotwise.contrib.fastapi import SlotwiseClient, health_router, slotwise_lifespan
 
 engine = create_async_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
@@ -35,7 +35,7 @@ orders = sa.Table(
 
 
 @task(name="send-mail")
-async def send_mail(ctx: JobContext) -> None:
+async def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     async with engine.begin() as connection:
         await connection.execute(sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True))

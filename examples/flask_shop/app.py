@@ -18,7 +18,7 @@ import os
 import sqlalchemy as sa
 from flask import Flask, request
 
-from slotwise import JobContext, JobRegistry, task
+from slotwise import JobRegistry, TaskContext, task
 from slotwise.contrib.flask import Slotwise
 
 engine = sa.create_engine(
@@ -35,7 +35,7 @@ orders = sa.Table(
 
 
 @task(name="send-mail")
-def send_mail(ctx: JobContext) -> None:
+def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     with engine.begin() as connection:
         connection.execute(sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True))

@@ -29,7 +29,7 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.jobs.context import Cancel, Fail, JobContext, Skip, Snooze, TaskContext
+from slotwise.jobs.context import Cancel, Context, Fail, JobContext, Skip, Snooze, TaskContext
 from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.vocabulary import register_reason
@@ -75,6 +75,7 @@ __all__ = [
     "CommandFailed",
     "CommandJob",
     "ConfigurationError",
+    "Context",
     "Cron",
     "Daily",
     "DatabaseProblem",

@@ -1,30 +1,4 @@
-"""Everything slotwise raises.
-
-SlotwiseError
-├── ConfigurationError          a setting, a job or a registry that cannot work
-│   ├── InvalidCrontab          lines of a crontab that cannot run
-│   ├── InvalidCronJobs         entries of CRON_JOBS that cannot run
-│   ├── InvalidJob              a job declares something impossible
-│   │   └── InvalidPayload      data that a task cannot take, or that cannot be read
-│   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
-│   └── InvalidSetting          a setting with a wrong name, type or range
-├── DatabaseProblem             the database cannot be used as it is
-│   ├── DatabaseUnreachable     no connection, or it went away
-│   │   └── DatabaseRefused     the server is there, and does not let us in
-│   ├── SchemaMissing           the tables are not there
-│   ├── SchemaMismatch          the tables are of another version, or somebody else's
-│   ├── DriverMissing           no usable libpq
-│   └── PostgresMissing         no programs to start a PostgreSQL of our own
-├── ClaimLost                   the claim is no longer ours
-├── JobCancelled                the handler was asked to stop
-├── LockNotAcquired             a lock of slotwise.locks is held elsewhere
-│   └── LockUnavailable         its provider did not answer
-├── LockLost                    a lease ended before its holder released it
-├── CommandFailed               a command ended badly, or could not start
-├── InstanceExists              a one-time task with this id is already scheduled
-├── UnknownTask                 no job or task of this name
-└── PlanMissing                 jobs without a row after the start
-"""
+"""Everything slotwise raises. Each is a SlotwiseError."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
@@ -23,6 +24,7 @@ from django.test.utils import override_settings
 from slotwise import SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.databases import database_address
+from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import fresh_connections
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -111,6 +113,12 @@ def test_scheduling_from_async_code(shop: str) -> None:
         return (await aschedule(send_mail, {"order": 1})).status
 
     assert asyncio.run(call()) == "scheduled"
+
+    async def block() -> None:
+        schedule(send_mail, {"order": 1})
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop; write: await aschedule\("):
+        asyncio.run(block())
 
 
 def test_a_connection_outside_a_transaction_is_refused(shop: str) -> None:
@@ -313,6 +321,7 @@ def test_commands_know_the_project(
     for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX"):
         monkeypatch.setenv(name, "")  # restored afterwards
     call_command("slotwise", "db", "check")
+    Command().run_from_argv(["manage.py", "slotwise", "db", "check", "--settings", "x", "--pythonpath=x", "--no-color"])
     call_command("slotwise", "run", "tidy", "--json")
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
     with pytest.raises(SystemExit, match="1"):
@@ -375,6 +384,7 @@ import sys
 from contextlib import nullcontext
 import django
 from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import call_command
 
 file = sys.argv[1]

@@ -17,7 +17,12 @@ from slotwise.model.events import Settled
 from slotwise.testing import ManualWorker
 
 #: How many blocks of each page are shown and not run. Whoever adds one says why, in its first line.
-FRAGMENTS: dict[str, int] = {"docs/django.md": 7, "docs/lock-providers.md": 1, "docs/quickstart.md": 1}
+FRAGMENTS: dict[str, int] = {
+    "docs/django.md": 7,
+    "docs/lock-providers.md": 1,
+    "docs/quickstart.md": 1,
+    "docs/testing.md": 1,
+}
 
 RUNNING = [page for page in PAGES if any(not block.is_fragment for block in blocks(page, "python"))]
 TALKING = [page for page in PAGES if blocks(page, "pycon")]

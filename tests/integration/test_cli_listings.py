@@ -109,7 +109,7 @@ class TestSlots:
         """The newest twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
         assert len(ask("slots", "report")) == 20
         whole = ask("slots", "report", "--all")
-        for size in (1, 2, 10, 11, 12, 31):
+        for size in (10, 11, 12):
             pages, again = ask("slots", "report", "-n", f"{size}"), [*["slots", "report", "-n"], f"{size}"]
             assert len(pages) == size
             while True:

@@ -324,7 +324,7 @@ def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path)
         ({"priority": 40_000}, ConfigurationError, "a whole number"),
         ({"if_exists": "skip"}, ConfigurationError, "if_exists='skip'): write one of keep, raise, replace, reschedule"),
         ({"data": {1, 2}}, InvalidJob, "the data for task 'send-mail' cannot be written as JSON"),
-        ({"data": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidJob, "is a datetime, for which JSON has no form"),
+        ({"data": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidJob, "is of type datetime, which JSON cannot express"),
         ({"data": float("nan")}, InvalidJob, "cannot be written as JSON"),
         ({"data": "x" * PAYLOAD_LIMIT}, InvalidJob, "at most 1048576 are allowed; store it elsewhere"),
     ],

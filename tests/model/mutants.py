@@ -63,6 +63,12 @@ def _ended_after(run: timedelta) -> Any:
     return lambda a: replace(a.ending, held_until=(a.ending.began or a.ending.now) + run)
 
 
+def _without_watermark(owed: tuple[Any, Any], _: Arguments) -> tuple[Any, Any]:
+    """What a row owes before a deploy, without the mark up to where its slots are decided."""
+    before, closed = owed
+    return before, replace(closed, row={name: value for name, value in closed.row.items() if name != "watermark"})
+
+
 def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
     """A row's name and instance: whoever holds it, and under which version."""
     return conditions[:2]
@@ -178,6 +184,9 @@ MUTANTS: dict[str, Mutant] = {
     # deploys and restores
     "a new row begins after all that was decided": given(points.FIRST_SLOT, row=_row(watermark=None)),
     "gaps count as decided": answering(points.NEWEST_DECIDED, lambda _, a: a.in_ledger),
+    "what the text before the last still owes is skipped": answering(points.REPLANNED, _changed(gaps=())),
+    "changes without a slot between them count as one": always(points.HAS_SLOT, True),
+    "after a slot that has begun, a text owes nothing from before it": answering(points.OWED, _without_watermark),
     "a deploy brings no two starts together": always(points.KEEP_DISTANCE, None),
     "a slot that has ended lets its row move on": answering(points.FINAL, _changed(row=None, gaps=())),
 }

@@ -12,7 +12,7 @@ from slotwise.store.dialects.sqlite import SQLite
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import detached, ledger, queued_slots
+from slotwise.store.slots import detached, ledger
 
 # ends
 LOST = ending._lost
@@ -55,14 +55,17 @@ FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
 UNDECIDED = claim.undecided
 IS_BUSY = slot_operations._is_busy
-BACKFILLS_NEWEST_START = queued_slots._Queue._newest_start
-FREED = queued_slots.freed
+BACKFILLS_NEWEST_START = detached._Queue._newest_start
+FREED = detached.freed
 
 # the ledger, deploys and restores
 LEDGER_ENTRY = row_statements._entry
 KEEP_AS_ENDED = ledger.close_reopened
 NEWEST_DECIDED = row_statements._newest_of
 FIRST_SLOT = plan_rows.first_slot
+REPLANNED = plan_rows.replanned
+OWED = plan_rows._owed
+HAS_SLOT = plan_rows._has_slot
 KEEP_DISTANCE = Planner._keep_distance
 
 #: Functions that remember what others have decided.

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from tests.model.cluster import Cluster
 from tests.model.declarations import is_refused, schedules, terms
@@ -25,6 +26,8 @@ USUAL = 80
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
 #: PostgreSQL takes its time: so much fewer there.
 SHARE = 20
+#: On a busy machine an example may take seconds. A timeout that strikes within one is reported as a FlakyFailure of it.
+pytestmark = pytest.mark.timeout(120 + 10 * EXAMPLES)
 
 P = ParamSpec("P")
 

@@ -21,6 +21,11 @@ SUCCEED = step("succeed", pick=0)
 FAIL = step("fail", pick=0, final=False)
 CRASH = step("crash", pick=0)
 
+
+def deploy(every_seconds: int) -> Step:
+    return step("redeploy", times=every(every_seconds))
+
+
 RETRY_SOON = Terms(attempts=2, past=True)
 RETRY_LATER = Terms(attempts=2, retry_pause=seconds(50), past=True)
 ALL_BUT_FEW = Terms(catching="all", max=2)
@@ -123,6 +128,16 @@ SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
     ),
     "a new row begins after a gap": (
         Terms(spread=seconds(200)), every(20), [later(60), step("create_anew"), *[run(20)] * 3],
+    ),
+    "what the text before the last still owes is skipped": (
+        Terms(), every(60), [later(200), deploy(37), later(100), deploy(300)],
+    ),
+    "changes without a slot between them count as one": (
+        Terms(), every(60), [later(70), deploy(300), later(5), deploy(37), run(1)],
+    ),
+    "after a slot that has begun, a text owes nothing from before it": (
+        Terms(overlap="queue_all"), every(60),
+        [run(60), later(50), later(50), deploy(37), later(50), deploy(300), SUCCEED],
     ),
     "a backfill keeps its pace, and goes on": (
         Terms(), every(60),

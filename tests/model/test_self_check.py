@@ -1,7 +1,7 @@
 """The model alone, over random histories: no slot is decided twice or forgotten, and every catch-up comes to an end.
 
-python -m pytest tests/model/test_self_check.py                                               as on each commit
-SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py --timeout 0      the long form
+python -m pytest tests/model/test_self_check.py                                   as on each commit
+SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py      the long form
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.model.canonical_cases import ALL, COLUMNS, Case, Kill, Play, Run, Span
@@ -19,6 +20,7 @@ from tests.model.orders import Orders
 
 USUAL = 40
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
+pytestmark = pytest.mark.timeout(120 + 10 * EXAMPLES)
 #: When a history's accidents are over, and how long a calm follows at most.
 CALM, LONGEST = 1500.0, 12000.0
 #: Seconds between slots; handlers that are faster than that, a little faster, and slower. The calm is long enough for

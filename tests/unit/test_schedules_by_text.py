@@ -65,7 +65,7 @@ def test_settings_laid_over_later_count() -> None:
     [
         ({"raport": "-"}, ConfigurationError, r"'raport', which is not registered; did you mean 'report'"),
         ({"mail": "-"}, InvalidJob, r"schedules\['mail'\]: 'mail' is a one-time task"),
-        ({"report": "25 25 * * *"}, InvalidSchedule, r"schedules\['report'\]: hour field \"25\": 0–23"),
+        ({"report": "25 25 * * *"}, InvalidSchedule, r"schedules\['report'\]: hour must be 0–23, got \"25\""),
         ({"spread": "FIXED_DELAY|1m"}, InvalidJob, r"schedules\['spread'\].spread"),
     ],
     ids=["unknown", "task", "wrong", "spread"],

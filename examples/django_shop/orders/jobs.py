@@ -5,12 +5,12 @@ from __future__ import annotations
 from django.db import connection, transaction
 from orders.models import Order
 
-from slotwise import Daily, DistributedJob, JobContext, task
+from slotwise import Daily, DistributedJob, JobContext, TaskContext, task
 from slotwise.contrib.discovery import distributed_job
 
 
 @task(name="send-mail")
-def send_mail(ctx: JobContext) -> None:
+def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     with transaction.atomic():
         Order.objects.filter(pk=ctx.data["order"]).update(is_mailed=True)

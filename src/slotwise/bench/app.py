@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from slotwise.bench.journal import Journal
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context, JobContext
 from slotwise.jobs.job import DistributedJob, FunctionTask, job, task
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
@@ -41,7 +40,7 @@ def make_registry() -> JobRegistry:
     return JobRegistry(jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number))
 
 
-def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[Any]:
+def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[object]:
     """Return a job for each (interval, anchor), both in seconds."""
     return [
         _job(place, Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)), note, number)
@@ -50,17 +49,17 @@ def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None],
 
 
 def _task(note: Callable[[int], None], *, is_async: bool, name: str = TASK) -> FunctionTask:
-    def run(ctx: JobContext) -> None:
+    def run(ctx: Context) -> None:
         note(int(ctx.id))
 
-    async def run_async(ctx: JobContext) -> None:
+    async def run_async(ctx: Context) -> None:
         note(int(ctx.id))
 
     return task(name=name)(run_async if is_async else run)
 
 
 def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
-    def run(ctx: JobContext) -> None:
+    def run(ctx: Context) -> None:
         note(int(ctx.id))
         if seconds:
             time.sleep(seconds)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from slotwise.bench import machine
 from slotwise.bench.crew import clean_environment
@@ -144,7 +144,7 @@ class Line:
         medians = [number(statistics.median(values)) for values in (self.this, self.other)]
         return [self.cell, self.contender, self.figure, *medians, *shown, str(len(ratios))]
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> dict[str, object]:
         ratios = self.ratios
         return {
             "cell": self.cell, "contender": self.contender, "figure": self.figure,
@@ -194,7 +194,7 @@ class Comparison:
             for (cell, contender, figure), found in self._pairs.items()
         ]  # fmt: skip
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> dict[str, object]:
         """For programs; the figures of every pair are in it."""
         return {
             "command": self.command, "machine": dict(self.machine), "notes": list(self.notes),

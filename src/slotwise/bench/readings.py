@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +22,7 @@ class Reading:
     spread: tuple[float, ...] = ()
     checked: int = 0
     note: str = ""
-    statements: tuple[dict[str, Any], ...] = ()
+    statements: tuple[dict[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

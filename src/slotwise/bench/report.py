@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading, Readings, Summary
@@ -81,7 +80,7 @@ class Report:
             for verdict in self.verdicts
         ]  # fmt: skip
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> dict[str, object]:
         """Return everything, with the single values."""
         return {
             "command": self.command,
@@ -141,7 +140,7 @@ def _with_unit(value: float, unit: str) -> str:
     return f"{text}{unit}" if unit in ("/s", "%") else f"{text} {unit}".strip()
 
 
-def _plain(reading: Reading) -> dict[str, Any]:
+def _plain(reading: Reading) -> dict[str, object]:
     found = dataclasses.asdict(reading)
     found["spread"] = [round(value, 4) for value in reading.spread]
     return {name: value for name, value in found.items() if value not in ("", [], (), {}) or name == "figures"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from slotwise.bench.crew import Command
 from slotwise.bench.readings import Reading, Readings
@@ -49,7 +49,7 @@ class Contender(ABC):
     def command(self, url: str) -> Command:
         """Return how to start a worker that runs the tasks of ``fill``."""
 
-    def is_done(self, connection: Any) -> bool:
+    def is_done(self, connection: object) -> bool:
         """Return whether everything that has started is settled. Peers are not asked, which is in their favour."""
         del connection
         return True
@@ -70,7 +70,7 @@ class Contender(ABC):
         return self.command(url)
 
 
-def python(module: str, **options: Any) -> Command:
+def python(module: str, **options: object) -> Command:
     """Return how to start a worker that is a module of ours, with its options in the environment."""
     return Command(arguments=["-m", module], environment={"BENCH_OPTIONS": json.dumps(options)})
 

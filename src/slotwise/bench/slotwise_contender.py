@@ -14,7 +14,7 @@ from slotwise import migrate
 from slotwise.bench.app import TASK, job_name
 from slotwise.bench.crew import Command
 from slotwise.bench.run import Contender, Send
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context
 from slotwise.jobs.job import task
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
@@ -92,7 +92,7 @@ class Slotwise(Contender):
         places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
         return self._worker(url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places])
 
-    def _worker(self, url: str, **options: Any) -> Command:
+    def _worker(self, url: str, **options: object) -> Command:
         settings = {f"SLOTWISE_{name.upper()}": value for name, value in self._settings.items()}
         arguments = ["-m", "slotwise", "worker", "--app", "slotwise.bench.app:make_registry", "--log-level", "WARNING"]
         return Command(
@@ -164,7 +164,7 @@ def fill_tasks(
 def registry_for(url: str) -> JobRegistry:
     """Return a registry with the benchmark's task, for its client and its store; it runs nothing."""
 
-    def nothing(ctx: JobContext) -> None:
+    def nothing(ctx: Context) -> None:
         del ctx
 
     return JobRegistry(tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False)

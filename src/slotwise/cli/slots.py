@@ -22,16 +22,16 @@ from slotwise.cli.shared.output import (
     shortened,
     span,
 )
-from slotwise.cli.shared.terminal import moment, say
+from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.client.client import Client
-from slotwise.contrib.logging import iso
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules.short_text import UTC
-from slotwise.store.reading.failures import Failure, ledger_names
+from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.task_counts import names_in
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
@@ -100,12 +100,14 @@ def slots(
         shown, more = [*standing, *ended[:rest]], ended[rest:] if rest is not None else []
         zones = reader.zones({(job, line.id) for job, line in shown})
         _print(name, shown, zones)
-        again = _again(name, id, first)
+        again = _again(name, id, None if first is None else exact(first, zone or UTC))
         if waits:
             say(f"… more slots wait after these: {again} --all", err=True)
         elif more:
             said = f" -n {count}" if count != LINES else ""
-            say(f"… more: {again}{said}{_page([line for _, line in ended[:rest]], more[0][1], end, skip)}", err=True)
+            place, left = _page([line for _, line in ended[:rest]], more[0][1], end, skip)
+            further = f" --before {exact(place, zone or UTC)}" + (f" --skip {left}" if left is not None else "")
+            say(f"… more: {again}{said}{further}", err=True)
         if name is not None and not shown and Client(lambda: store).list(name, limit=1):
             say(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
@@ -133,7 +135,7 @@ def _ended(
     if name is not None:
         return ((name, line) for line in reader.slots(name, id, limit=limit, since=since, before=before, ended=True))
     with store.transaction() as connection:
-        names = list(ledger_names(store, connection))
+        names = list(names_in(connection, store.tables.slots.c.task_name))
     each = [_named(one, reader.slots(one, limit=limit, since=since, before=before)) for one in names]
     return merge(*each, key=lambda named: named[1].place, reverse=True)
 
@@ -142,14 +144,16 @@ def _named(name: str, lines: Iterable[SlotInfo]) -> Iterable[Named]:
     return ((name, line) for line in lines)
 
 
-def _page(shown: Sequence[SlotInfo], following: SlotInfo, before: datetime | None, skip: int) -> str:
-    """The options of the next page: lines may end at the same instant as the last one of this page."""
+def _page(
+    shown: Sequence[SlotInfo], following: SlotInfo, before: datetime | None, skip: int
+) -> tuple[datetime, int | None]:
+    """Where the next page begins, and how many of its lines to skip: several may end at the same instant."""
     last = shown[-1].place if shown else following.place
     if following.place != last:
-        return f" --before {iso(last)}"
+        return last, None
     same = sum(line.place == last for line in shown)
     same += skip if same == len(shown) and before == last + TICK else 0
-    return f" --before {iso(last + TICK)} --skip {same}"
+    return last + TICK, same
 
 
 def _print(name: str | None, shown: Sequence[Named], zones: Mapping[tuple[str, str], ZoneInfo]) -> None:
@@ -166,11 +170,11 @@ def _print(name: str | None, shown: Sequence[Named], zones: Mapping[tuple[str, s
     say_zones(zones.get((job, line.id), UTC) for job, line in shown)
 
 
-def _again(name: str | None, id: str | None, since: datetime | None) -> str:
+def _again(name: str | None, id: str | None, since: str | None) -> str:
     """The command that shows more, with the options of this one."""
     said = [shlex.quote(name)] if name else []
     said += ["--id", shlex.quote(id)] if id else []
-    said += ["--since", iso(since)] if since else []
+    said += ["--since", since] if since else []
     return " ".join(["slotwise slots", *said])
 
 

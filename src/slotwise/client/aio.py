@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from slotwise.client.client import Client
+from slotwise.client.arguments import Receipt
+from slotwise.client.client import Client, Options
+from slotwise.jobs.context import T
 from slotwise.store.connect.caller_transaction import call_within
+
+if TYPE_CHECKING:
+    from slotwise.jobs.context import TaskOf
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+
+async def _run(command: Callable[..., Result], client: Client, *given: object, **named: object) -> Result:
+    if (connection := named.get("connection")) is None:
+        return await asyncio.to_thread(command, client, *given, **named)
+    return await call_within(connection, lambda inner: command(client, *given, **named | {"connection": inner}))
 
 
 def _awaited(
@@ -21,14 +32,7 @@ def _awaited(
 
     @functools.wraps(command)
     async def call(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Result:
-        if (connection := named.get("connection")) is None:
-            return await asyncio.to_thread(command, self._client, *given, **named)
-
-        def work(inner: object) -> Result:
-            named["connection"] = inner
-            return command(self._client, *given, **named)
-
-        return await call_within(connection, work)
+        return await _run(command, self._client, *given, **named)
 
     return call
 
@@ -44,7 +48,14 @@ class AsyncClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    schedule = _awaited(Client.schedule)
+    @overload
+    async def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    @overload
+    async def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+    async def schedule(self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
+        """As ``Client.schedule``."""
+        return await _run(Client.schedule, self._client, task, data, **options)
+
     schedule_many = _awaited(Client.schedule_many)
     reschedule = _awaited(Client.reschedule)
     cancel = _awaited(Client.cancel)

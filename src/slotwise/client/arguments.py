@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeAlias
+from typing import Generic, Never, TypeAlias
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.jobs.context import T
@@ -16,7 +16,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import KNOWN_YEARS, RECURRING, Wanted, When, is_known
+from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, RECURRING, Wanted, When
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.dialects.task_statements import Status
@@ -28,10 +28,11 @@ IF_EXISTS = ("keep", "raise", "replace", "reschedule")
 #: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
 
-#: A task: its class, an instance of it, a function under ``@task``; or its name, if another process registers it.
-Task: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+#: A task with any data: its class, an instance of it, a function under ``@task``; or its name, if another process
+#: registers it.
+Task: TypeAlias = OneTimeTask[Never] | type[OneTimeTask[Never]] | str
 #: The same, or a job.
-AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
+AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +69,17 @@ def _is_job(task: object) -> bool:
 
 def task_name(task: object) -> str:
     """Return the name of a one-time task. Raise InvalidJob."""
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
+    name = given_name(task, "a task; pass a OneTimeTask, a function under @task, or a name")
     refuse_a_job(name, _is_job(task))
+    return name
+
+
+def given_name(subject: object, need: str) -> str:
+    """Return the name of a job or a task, which may be given itself. Raise InvalidJob: it is not what is needed."""
+    name = subject if isinstance(subject, str) else declared(subject, "name")
+    is_ours = isinstance(subject, str | DistributedJob | OneTimeTask | type)
+    if not is_ours or not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{subject!r} is not {need}")
     return name
 
 
@@ -86,8 +94,8 @@ def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> No
     for near in known:
         if _is_a_slip(name, near):
             raise UnknownTask(
-                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? A task that another "
-                "service runs is declared here, too: @task(name=…)"
+                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? If another service "
+                "runs it, declare it here with @task(name=…)"
             )
 
 
@@ -109,9 +117,7 @@ def _shared(one: str, other: str) -> int:
 
 def recurring(task: object, id: object) -> tuple[str, str]:
     """Return the task's name and the instance, of a job or a task."""
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
+    name = given_name(task, "a job or a task; pass one, or its name")
     return name, checked_id(id, name, "schedule_recurring")
 
 
@@ -170,7 +176,7 @@ def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
         raise ConfigurationError(
             f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
         )
-    if not is_known(at):
+    if not EARLIEST <= at < FOREVER:
         raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
     return When(at.astimezone(UTC))
 

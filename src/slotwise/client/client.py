@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack, overload
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.client.arguments import (
     AnyTask,
@@ -32,13 +33,13 @@ from slotwise.client.arguments import (
 )
 from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
 from slotwise.errors import ConfigurationError, SchemaMissing, UnknownTask
-from slotwise.jobs.context import T
+from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Joinable, Result, joined, sqlalchemy_connection
-from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
+from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
@@ -47,7 +48,7 @@ from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, ta
 if TYPE_CHECKING:
     from slotwise.client.aio import AsyncClient
     from slotwise.client.operations import Operations
-    from slotwise.jobs.context import Connection
+    from slotwise.jobs.context import Connection, TaskOf
     from slotwise.store.slots.store import Store
 
 #: Default size of a page of ``list``.
@@ -57,6 +58,12 @@ PAGE = 100
 MOST_ARRIVALS = 2_147_483_647
 
 STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+
+
+class Options(TaskOptions, total=False):
+    """The keywords of ``schedule``."""
+
+    connection: Connection | None
 
 
 class Client:
@@ -87,9 +94,13 @@ class Client:
 
         return AsyncClient(self)
 
+    @overload
+    def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    @overload
+    def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
     def schedule(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         data: T | None = None,
         *,
         id: str | None = None,
@@ -113,7 +124,7 @@ class Client:
             task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )
         word = name if is_soon(row.when, self._horizon) and not countdown else None
-        with self._joining(connection, name, word=word) as (queue, own):
+        with self._joining(connection, name, word) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.reader.find(own, Key(name, row.instance))
@@ -122,7 +133,7 @@ class Client:
 
     def schedule_many(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         items: Iterable[T | Item[T]],
         *,
         at: datetime | None = None,
@@ -144,7 +155,7 @@ class Client:
         ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe to repeat the call.
         ``copy`` uses COPY, which is faster, for new ids: one that is taken raises InstanceExists.
         """
-        name, known = self._known(task)
+        name, known = self._known(task, "schedule_many")
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
         if copy and chosen != "raise":
@@ -168,7 +179,7 @@ class Client:
 
     def _follow(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         data: T | None = None,
         *,
         id: str | None = None,
@@ -180,9 +191,8 @@ class Client:
     ) -> Follow:
         """Return the follow-up of ``ctx.then``, validated; the settlement writes it."""
         name, known = self._known(task)
-        refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
-        if not is_whole(countdown, 0, MOST_ARRIVALS):
+        if type(countdown) is not int or not 0 <= countdown <= MOST_ARRIVALS:
             raise ConfigurationError(
                 f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
             )
@@ -199,17 +209,20 @@ class Client:
 
     def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
         """Return the validated key of a task and an id."""
-        name = self._named(task, call)
+        name, _ = self._known(task, call)
         return Key(name, checked_id(id, name, call))
 
-    def _named(self, task: Task, call: str) -> str:
-        """Return the name. Raise UnknownTask for one that is a letter off a registered task, InvalidJob for a job's."""
+    def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
+        """Return the name of a task, and its definition if this process has one.
+
+        Raise UnknownTask for a name that is a letter off a registered task, InvalidJob for a job.
+        """
         name, definitions = task_name(task), self._make_store().definitions
         if (known := definitions.get(name)) is not None:
             refuse_a_job(name, known.is_job)
         elif isinstance(task, str):
             refuse_a_slip(name, (one for one, found in definitions.items() if not found.is_job), call)
-        return name
+        return name, known
 
     def reschedule(
         self,
@@ -247,7 +260,7 @@ class Client:
         ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to stop. Uses
         transactions of 500 each; in the caller's transaction all at once.
         """
-        name, count, last = self._named(task, "cancel_all"), 0, ""
+        (name, _), count, last = self._known(task, "cancel_all"), 0, ""
         if state not in (None, *set(STATES) - {State.RUNNING}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
@@ -275,35 +288,25 @@ class Client:
         one is at this time), or "gone". Each statement has up to 500 ids, and without ``connection`` a transaction of
         its own.
         """
-        name = self._named(task, "retry")
+        name, _ = self._known(task, "retry")
         due = when(at, delay, name, "retry")
-        if ids is None:
-            found = self._retry_dead(connection, name, due)
-        else:
-            given = [ids] if isinstance(ids, str) else ids
-            found = self._retry_some(connection, name, [checked_id(one, name, "retry") for one in given], due)
-        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
-
-    def _retry_dead(self, connection: Connection | None, name: str, due: When) -> builtins.list[Receipt]:
-        found: builtins.list[str] = []
-        while True:
+        given = None if ids is None else [ids] if isinstance(ids, str) else ids
+        asked = None if given is None else [checked_id(one, name, "retry") for one in given]
+        batches: builtins.list[builtins.list[str] | None] = [None]
+        if asked is not None:
+            batches = [asked[at : at + AT_ONCE] for at in range(0, len(asked), AT_ONCE)]
+        dead: dict[str, None] = {}
+        for batch in batches:
             with self._joining(connection, name) as (queue, own):
-                some = queue.tasks.retry(own, name, None, due)
-            found += some
-            if len(some) < AT_ONCE:
-                return [Receipt(task=name, id=id, status="scheduled") for id in found]
-
-    def _retry_some(
-        self, connection: Connection | None, name: str, ids: builtins.list[str], due: When
-    ) -> builtins.list[Receipt]:
-        dead: set[str] = set()
-        for start in range(0, len(ids), AT_ONCE):
-            with self._joining(connection, name) as (queue, own):
-                dead.update(queue.tasks.retry(own, name, ids[start : start + AT_ONCE], due))
-        return [
+                some = queue.tasks.retry(own, name, batch, due)
+            dead |= dict.fromkeys(some)
+            if batch is None and len(some) == AT_ONCE:
+                batches.append(None)  # there may be more dead ones
+        found = [
             Receipt(task=name, id=id, status="scheduled") if id in dead else self._move(connection, Key(name, id), due)
-            for id in ids
+            for id in (dead if asked is None else asked)
         ]
+        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
 
     def _move(
         self, connection: Connection | None, key: Key, due: When, rank: int | None = None, word: str | None = None
@@ -331,7 +334,7 @@ class Client:
         ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the previous page, or
         its id if ``task`` is given: no task is missed or listed twice, whatever happens in between.
         """
-        name = None if task is None else self._named(task, "list")
+        name = None if task is None else self._known(task, "list")[0]
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
         if not is_whole(limit, 1):
@@ -355,10 +358,10 @@ class Client:
 
     def schedule_recurring(
         self,
-        task: AnyTask[T],
+        task: AnyTask,
         id: str,
         schedule: Schedule | str,
-        data: T | None = None,
+        data: object = None,
         *,
         priority: int | None = None,
         connection: Connection | None = None,
@@ -419,19 +422,18 @@ class Client:
         command: Callable[[Queue, Joinable], Status],
         word: str | None = None,
     ) -> Receipt:
-        with self._joining(connection, key.task_name, word=word) as (queue, own):
+        with self._joining(connection, key.task_name, word) as (queue, own):
             status = command(queue, own)
         return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
     def _joining(
-        self, connection: Connection | None, name: str, *, word: str | None = None
+        self, connection: Connection | None, name: str, word: str | None = None
     ) -> Iterator[tuple[Queue, Joinable]]:
         """Yield the caller's transaction if there is one; else our own, for one statement, after which workers are
-        notified with ``word``. Raise InvalidJob for a job's name.
+        notified with ``word``.
         """
         store = self._make_store()
-        refuse_a_job(name, (known := store.definitions.get(name)) is not None and known.is_job)
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
                 queue = queue_of(store.dialect, self._horizon, store.at_insert)
@@ -441,7 +443,7 @@ class Client:
                 with store.transaction() as own:
                     yield queue_of(store.dialect, self._horizon, store.at_insert), own
                 return
-            with store.statement(word) as own:
+            with store.database.telling(word) as own:
                 yield queue_of(store.dialect), own
 
     @contextmanager
@@ -455,13 +457,6 @@ class Client:
             outer = sqlalchemy_connection(connection)
             joined(outer, store.database.dialect_name, name)
             yield outer
-
-    def _known(self, task: Task) -> tuple[str, Definition | None]:
-        """Return the name of a task, and its definition if this process has one."""
-        name, definitions = task_name(task), self._make_store().definitions
-        if name not in definitions and isinstance(task, str):
-            refuse_a_slip(name, (known for known, found in definitions.items() if not found.is_job))
-        return name, definitions.get(name)
 
     @property
     def _horizon(self) -> timedelta | None:
@@ -485,11 +480,15 @@ def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
     Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
     """
     try:
-        with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
-            yield
+        yield
     except Exception as error:
-        if not lacks_tables(error):
-            raise
-        raise SchemaMissing(
-            f"the tables {store.tables.prefix}* are missing in this database; name another, or run: slotwise db upgrade"
-        ) from error
+        if (refusal := unstorable(error, f"task {name!r}")) is not None:
+            raise refusal from error
+        if lacks_tables(error):
+            prefix = store.tables.prefix
+            raise SchemaMissing(
+                f"the tables {prefix}* are missing in this database; name another, or run: slotwise db upgrade"
+            ) from error
+        if is_own and isinstance(error, SQLAlchemyError):
+            raise problem(store.database.url, error) from error
+        raise

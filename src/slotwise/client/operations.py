@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from slotwise.client.arguments import AnyTask
-from slotwise.errors import ConfigurationError, InvalidJob
-from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
+from slotwise.client.arguments import AnyTask, given_name
+from slotwise.errors import ConfigurationError
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
@@ -240,23 +239,18 @@ class Operations:
     # -- within -----------------------------------------------------------------------------------------------
 
     def _order(self, order: Callable[[Operation], Result], note: str | None, dry_run: bool) -> Result:
-        author = Author(self._author or _this_user(), note)
-        with self._make_store().database.in_words():
-            return self._insist(order, author, dry_run)
-
-    def _insist(self, order: Callable[[Operation], Result], author: Author, dry_run: bool) -> Result:
-        for pause in islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES):
-            try:
-                return self._carry_out(order, author, dry_run)
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-            time.sleep(pause.total_seconds())
-        return self._carry_out(order, author, dry_run)
-
-    def _carry_out(self, order: Callable[[Operation], Result], author: Author, dry_run: bool) -> Result:
-        store = self._make_store()
-        result = carry_out(store, author, order, rehearse=dry_run)
+        author, store = Author(self._author or _this_user(), note), self._make_store()
+        pauses = islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES)
+        with store.database.in_words():
+            while True:
+                try:
+                    result = carry_out(store, author, order, rehearse=dry_run)
+                    break
+                except Exception as error:
+                    pause = next(pauses, None)
+                    if pause is None or not is_transient(error):
+                        raise
+                time.sleep(pause.total_seconds())
         if not dry_run:
             self._wake()
             store.database.wake_ups.tell(ORDERS)
@@ -273,10 +267,7 @@ def _this_user() -> str:
 
 def name_of(job: AnyTask) -> str:
     """Return the name of a job, which may be given itself. Raises InvalidJob."""
-    name = job if isinstance(job, str) else declared(job, "name")
-    if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | OneTimeTask | type):
-        raise InvalidJob(f"{job!r} is not a job; pass a DistributedJob or its name")
-    return name
+    return given_name(job, "a job; pass a DistributedJob or its name")
 
 
 def instant_of(given: datetime) -> datetime:

@@ -105,7 +105,7 @@ def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
         raise _wrong(event, f"RRULE:{rule.to_ical().decode():.60} is not for whole days; write FREQ=DAILY, or longer")
 
 
-def _wrong(event: Any, told: str) -> ConfigurationError:
+def _wrong(event: object, told: str) -> ConfigurationError:
     return ConfigurationError(f"event {quoted(_name(event))}: {told}")
 
 

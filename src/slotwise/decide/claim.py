@@ -18,6 +18,7 @@ from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, TICK, Gap, Record, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule, succeed
+from slotwise.schedules.text import readable
 
 # -- which of several slots -------------------------------------------------------------------------------------
 
@@ -213,17 +214,14 @@ _FORGOTTEN: dict[str, Any] = {
 def carried(row: Row) -> dict[str, Any]:
     """All columns that a transition may change, for the same slot again."""
     kept = {name: getattr(row, name) for name in _CARRIED}
-    return kept | {"control": row.control if _is_ordered(row) else None, "parked_due": None, "last_error": None}
+    # The number of an operation outlives this ending if it is that of a pause, or of what made the row.
+    is_ordered = row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
+    return kept | {"control": row.control if is_ordered else None, "parked_due": None, "last_error": None}
 
 
 def again(row: Row, due: datetime) -> dict[str, Any]:
     """The same slot once more, due at ``due``, or when an operator wanted it meanwhile."""
     return carried(row) | {"execution_time": row.wanted_due or due}
-
-
-def _is_ordered(row: Row) -> bool:
-    """Whether the row keeps the number of an operation beyond this ending: of its pause, or of what made the row."""
-    return row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
 
 
 def waiting(row: Row, schedule: Schedule, watermark: datetime | None, slot: datetime | None = None) -> dict[str, Any]:
@@ -438,12 +436,14 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     return columns
 
 
-def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Reason | None:
+def given_up(row: Row, definition: Definition, now: datetime) -> Reason | None:
     """Return why a slot with a row of its own that was handed back before it began does not start any more, or None.
 
-    It is too late, or the newest ``max`` have come since.
+    It is too late, or the newest ``max`` have come since. If its schedule cannot be read, it starts as was decided.
     """
-    assert row.slot is not None
+    schedule = readable(row.schedule)
+    if row.attempt != 1 or row.origin not in PLANNED or schedule is None or row.slot is None:
+        return None
     catch_up, now = definition.catch_up, now - schedule.wait(row.slot)
     limit = _limit(catch_up, definition.start_within)
     if limit is not None and row.slot < now - limit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from slotwise.decide.claim import Advance, ahead, cut, due_at, past, slot_after, span, undecided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
@@ -21,7 +20,7 @@ def parked(row: Row, transition: Transition) -> Transition:
     return replace(transition, row={**columns, **asleep(columns["execution_time"])})
 
 
-def asleep(due: datetime) -> dict[str, Any]:
+def asleep(due: datetime) -> dict[str, object]:
     """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
@@ -69,7 +68,7 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
     return Advance(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 
-def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, Any]:
+def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object]:
     """What stays if ``slot`` belongs to the row's tail, or to its queue, as the one before it."""
     if row.catch_up_until is not None and slot <= row.catch_up_until:
         return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}

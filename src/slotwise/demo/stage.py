@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -129,7 +128,7 @@ class Stage:
     def _log_of(self, worker: WorkerProcess) -> Path:
         return self.home / f"worker-{worker.number}.log"
 
-    def holder_of(self, rows: list[dict[str, Any]], job: str) -> WorkerProcess | None:
+    def holder_of(self, rows: list[dict[str, object]], job: str) -> WorkerProcess | None:
         """Return the worker of the demo that runs this job right now."""
         for row in rows:
             if row["job"] == job and row["picked_by"]:

@@ -8,10 +8,10 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.errors import InvalidSchedule
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import PLANNED
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.schedules import Schedule
+from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
@@ -59,10 +59,7 @@ class Facts:
     @property
     def schedule(self) -> Schedule | None:
         """The schedule that decides, if this release can read it."""
-        try:
-            return parse_schedule(self.plan.schedule) if self.plan and self.plan.schedule else None
-        except InvalidSchedule:
-            return None
+        return readable(self.plan.schedule) if self.plan else None
 
     @property
     def is_slot(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeAlias, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -16,6 +16,10 @@ from slotwise.model.records import BEGINNING, FollowUps
 from slotwise.model.vocabulary import Origin
 from slotwise.payload.payload import UNTYPED
 from slotwise.schedules import parse_schedule
+
+#: The type of a task's data, None if it declares none.
+T = TypeVar("T", default=None)
+T_co = TypeVar("T_co", default=None, covariant=True)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +43,20 @@ if TYPE_CHECKING:
         | psycopg.AsyncConnection[Any]
     )
     Connection: TypeAlias = SyncConnection | AsyncConnection
+
+    #: A task: its class, an instance of it, a function under ``@task``; or its name, if another process registers it.
+    TaskOf: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+
+
+class TaskOptions(TypedDict, total=False):
+    """The keywords of ``client.schedule`` and ``ctx.then``."""
+
+    id: str | None
+    at: datetime | None
+    delay: timedelta | str | None
+    priority: int | None
+    if_exists: IfExists
+    countdown: int
 
 
 class Signal:
@@ -144,9 +162,6 @@ _CANNOT_RAISE = (
 )
 _TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 
-#: The type of a task's data.
-T = TypeVar("T", default=Any)
-
 
 class Hold(Protocol):
     """The claim of an attempt, as its context sees it."""
@@ -176,8 +191,8 @@ class Fence(Protocol):
     def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
 
 
-class JobContext:
-    """The slot and the claim of a handler."""
+class Context:
+    """The claim of an attempt: what the contexts of jobs and tasks share, for interceptors and hooks of both."""
 
     __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "state")
     _MISSING: ClassVar[object] = object()
@@ -227,20 +242,6 @@ class JobContext:
         return row.plan_instance or row.task_instance
 
     @property
-    def slot(self) -> datetime:
-        """The slot, an aware UTC instant; the same in every attempt.
-
-        In a one-time task it is None, although the annotation says otherwise.
-        """
-        return self._hold.claim.slot  # type: ignore[return-value]
-
-    @property
-    def interval_start(self) -> datetime | None:
-        """The previous slot, where the period of this run begins; None if there is none."""
-        slot, schedule = self._hold.claim.slot, self.schedule
-        return None if slot is None or schedule is None or schedule.from_end else schedule.latest_before(slot)
-
-    @property
     def schedule(self) -> Schedule | None:
         """The schedule of the job's row; None without one, or if a newer release has written it."""
         text = self._hold.claim.row.schedule
@@ -248,11 +249,6 @@ class JobContext:
             return None if text is None else parse_schedule(text).running
         except InvalidSchedule:
             return None
-
-    @property
-    def interval_end(self) -> datetime:
-        """The end of the period of this run: the slot itself; None in a one-time task."""
-        return self.slot
 
     @property
     def attempt(self) -> int:
@@ -342,7 +338,8 @@ class JobContext:
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
         if self.cancelled:
-            raise JobCancelled(f"{self.name} {self.slot or self.id} was asked to stop: {self.cancel_reason}")
+            which = self._hold.claim.slot or self.id
+            raise JobCancelled(f"{self.name} {which} was asked to stop: {self.cancel_reason}")
 
     @overload
     def guard(self, connection: SyncConnection) -> None: ...
@@ -386,9 +383,13 @@ class JobContext:
 
         return wait()
 
+    @overload
+    def then(self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]) -> str: ...
+    @overload
+    def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
     def then(
         self,
-        task: OneTimeTask[T] | type[OneTimeTask[T]] | str,
+        task: TaskOf[T],
         data: T | None = None,
         *,
         id: str | None = None,
@@ -414,7 +415,7 @@ class JobContext:
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 
-    def count_down(self, task: OneTimeTask | type[OneTimeTask] | str, id: str) -> None:
+    def count_down(self, task: TaskOf[Never], id: str) -> None:
         """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at zero it may start.
 
         Repeated calls for one id in one attempt count once. A call for an id that is not blocked is ignored, with a
@@ -430,13 +431,38 @@ class JobContext:
             return self._hold.sequel
 
 
-class TaskContext(JobContext, Generic[T]):
-    """The context of a one-time task: as JobContext, with data of the task's own type."""
+class JobContext(Context):
+    """The slot and the claim of a handler."""
 
     __slots__ = ()
 
     @property
-    def data(self) -> T:
+    def slot(self) -> datetime:
+        """The slot, an aware UTC instant; the same in every attempt."""
+        return self._hold.claim.slot  # type: ignore[return-value]
+
+    @property
+    def interval_start(self) -> datetime | None:
+        """The previous slot, where the period of this run begins; None if there is none."""
+        slot, schedule = self._hold.claim.slot, self.schedule
+        return None if slot is None or schedule is None or schedule.from_end else schedule.latest_before(slot)
+
+    @property
+    def interval_end(self) -> datetime:
+        """The end of the period of this run: the slot itself."""
+        return self.slot
+
+
+class TaskContext(Context, Generic[T_co]):
+    """The context of a one-time task, with data of the task's own type. ``TaskContext`` alone: the task has no data."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> T_co:
         """The payload, of the type that the task declares."""
-        found: T = super().data
+        found: T_co = super().data
         return found
+
+    if not TYPE_CHECKING:  # a one-time task has no slot: None; a recurring instance of a task has
+        slot, interval_start, interval_end = JobContext.slot, JobContext.interval_start, JobContext.interval_end

@@ -14,6 +14,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Never,
     Protocol,
     TypeAlias,
     TypeGuard,
@@ -25,26 +26,26 @@ from typing import (
 
 from slotwise.errors import InvalidJob, InvalidPayload, InvalidSchedule, InvalidSetting
 from slotwise.jobs.context import TaskContext
-from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
+from slotwise.jobs.job import Declaration, DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.jobs.policies import CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.converters import called, shape_of
-from slotwise.payload.payload import JSON, Codec, Payload, Upgrade, codec_named, codec_names
+from slotwise.payload.payload import CODECS, JSON, Codec, Payload, Upgrade
 from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slotwise.jobs.context import JobContext
 
+AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
 
 #: Attributes of a task that describe its data.
 PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
 
 
-def payload_of(source: OneTimeTask | type[OneTimeTask], where: str) -> Payload:
+def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str) -> Payload:
     """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
     kind = declared(source, "payload")
     if kind is None:
@@ -80,9 +81,9 @@ def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
 
 def _codec(source: object, where: str) -> Codec:
     name = declared(source, "codec", JSON.name)
-    found = codec_named(name) if isinstance(name, str) else None
+    found = CODECS.get(name) if isinstance(name, str) else None
     if found is None:
-        known = ", ".join(codec_names())
+        known = ", ".join(sorted(CODECS))
         raise InvalidJob(f"{where}.codec is {name!r}; registered are {known}; call register_codec first")
     return found
 
@@ -232,7 +233,7 @@ POLICIES: dict[str, Policy] = {
 }
 _OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
 _OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
-_NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
+_NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
 #: Names that other libraries have for policies of ours.
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -249,7 +250,7 @@ _IF_A_SETTING = {
 _BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 
 
-def instance_of(subject: object) -> DistributedJob | OneTimeTask:
+def instance_of(subject: object) -> AnyDeclaration:
     if subject is None:
         raise InvalidJob("a job cannot be None; pass an instance such as NightlyReport()")
     if isinstance(subject, type) and issubclass(subject, DistributedJob | OneTimeTask):
@@ -261,7 +262,7 @@ def instance_of(subject: object) -> DistributedJob | OneTimeTask:
     )
 
 
-def _made(kind: type[DistributedJob] | type[OneTimeTask]) -> DistributedJob | OneTimeTask:
+def _made(kind: type[AnyDeclaration]) -> AnyDeclaration:
     try:
         inspect.signature(kind).bind()
         if inspect.isabstract(kind):
@@ -320,7 +321,7 @@ def declared_schedule(source: object, where: str) -> Schedule:
     return schedule
 
 
-def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
+def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
     handler: Callable[..., object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")

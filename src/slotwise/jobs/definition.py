@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from slotwise.jobs.context import JobContext
-
 _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -46,7 +44,7 @@ class Definition:
     """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with its handler."""
 
     name: str
-    handler: Callable[[JobContext], object]
+    handler: Callable[..., object]
     is_async: bool
     schedule: Schedule | None = None
     catch_up: CatchUp = field(default_factory=CatchUp.latest)
@@ -66,10 +64,10 @@ class Definition:
     concurrency: int | None = None
     rate_limit: Rate | None = None
     isolation: str | None = None
+    is_job: bool = field(init=False, compare=False)
 
-    @property
-    def is_job(self) -> bool:
-        return self.schedule is not None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_job", self.schedule is not None)
 
     @property
     def is_weighed(self) -> bool:

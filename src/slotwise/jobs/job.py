@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack
+
+from typing_extensions import TypeVar
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
@@ -18,11 +20,37 @@ if TYPE_CHECKING:
     from slotwise.schedules import Schedule
 
 
+#: The type of a task's data. A task that takes any data also takes none, and not the reverse.
+T_contra = TypeVar("T_contra", default=None, contravariant=True)
+#: The context of a handler.
+C_contra = TypeVar("C_contra", contravariant=True)
+
 #: Which ends of tasks the ledger keeps; failures are also cancelled and lost ones.
 Records: TypeAlias = Literal["none", "failures", "all"]
 
 
-class DistributedJob(ABC):
+class Declaration(ABC):
+    """What jobs and tasks may declare. Each attribute is read once, at registration."""
+
+    #: Cluster-wide unique, at most 100 characters.
+    name: str
+    #: ``"rerun"``: a slot or task whose worker died runs again; ``"give_up"``: at most one start, ever.
+    on_lost: OnLost
+    #: After this many lost attempts it ends as dead; the schedule of a job continues.
+    max_lost: int
+    #: Further attempts after a failure; None: none, so that the next slot of a job is the next try.
+    retry: Retry | None
+    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and fails; None: for ever.
+    timeout: timedelta | str | None
+    #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
+    priority: int
+    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
+    isolation: Literal["process"] | None
+    #: Tags that a worker must carry to run it.
+    runs_on: Sequence[str] | AbstractSet[str]
+
+
+class DistributedJob(Declaration):
     """A recurring job: subclass it and declare ``name``, ``schedule`` and ``execute``.
 
     Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
@@ -37,46 +65,31 @@ class DistributedJob(ABC):
     ...         print("report for", ctx.slot)
     """
 
-    #: Cluster-wide unique, at most 100 characters.
-    name: str
     #: When it runs: a schedule, or a string for ``parse_schedule`` such as ``"0 2 * * *"``.
     schedule: Schedule | str
     #: What happens to slots that were missed while no worker held the job.
     catch_up: CatchUp
     #: What happens to slots that came due while the previous one was held.
     overlap: Overlap
-    #: ``"rerun"``: a slot whose worker died runs again; ``"give_up"``: at most one start per slot, ever.
-    on_lost: OnLost
-    #: After this many lost attempts the slot ends as dead, and the schedule continues.
-    max_lost: int
-    #: Further attempts of a failed slot; None: the next slot is the next try.
-    retry: Retry | None
     #: The minimum time between two starts: moves due times, never slots. None: no minimum.
     min_interval: timedelta | str | None
     #: Each run is due up to this much after its slot; the name determines how much. None: at its slot.
     spread: timedelta | str | None
-    #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
-    priority: int
-    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
-    isolation: Literal["process"] | None
-    #: Tags that a worker must carry to run it.
-    runs_on: Sequence[str] | AbstractSet[str]
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
     start_within: timedelta | str | None
-    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and fails; None: for ever.
-    timeout: timedelta | str | None
 
     @abstractmethod
     def execute(self, ctx: JobContext, /) -> object:
         """Run one slot."""
 
 
-class OneTimeTask(ABC, Generic[T]):
+class OneTimeTask(Declaration, Generic[T_contra]):
     """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule it through a client.
 
     ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made of
-    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read. Without a
-    type, the data is any JSON value. By default a task has ten attempts with exponential waits; then its row stays
+    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read.
+    ``OneTimeTask[Any]`` takes any JSON value. For a type checker ``OneTimeTask`` alone takes no data; at run time it is
+    the same as ``OneTimeTask[Any]``. By default a task has ten attempts with exponential waits; then its row stays
     as ``dead``, with the reason. A task whose data cannot be read is dead at once.
 
     >>> from dataclasses import dataclass
@@ -90,14 +103,6 @@ class OneTimeTask(ABC, Generic[T]):
     ...         print("mail to", ctx.data.to)
     """
 
-    name: str
-    on_lost: OnLost
-    max_lost: int
-    retry: Retry | None
-    timeout: timedelta | str | None
-    priority: int
-    isolation: Literal["process"] | None
-    runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, if it is not given as ``OneTimeTask[…]``.
     payload: object
     #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
@@ -116,46 +121,36 @@ class OneTimeTask(ABC, Generic[T]):
     codec: str
 
     @abstractmethod
-    def execute(self, ctx: TaskContext[T], /) -> object:
+    def execute(self, ctx: TaskContext[T_contra], /) -> object:
         """Run the task."""
 
 
-class FunctionJob(DistributedJob):
-    """A job made from a function by ``@job``; calling it calls the function."""
+class _OfFunction(Generic[C_contra]):
+    """Made from a function by a decorator, whose keywords become attributes; calling it calls the function."""
 
-    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, object]) -> None:
+    def __init__(self, function: Callable[[C_contra], object], declared: dict[str, object]) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
-    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+    def execute(self, ctx: C_contra, /) -> object:  # pragma: no cover - hidden by the instance's attribute
         raise NotImplementedError
 
-    def __call__(self, ctx: JobContext) -> object:
+    def __call__(self, ctx: C_contra) -> object:
         return self.execute(ctx)
 
 
-class FunctionTask(OneTimeTask[T]):
-    """A one-time task made from a function by ``@task``; calling it calls the function."""
+class FunctionJob(_OfFunction[JobContext], DistributedJob):
+    """A job made from a function by ``@job``."""
 
-    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, object]) -> None:
-        self.execute = function  # type: ignore[method-assign]
-        self.__dict__.update(declared)
-        self.__doc__ = function.__doc__
 
-    def execute(self, ctx: TaskContext[T], /) -> object:  # pragma: no cover - hidden by the instance's attribute
-        raise NotImplementedError
-
-    def __call__(self, ctx: TaskContext[T]) -> object:
-        return self.execute(ctx)
+class FunctionTask(_OfFunction[TaskContext[T_contra]], OneTimeTask[T_contra]):
+    """A one-time task made from a function by ``@task``."""
 
 
 class MakeTask(Protocol):
     """The decorator that ``@task(…)`` returns: the data has the type of the context's annotation."""
 
-    @overload
-    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask: ...
-    @overload
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
@@ -213,10 +208,11 @@ def job(
 def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
-    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.
+    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``. For a type checker,
+    ``TaskContext`` alone means no data.
     """
 
-    def make(function: Callable[[TaskContext], object]) -> FunctionTask:
+    def make(function: Callable[[TaskContext[T]], object]) -> FunctionTask[T]:
         return FunctionTask(function, {"name": name, **policies})
 
     return make

@@ -127,7 +127,7 @@ def sql(
     script, buffer = _script_directory(), io.StringIO()
     target = Target(prefix=prefix, schema=schema)
 
-    def steps(_current: Any, _context: MigrationContext) -> Any:
+    def steps(_current: object, _context: MigrationContext) -> Any:
         return script._upgrade_revs("heads", ())  # type: ignore[arg-type]
 
     context = MigrationContext.configure(

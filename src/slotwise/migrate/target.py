@@ -89,7 +89,7 @@ class Target:
     def dialect_name(self) -> str:
         return "sqlite" if (self.database_url or "").startswith("sqlite") else "postgresql"
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """What alembic's context is configured with, here and in env.py alike."""
         return {
             "version_table": self.version_table,
@@ -104,7 +104,7 @@ class Target:
             "slotwise_adopted": self.adopted,
         }
 
-    def _is_ours(self, name: str | None, kind: str, parents: Any) -> bool:
+    def _is_ours(self, name: str | None, kind: str, parents: object) -> bool:
         if kind == "schema":
             return name == self.schema
         if kind == "table":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypedDict
 
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
@@ -28,7 +28,7 @@ class Event:
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fields that are set, for a log line."""
         found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return {name: value for name, value in found.items() if value is not None}
@@ -45,7 +45,18 @@ class AttemptEvent(Event):
     token: int
 
 
-def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
+class About(TypedDict):
+    """The fields that every event of an attempt carries."""
+
+    worker: str
+    job: str
+    id: str
+    slot: datetime | None
+    attempt: int
+    token: int
+
+
+def about(claim: Claim, worker: str | None = None) -> About:
     """Return the fields that every event of an attempt carries."""
     row = claim.row
     return {

@@ -15,7 +15,6 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -28,6 +27,7 @@ from typing import (
     NotRequired,
     Required,
     TypeAlias,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -37,89 +37,11 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
+from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Convert, Misfit, Shape, member
 
-#: One direction of a conversion; raises Misfit.
-Convert: TypeAlias = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
-
-    write: Convert
-    read: Convert
-    #: The types of the plain values.
-    stored: frozenset[type] = frozenset()
-    #: Typed and plain values are the same.
-    is_plain: bool = False
-    #: The plain values, if there are only a few.
-    few: tuple[object, ...] | None = None
-    #: Keys whose values tell plain values apart.
-    tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
-
-    def may_be_taken_for(self, other: Shape) -> bool:
-        """Return whether a plain value of one may be read by the other as a different typed value."""
-        if (self.is_plain and other.is_plain) or not self.stored & other.stored:
-            return False
-        if self.few is not None:
-            return any(other.reads(value) for value in self.few)
-        if other.few is not None:
-            return other.may_be_taken_for(self)
-        return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
-
-    def reads(self, value: object) -> bool:
-        try:
-            self.read(value)
-        except Misfit:
-            return False
-        return True
-
-
-class Misfit(ValueError):
-    """A value of the wrong type, with its path within the payload."""
-
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
-        self.problem, self.path = problem, path
-
-    def within(self, place: str | int) -> Misfit:
-        return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
-
-
-def same(value: object) -> object:
-    return value
-
-
-def member(convert: Convert, value: object, place: str | int) -> Any:
-    """Convert what stands at a place of a container: under a name, or at an index."""
-    try:
-        return convert(value)
-    except Misfit as misfit:
-        raise misfit.within(place) from None
-
-
-def members(value: object) -> Iterable[tuple[str | int, object]]:
-    """Return the members of a plain container with their places."""
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list | tuple) else ()
-
-
-def text_keyed(value: object) -> object:
-    """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
-    for place, each in members(value):
-        if not isinstance(place, str) and isinstance(value, dict):
-            raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
-        if isinstance(each, _CONTAINERS):
-            member(text_keyed, each, place)
-    return value
-
-
-_CONTAINERS = (dict, list, tuple)
-#: The types that JSON distinguishes.
-PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
-#: Any value that the codec can encode.
-ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
+K = TypeVar("K")
+#: Makes a collection of its members.
+Collect: TypeAlias = Callable[[Iterable[object]], object]
 
 #: Types without a JSON form: how they are written as strings and read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], object]]] = {
@@ -139,7 +61,7 @@ def wrong(kind: object, value: object) -> Misfit:
     return Misfit(f"expected {called(kind)}, got {value!r:.80}")
 
 
-def instance(value: object, accepted: type | tuple[type, ...], kind: object) -> Any:
+def instance(value: object, accepted: type[K] | tuple[type[K], ...], kind: object) -> K:
     """Return the value if it is an instance of what is accepted for this type. Raise Misfit."""
     if not isinstance(value, accepted):
         raise wrong(kind, value)
@@ -200,7 +122,7 @@ def _items(convert: Convert, values: Iterable[object]) -> list[object]:
     return [member(convert, value, place) for place, value in enumerate(values)]
 
 
-def list_of(kind: object, accepted: type | tuple[type, ...], make: Convert, item: Shape) -> Shape:
+def list_of(kind: object, accepted: type | tuple[type, ...], make: Collect, item: Shape) -> Shape:
     return Shape(
         lambda value: _items(item.write, instance(value, accepted, kind)),
         lambda value: make(_items(item.read, instance(value, (list, tuple), kind))),
@@ -278,7 +200,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[object, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[object, Collect] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -363,7 +285,7 @@ def _record(kind: type) -> Shape | None:
     return _data_class(kind) if dataclasses.is_dataclass(kind) else None
 
 
-def _pydantic(library: Any, kind: Any) -> Shape:
+def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
     fields = kind.model_fields.items()
     literals = {spec.serialization_alias or spec.alias or name: spec.annotation for name, spec in fields}
     stored = PLAIN_TYPES - {type(None)} if issubclass(kind, library.RootModel) else frozenset({dict})
@@ -373,7 +295,7 @@ def _pydantic(library: Any, kind: Any) -> Shape:
     )  # fmt: skip
 
 
-def _msgspec(library: Any, kind: Any) -> Shape:
+def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
     how = kind.__struct_config__
     return foreign(
         kind, library.to_builtins, lambda value: library.convert(value, kind),
@@ -392,7 +314,7 @@ def _dumped(model: Any) -> object:
     return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
-def _model_of(library: str, base: str, kind: type) -> object:
+def _model_of(library: str, base: str, kind: type) -> types.ModuleType | None:
     """Return the library if it is loaded and ``kind`` is one of its models."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None

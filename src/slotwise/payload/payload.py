@@ -11,9 +11,93 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidPayload
-from slotwise.payload.converters import ANYTHING, Misfit, Shape, member, members
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+#: One direction of a conversion; raises Misfit.
+Convert: TypeAlias = Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
+
+    write: Convert
+    read: Convert
+    #: The types of the plain values.
+    stored: frozenset[type] = frozenset()
+    #: Typed and plain values are the same.
+    is_plain: bool = False
+    #: The plain values, if there are only a few.
+    few: tuple[object, ...] | None = None
+    #: Keys whose values tell plain values apart.
+    tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
+
+    def may_be_taken_for(self, other: Shape) -> bool:
+        """Return whether a plain value of one may be read by the other as a different typed value."""
+        if (self.is_plain and other.is_plain) or not self.stored & other.stored:
+            return False
+        if self.few is not None:
+            return any(other.reads(value) for value in self.few)
+        if other.few is not None:
+            return other.may_be_taken_for(self)
+        return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
+
+    def reads(self, value: object) -> bool:
+        try:
+            self.read(value)
+        except Misfit:
+            return False
+        return True
+
+
+class Misfit(ValueError):
+    """A value of the wrong type, with its path within the payload."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
+        self.problem, self.path = problem, path
+
+    def within(self, place: str | int) -> Misfit:
+        return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
+
+
+def same(value: object) -> object:
+    return value
+
+
+def member(convert: Callable[[object], R], value: object, place: str | int) -> R:
+    """Convert what stands at a place of a container: under a name, or at an index."""
+    try:
+        return convert(value)
+    except Misfit as misfit:
+        raise misfit.within(place) from None
+
+
+def members(value: object) -> Iterable[tuple[str | int, object]]:
+    """Return the members of a plain container with their places."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def text_keyed(value: object) -> object:
+    """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
+    for place, each in members(value):
+        if not isinstance(place, str) and isinstance(value, dict):
+            raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
+        if isinstance(each, _CONTAINERS):
+            member(text_keyed, each, place)
+    return value
+
+
+_CONTAINERS = (dict, list, tuple)
+#: The types that JSON distinguishes.
+PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
+#: Any value that the codec can encode.
+ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
+
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
 
@@ -88,7 +172,8 @@ class JsonCodec:
 
 
 JSON = JsonCodec()
-_codecs: dict[str, Codec] = {JSON.name: JSON}
+#: The registered codecs by name.
+CODECS: dict[str, Codec] = {JSON.name: JSON}
 
 
 def register_codec(codec: Codec) -> None:
@@ -99,18 +184,8 @@ def register_codec(codec: Codec) -> None:
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ConfigurationError(f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'")
-    if _codecs.setdefault(name, codec) is not codec:
+    if CODECS.setdefault(name, codec) is not codec:
         raise ConfigurationError(f"codec {name!r} is registered already; choose another name")
-
-
-def codec_named(name: str) -> Codec | None:
-    """Return the codec registered under ``name``, or None."""
-    return _codecs.get(name)
-
-
-def codec_names() -> list[str]:
-    """Return the registered names, for messages."""
-    return sorted(_codecs)
 
 
 #: A value with deeper nesting contains itself, or is too deep.
@@ -137,8 +212,8 @@ def unwritable(plain: object, depth: int = 0) -> Misfit | None:
         return next((misfit.within(place) for place, misfit in found if misfit is not None), None)
     if not isinstance(plain, float):
         return Misfit(
-            f"{plain!r:.80} is a {type(plain).__name__}, for which JSON has no form; declare the type of the data, or "
-            "pass a string"
+            f"{plain!r:.80} is of type {type(plain).__name__}, which JSON cannot express; declare the type of the "
+            "data, or pass a string"
         )
     return None if math.isfinite(plain) else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
 
@@ -150,7 +225,7 @@ PAYLOAD_LIMIT = 1_048_576
 _MAGIC = b"slotwise/"
 _HEADER = re.compile(rb"slotwise/([a-z0-9.+-]+)/([0-9]{1,9})\n")
 
-Upgrade = Callable[[Any], Any]
+Upgrade: TypeAlias = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,19 +316,11 @@ def plain(stored: bytes | None) -> object:
 
 def _decoded(stored: bytes) -> tuple[object, int]:
     """Return plain values and their version."""
-    name, version, body = _taken_apart(stored)
-    codec = codec_named(name)
-    if codec is None:
-        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(codec_names())}")
+    header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
+    name = header[1].decode() if header else JSON.name
+    if (codec := CODECS.get(name)) is None:
+        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
     try:
-        return codec.decode(body), version
+        return (codec.decode(stored[header.end() :]), int(header[2])) if header else (codec.decode(stored), 1)
     except Exception as error:  # a user's codec may raise any exception
         raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
-
-
-def _taken_apart(stored: bytes) -> tuple[str, int, bytes]:
-    """Split stored bytes into codec, version and body."""
-    header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
-    if header is None:
-        return JSON.name, 1, stored
-    return header[1].decode(), int(header[2]), stored[header.end() :]

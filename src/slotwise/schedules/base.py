@@ -98,12 +98,10 @@ class Schedule(ABC):
 
     def settled(self, t: datetime) -> Schedule:
         """The simplest schedule with the same slots after `t`."""
-        del t
         return self
 
     def wait(self, slot: datetime) -> timedelta:
         """How long after its slot a run is due: zero, unless the schedule has a spread."""
-        del slot
         return timedelta(0)
 
     @property
@@ -140,7 +138,6 @@ class Schedule(ABC):
         The result has a complete text form. A schedule that needs no binding stays as it is. Raises InvalidSchedule
         if a calendar is missing, or if no slot is left.
         """
-        del name, calendars
         return self
 
     # -- combinators -----------------------------------------------------------------------------------------
@@ -159,7 +156,6 @@ class Schedule(ABC):
         `modified_following` (the next one, or the previous one if the next is in another month).
         For Cron and Daily only, alone or combined. Raises InvalidSchedule.
         """
-        del calendars, roll
         self._refuse_calendar()
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
@@ -168,7 +164,6 @@ class Schedule(ABC):
         Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or combined.
         Raises InvalidSchedule.
         """
-        del n, calendars
         self._refuse_calendar()
 
     def last_business_day(self, *calendars: str | Calendar) -> Schedule:

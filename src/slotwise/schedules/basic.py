@@ -188,7 +188,6 @@ class Once(Schedule):
         return int(a < self.at <= b)
 
     def first_after(self, t: datetime) -> datetime | None:
-        del t
         return self.at
 
     @property
@@ -208,13 +207,10 @@ class Disabled(Schedule):
         self._set(_text="-")
 
     def next_after(self, t: datetime) -> datetime | None:
-        del t
         return None
 
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        del t, floor
         return None
 
     def count_between(self, a: datetime, b: datetime) -> int:
-        del a, b
         return 0

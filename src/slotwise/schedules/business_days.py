@@ -160,7 +160,6 @@ class LeftOut:
         return (day for day in days.within(first, last) if day in business)
 
     def around(self, business: BusinessDays, listed: int) -> tuple[int, int]:
-        del business
         return listed, listed
 
 
@@ -203,7 +202,6 @@ class Numbered:
             first = end + 1
 
     def around(self, business: BusinessDays, listed: int) -> tuple[int, int]:
-        del business
         return month_around(listed)
 
 

@@ -87,7 +87,6 @@ class Cron(LocalSchedule):
         self._set(_text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        del calendars
         bound = _hashed(self.expression, name)
         if bound == self.expression:
             return self

@@ -218,19 +218,9 @@ _YAML = (".yaml", ".yml")
 OTHERS_VARIABLES = frozenset(
     f"SLOTWISE_{name}"
     for name in (
-        "CONFIG",
-        "APP_DIR",
-        "AUTHOR",
-        "BOOT",
-        "PG_BINDIR",
-        "TEST_DSN",
-        "JOB",
-        "SLOT",
-        "ATTEMPT",
-        "TOKEN",
-        "KEY",
+        "CONFIG", "APP_DIR", "AUTHOR", "BOOT", "PG_BINDIR", "TEST_DSN", "JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY",
     )
-)
+)  # fmt: skip
 
 
 def from_file(config: Path | None, environ: Mapping[str, str], known: Collection[str]) -> Layer:

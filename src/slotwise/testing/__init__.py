@@ -12,26 +12,46 @@ ran for 2026-01-01T01:00:00+00:00
 >>> events[0].outcome
 'succeeded'
 
-The pytest plugin that comes with the package offers the same as fixtures: ``slotwise_worker`` (makes workers),
-``slotwise_clock`` (their clock) and ``slotwise_database`` (their database, in memory).
+``override`` gives a registry that is a global another database, ``scheduled`` captures what is scheduled, and
+``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the package offers all as fixtures:
+``slotwise_worker`` (makes workers), ``slotwise_clock`` (their clock), ``slotwise_database`` (their database, in
+memory), ``slotwise_override`` and ``slotwise_scheduled``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from slotwise.model.clock import ManualClock
 
 if TYPE_CHECKING:
+    from slotwise.testing.capture import ScheduledTask, ScheduledTasks, override, scheduled
+    from slotwise.testing.mixin import SlotwiseTestMixin
     from slotwise.testing.worker import ManualWorker
 
-__all__ = ["ManualClock", "ManualWorker"]
+__all__ = [
+    "ManualClock",
+    "ManualWorker",
+    "ScheduledTask",
+    "ScheduledTasks",
+    "SlotwiseTestMixin",
+    "override",
+    "scheduled",
+]
+
+_PLACES = {
+    "ManualWorker": "worker",
+    "ScheduledTask": "capture",
+    "ScheduledTasks": "capture",
+    "SlotwiseTestMixin": "mixin",
+    "override": "capture",
+    "scheduled": "capture",
+}
 
 
-def __getattr__(name: str) -> type[ManualWorker]:
+def __getattr__(name: str) -> object:
     """Import the engine when a test needs it: every run of pytest imports this package with its plugin."""
-    if name != "ManualWorker":
+    if name not in _PLACES:
         raise AttributeError(f"module 'slotwise.testing' has no attribute {name!r}")
-    from slotwise.testing.worker import ManualWorker
-
-    return ManualWorker
+    return getattr(import_module(f"slotwise.testing.{_PLACES[name]}"), name)

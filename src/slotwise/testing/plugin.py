@@ -8,7 +8,7 @@ def test_report(slotwise_worker):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slotwise.model.clock import ManualClock
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.connect.database import Database
+    from slotwise.testing.capture import ScheduledTasks
     from slotwise.testing.worker import ManualWorker
 
 
@@ -51,7 +52,7 @@ def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) ->
 
     workers: list[ManualWorker] = []
 
-    def make(jobs: JobRegistry | Iterable[object], **settings: object) -> ManualWorker:
+    def make(jobs: JobRegistry | Iterable[object], **settings: Any) -> ManualWorker:
         worker = ManualWorker(jobs, slotwise_database, slotwise_clock, **settings)
         workers.append(worker)
         worker.plan()
@@ -60,3 +61,25 @@ def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) ->
     yield make
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def slotwise_override() -> Iterator[Callable[..., JobRegistry]]:
+    """Gives a registry other settings until the test ends: ``slotwise_override(registry, database_url=url)``."""
+    from contextlib import ExitStack
+
+    from slotwise.testing.capture import override
+
+    with ExitStack() as stack:
+        yield lambda registry, **settings: stack.enter_context(override(registry, **settings))
+
+
+@pytest.fixture
+def slotwise_scheduled() -> Iterator[Callable[[JobRegistry], ScheduledTasks]]:
+    """Captures what a registry's client schedules until the test ends: ``tasks = slotwise_scheduled(registry)``."""
+    from contextlib import ExitStack
+
+    from slotwise.testing.capture import scheduled
+
+    with ExitStack() as stack:
+        yield lambda registry: stack.enter_context(scheduled(registry))

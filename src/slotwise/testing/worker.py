@@ -15,7 +15,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import NO_HOOKS, Runner
 from slotwise.engine.worker import Worker
-from slotwise.errors import ClaimLost
+from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import define
 from slotwise.model.clock import ManualClock
 from slotwise.model.durations import parse_duration
@@ -27,6 +27,7 @@ from slotwise.registry.validation import listed, unique
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan
+from slotwise.testing.foreign_rows import refuse_foreign_rows
 
 #: The event that ends an attempt.
 Ended: TypeAlias = Settled | HandedBackEvent | ClaimLostEvent
@@ -94,12 +95,14 @@ class ManualWorker:
 
     ``jobs``: a JobRegistry, or jobs and tasks as a registry takes them. ``url``: a database that has the
     tables, or a Database to share with other workers; by default one of its own, in memory, tables and all.
+    An address must be that of a test's database: one with live workers, or with rows that were made before this
+    process, is refused unless ``foreign_rows``.
     ``clock``: the time of the database and of the workers; by default it stands at 2026-01-01T00:00Z. Workers of one
     database should share it. Further keywords are settings.
 
     As a context manager it plans its jobs first and closes at the end. Not safe between threads.
 
-    Raises what a registry raises for invalid jobs and settings.
+    Raises what a registry raises for invalid jobs and settings, and ConfigurationError for a database in use.
     """
 
     def __init__(
@@ -107,8 +110,16 @@ class ManualWorker:
         jobs: JobRegistry | Iterable[object],
         url: str | Database = IN_MEMORY,
         clock: ManualClock | None = None,
+        *,
+        foreign_rows: bool = False,
         **settings: object,
     ) -> None:
+        if not isinstance(url, str | Database):
+            raise ConfigurationError(
+                f"ManualWorker takes an address or a Database, not a {type(url).__name__}: a worker commits its "
+                "claims, so it cannot work within a transaction of the test; run what was captured: "
+                "scheduled(registry).run_all"
+            )
         registry = jobs if isinstance(jobs, JobRegistry) else None
         self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
         #: All events of this worker so far.
@@ -118,6 +129,12 @@ class ManualWorker:
         self._database = url if isinstance(url, Database) else Database(self._settings)
         if url == IN_MEMORY:
             provision(self._database)
+        elif self._owns_database and not foreign_rows:
+            try:
+                refuse_foreign_rows(self._database)
+            except BaseException:
+                self._database.close()
+                raise
         self._crashed = False
         self._worker = _HeldWorker(
             self._settings,

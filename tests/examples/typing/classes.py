@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from datetime import date, datetime
+from typing import Any, assert_type
 
-from slotwise import CatchUp, Cron, Daily, DistributedJob, Every, JobContext, OneTimeTask, Overlap, Retry, Schedule
+from slotwise import (
+    CatchUp,
+    Cron,
+    Daily,
+    DistributedJob,
+    Every,
+    JobContext,
+    OneTimeTask,
+    Overlap,
+    Retry,
+    Schedule,
+    TaskContext,
+)
 
 
 class Synchronous(DistributedJob):
@@ -12,9 +25,11 @@ class Synchronous(DistributedJob):
     schedule = Cron("0 2 * * *", tz="Europe/Vienna")
 
     def execute(self, ctx: JobContext) -> None:
-        slot: datetime = ctx.slot
-        day: date = slot.date()
-        print(day, ctx.attempt + 1, ctx.token, ctx.idempotency_key)
+        assert_type(ctx.slot, datetime)
+        assert_type(ctx.interval_start, datetime | None)
+        assert_type(ctx.interval_end, datetime)
+        day: date = ctx.slot.date()
+        print(day, ctx.interval_end - ctx.slot, ctx.attempt + 1, ctx.token, ctx.idempotency_key)
         if not ctx.wait("100ms"):
             ctx.check()
 
@@ -79,15 +94,16 @@ class WithProperty(DistributedJob):
     def execute(self, ctx: JobContext) -> None: ...
 
 
-class Task(OneTimeTask):
+class Task(OneTimeTask[Any]):
     name = "task"
     retry = Retry(max_attempts=2)
 
-    def execute(self, ctx: JobContext) -> None:
+    def execute(self, ctx: TaskContext[Any]) -> None:
         print(ctx.data["to"])
 
 
 class AsynchronousTask(OneTimeTask):
     name = "asynchronous-task"
 
-    async def execute(self, ctx: JobContext) -> None: ...
+    async def execute(self, ctx: TaskContext) -> None:
+        assert_type(ctx.data, None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
 
 import sqlalchemy as sa
 
 from slotwise import (
     Client,
+    Context,
     Every,
     FixedDelay,
     Health,
@@ -19,11 +21,15 @@ from slotwise import (
     Receipt,
     Retry,
     Settings,
+    Skip,
     SlotInfo,
+    TaskContext,
     WorkerInfo,
     job,
     task,
 )
+from slotwise.store.operations.backfill import Backfill
+from slotwise.store.operations.job_operations import Resumed
 
 
 @job(name="synchronous", schedule=Every("1m"))
@@ -35,11 +41,11 @@ async def asynchronous(ctx: JobContext) -> None: ...
 
 
 @task(name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)))
-def send_mail(ctx: JobContext) -> None: ...
+def send_mail(ctx: TaskContext[Any]) -> None: ...
 
 
 @task(name="fetch")
-async def fetch(ctx: JobContext) -> int:
+async def fetch(ctx: TaskContext) -> int:
     return 1
 
 
@@ -49,8 +55,14 @@ async def lifespan() -> AsyncGenerator[str, None]:
 
 
 @contextmanager
-def timed(ctx: JobContext) -> Generator[None, None, None]:
+def timed(ctx: Context) -> Generator[None, None, None]:
+    ctx.log.info("%s, attempt %s", ctx.name, ctx.attempt)
     yield
+
+
+def only_by_day(ctx: Context) -> None:
+    if ctx.worker.startswith("night"):
+        raise Skip("night")
 
 
 def narrower(settings: Settings) -> Settings:
@@ -63,6 +75,7 @@ registry = JobRegistry(
     lifespan=lifespan,
     listeners=[lambda event: print(event.name)],
     interceptors=[timed],
+    before_start=[only_by_day],
     customize=narrower,
     poll_interval="5s",
     heartbeat_interval=timedelta(seconds=5),
@@ -89,13 +102,27 @@ def enqueue(client: Client, connection: sa.Connection) -> Receipt:
 
 async def serve() -> None:
     async with registry as running:
-        running.client.schedule(send_mail)
+        running.client.schedule(send_mail, None)
 
 
 def script() -> int:
     with registry:
         pass
     return registry.stop(timedelta(seconds=5))
+
+
+def order(slot: datetime) -> None:
+    operations = registry.operations
+    assert_type(operations.pause(synchronous, note="deploy"), bool)
+    assert_type(operations.resume("synchronous", replay=True, dry_run=True), list[Resumed])
+    assert_type(operations.trigger(synchronous, overlap="queue"), datetime)
+    assert_type(operations.skip_next(synchronous), datetime)
+    assert_type(operations.cancel("synchronous", slot, id="ann"), list[datetime])
+    assert_type(operations.retry(synchronous, slot), None)
+    assert_type(operations.backfill(synchronous, slot, slot, pace="5s", dry_run=True), Backfill)
+    assert_type(operations.cancel_backfill(fetch), int)
+    assert_type(operations.delete("synchronous", force=True), int)
+    assert_type(registry.inspect.slot(synchronous, slot), SlotInfo | None)
 
 
 def operate() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import sqlalchemy as sa
 
 from slotwise import (
@@ -116,11 +118,29 @@ def handle(ctx: JobContext, connection: sa.Connection) -> None:
     ctx.complete_in(None)  # wrong
     ctx.slot.later()  # wrong
     print(ctx.interval_end + 1)  # wrong
+    print(ctx.interval_start.hour)  # wrong
+    text: str = ctx.slot  # wrong
+    print(text)
     print(ctx.missed)  # wrong
 
 
 async def handle_awaited(ctx: JobContext, connection: sa.Connection) -> None:
     await ctx.guard(connection)  # wrong
+
+
+def operate(registry: JobRegistry, day: datetime) -> None:
+    registry.operations.pause(7)  # wrong
+    registry.operations.pause(NoHandler, notes="why")  # wrong
+    registry.operations.resume("report", replay="yes")  # wrong
+    registry.operations.trigger("report", overlap="parallel")  # wrong
+    registry.operations.skip_next("report", slot="2026-01-01")  # wrong
+    registry.operations.retry("report")  # wrong
+    registry.operations.backfill("report", first="2026-01-01", last="2026-02-01")  # wrong
+    registry.operations.backfill("report", day, day, pace=5)  # wrong
+    registry.operations.settle_until("2026-01-01")  # wrong
+    print(registry.operations.pause("report").name)  # wrong
+    registry.inspect.slots("report", limit="5")  # wrong
+    registry.inspect.slot("report", "2026-01-01T02:00:00Z")  # wrong
 
 
 CommandJob(name="dump", schedule=Every("1d"), command=7)  # wrong

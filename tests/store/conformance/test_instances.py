@@ -256,7 +256,7 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
         (("all", "a", FixedDelay("1m")), InvalidJob, "misses no slots"),
         (("abreast", "a", FixedDelay("1m")), InvalidJob, "nothing overlaps"),
         (("feed", "a", EACH, {1, 2}), InvalidJob, "JSON"),
-        ((Cron, "a", EACH), InvalidJob, "neither a job nor a task"),
+        ((Cron, "a", EACH), InvalidJob, "is not a job or a task"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -13,6 +13,7 @@ from tests.store.bench import LEASE, Bench, at
 from slotwise.engine.sign_in import Membership
 from slotwise.model.clock import host_now
 from slotwise.store.reading import worker_registry
+from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
@@ -36,8 +37,9 @@ def told(bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks
             assert skew is not None
             assert skew == pytest.approx(ahead.total_seconds(), abs=1)
     found = caplog.messages.copy()
-    (row,) = WorkerRegistry(bench.store).live()
-    assert row["skew"] == pytest.approx(ahead.total_seconds(), abs=1)
+    (worker,) = Reader(bench.store).workers()
+    assert worker.skew is not None
+    assert worker.skew.total_seconds() == pytest.approx(ahead.total_seconds(), abs=1)
     return found
 
 

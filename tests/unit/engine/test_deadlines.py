@@ -58,14 +58,14 @@ def test_a_deadline_that_is_set_during_a_round_is_seen(bench: Bench) -> None:
     watch, (passed, other) = bench.worker.lease_watch, bench.hold(2)
     watch.run_once()
     bench.clock.tick(watch.run_once())
-    renewed = type(other).lease_left
+    left = type(other).left
 
     class Meanwhile(type(other)):  # type: ignore[misc]
         __slots__ = ()
 
-        def lease_left(self) -> timedelta:
+        def left(self) -> float:
             watch.limit(passed, 2 * SECOND)
-            return renewed(self)
+            return left(self)
 
     other.__class__ = Meanwhile
     watch.run_once()

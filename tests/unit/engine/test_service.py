@@ -129,7 +129,7 @@ def test_a_loop_that_was_stopped_before_it_started_does_not_run() -> None:
     """A start that is stopped half-way leaves nothing behind."""
     loop = Loop()
     loop.stop()
-    assert loop.is_stopping
+    assert loop._stopping.is_set()
     loop.start()
     assert loop.join(PATIENCE)
     assert not loop.rounds.acquire(blocking=False)

@@ -110,7 +110,7 @@ REFUSED = [
     ("CRON|0 2 * * *|Europe/Viena", "did you mean Europe/Vienna"),
     ("EVERY|90s|tomorrow", "'tomorrow' is not an instant"),
     ("EVERY|90s|2026-01-01T00:00:00", "write ISO 8601 with an offset"),
-    ("DAILY||UTC", "time of day ''"),
+    ("DAILY||UTC", "as 02:00:30, got ''"),
     ("- >> -", "write SCHEDULE >> INSTANT >> SCHEDULE"),
     ("- >> soon >> -", "'soon' is not an instant"),
     (" >> 2026-01-01T00:00:00Z >> ", "has 0 fields"),

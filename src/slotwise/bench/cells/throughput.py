@@ -328,7 +328,7 @@ WAYS: tuple[tuple[str, str, Enqueue, float], ...] = (
 
 
 def _enqueue(run: Run) -> Iterator[Reading]:
-    owners: dict[str, Any] = {"raw": Raw(500), "slotwise": Slotwise()}
+    owners: dict[str, object] = {"raw": Raw(500), "slotwise": Slotwise()}
     for number in range(1, run.rounds + 1):
         for name, family, way, share in WAYS:
             yield _timed(run, owners[family], name, way, run.scaled(round(ENQUEUE_ROWS * share), 20), number)

@@ -7,17 +7,23 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob
 from slotwise.contrib.advisory.scheduled import KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.jobs.context import JobContext, Skip
+from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+    Session: TypeAlias = Connection[TupleRow]
 
 logger = logging.getLogger("slotwise.advisory")
 
@@ -97,14 +103,14 @@ class AdvisoryGate:
                 "name the server itself, or a pool in session mode"
             )
 
-    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+    def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the key of the context's job. Raise Skip if another program holds it."""
         key = self._keys.get(ctx.name)
         if key is None:
             return None
         session = self._connect()
         try:
-            is_mine = bool(session.execute(_TRY, {"key": key}).fetchone()[0])
+            ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
         except BaseException:
             session.close()
             raise
@@ -115,7 +121,7 @@ class AdvisoryGate:
         return self._held(ctx, session, key)
 
     @contextmanager
-    def _held(self, ctx: JobContext, session: Any, key: int) -> Iterator[None]:
+    def _held(self, ctx: Context, session: Session, key: int) -> Iterator[None]:
         acquired, over = elapsed(), threading.Event()
         watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
         watch.start()
@@ -130,7 +136,7 @@ class AdvisoryGate:
             else:
                 _release(session, key)
 
-    def _watch(self, ctx: JobContext, session: Any, key: int, over: threading.Event) -> None:
+    def _watch(self, ctx: Context, session: Session, key: int, over: threading.Event) -> None:
         while not over.wait(self._check_every):
             try:
                 session.execute("SELECT 1")
@@ -140,8 +146,8 @@ class AdvisoryGate:
                 ctx.cancel(LOCK_LOST)
                 return
 
-    def _connect(self) -> Any:
-        return impatient(self._timeout).connect(
+    def _connect(self) -> Session:
+        session: Session = impatient(self._timeout).connect(
             autocommit=True,
             prepare_threshold=None,
             **{
@@ -150,18 +156,20 @@ class AdvisoryGate:
                 **connect_arguments(self._address),
             },
         )
+        return session
 
 
-def _backend(session: Any) -> int:
-    return int(session.execute("SELECT pg_backend_pid()").fetchone()[0])
+def _backend(session: Session) -> int:
+    ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
+    return int(process)
 
 
-def _release_later(session: Any, key: int, seconds: float) -> None:
+def _release_later(session: Session, key: int, seconds: float) -> None:
     threading.Event().wait(seconds)
     _release(session, key)
 
 
-def _release(session: Any, key: int) -> None:
+def _release(session: Session, key: int) -> None:
     """Unlock, and close the session, which would unlock as well, but later."""
     with suppress(Exception):
         session.execute(_UNLOCK, {"key": key})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -38,15 +38,15 @@ class ReadOnlyPage(admin.ModelAdmin):
         """Nothing can be added."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Nothing can be changed."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Nothing can be deleted."""
         return False
 
-    def get_urls(self) -> list[Any]:
+    def get_urls(self) -> list[object]:
         """Return the table and the page of one object; there is nothing else."""
         name = f"slotwise_{self.model._meta.model_name}"
         view = self.admin_site.admin_view
@@ -55,12 +55,12 @@ class ReadOnlyPage(admin.ModelAdmin):
             path("<path:object_id>/change/", view(self.change_view), name=f"{name}_change"),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: object = None) -> HttpResponse:
         """Show the page."""
         return self._page(request, str(self.model._meta.verbose_name_plural), self.columns, self.rows)
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
     ) -> HttpResponse:
         """Show the page of one object."""
         name = admin.utils.unquote(object_id)

@@ -24,7 +24,7 @@ from slotwise.client.arguments import wrong_id
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.errors import ConfigurationError, SlotwiseError
-from slotwise.jobs.context import JobContext, Steering
+from slotwise.jobs.context import Context, Steering
 from slotwise.jobs.declaration import NAME_LIMIT
 from slotwise.jobs.job import OneTimeTask
 from slotwise.jobs.policies import Retry
@@ -172,7 +172,7 @@ class SlotwiseTasks:
         """Return an option, or its default."""
         return self.options.get(name, OPTIONS[name])
 
-    def run(self, ctx: JobContext) -> dict[str, Any]:
+    def run(self, ctx: Context) -> dict[str, Any]:
         """Run a task of Django, and return what its stored result consists of."""
         data: dict[str, Any] = ctx.data
         task, now = self._task(data), timezone.now()
@@ -287,7 +287,7 @@ class DjangoTask(OneTimeTask[Any]):
         attempts = backend.option("max_attempts")
         self.retry = None if attempts == 1 else Retry.exponential(max_attempts=attempts)
 
-    def execute(self, ctx: JobContext) -> object:
+    def execute(self, ctx: Context) -> object:
         """Run the task that the payload names."""
         return self._backend.run(ctx)
 

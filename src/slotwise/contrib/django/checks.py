@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core import checks
 
 from slotwise.contrib.django.databases import InMemory
@@ -11,7 +9,7 @@ from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
 
 
-def check_slotwise(app_configs: Any = None, **options: Any) -> list[checks.CheckMessage]:
+def check_slotwise(app_configs: object = None, **options: object) -> list[checks.CheckMessage]:
     """Report what keeps a registry from being built: a wrong setting, an invalid job. Opens no connection."""
     try:
         registry()

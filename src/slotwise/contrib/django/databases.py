@@ -83,7 +83,14 @@ def database_address(name: str) -> str:
             f"DATABASES[{name!r}] is {connection.vendor}; slotwise needs PostgreSQL or SQLite: name an alias of such a "
             "database in settings.SLOTWISE['DATABASE']"
         )
-    return _postgresql(given)
+    key = repr([given.get(name) for name in ("HOST", "PORT", "NAME", "USER", "PASSWORD", "OPTIONS")])
+    if key not in _addresses:
+        _addresses[key] = _postgresql(given)
+    return _addresses[key]
+
+
+#: Addresses by their settings: each use of a client compares them, and a process sees few.
+_addresses: dict[str, str] = {}
 
 
 def _postgresql(given: Mapping[str, Any]) -> str:

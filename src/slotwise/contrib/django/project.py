@@ -12,7 +12,7 @@ from typing import Any, Final
 from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.contrib.django.databases import alias, database_address, given_settings
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context
 from slotwise.registry.registry import JobRegistry
 from slotwise.registry.validation import callables, checked_lifespan
 from slotwise.store.connect.database import Database
@@ -214,7 +214,7 @@ def _resolver(value: object) -> Any:
 
 
 @contextmanager
-def fresh_connections(ctx: JobContext) -> Iterator[None]:
+def fresh_connections(ctx: Context) -> Iterator[None]:
     """Close connections of Django that are too old or broken, before and after a handler, as around a request."""
     _close()
     try:

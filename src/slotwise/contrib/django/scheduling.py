@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.utils.asyncio import async_unsafe
 
 from slotwise.client.arguments import Receipt
 from slotwise.contrib.django.databases import alias, checked_alias, is_same_database
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.test_runs import refuse_in_tests
 from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import T, TaskOptions
+
+if TYPE_CHECKING:
+    from slotwise.jobs.context import TaskOf
 
 
 def joining(using: str | None = None) -> Any:
@@ -53,24 +58,39 @@ def writing(what: str, using: str | None = None) -> Any:
     )
 
 
-def schedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
+class Options(TaskOptions, total=False):
+    """The keywords of ``schedule``."""
+
+    using: str | None
+
+
+@overload
+def schedule(task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+@overload
+def schedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+@async_unsafe("schedule() would block the event loop; write: await aschedule(…)")
+def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None, **options: Any) -> Receipt:
     """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
 
     Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule`` without ``connection``,
     ``using`` is that of ``joining``. Raises ConfigurationError if ``transaction.atomic`` is open on other databases
-    alone, and what ``joining`` and ``Client.schedule`` raise.
+    alone, SynchronousOnlyOperation in an event loop, and what ``joining`` and ``Client.schedule`` raise.
     """
     if "connection" in options:
         raise ConfigurationError(
             f"schedule(connection={options['connection']!r:.80}): it joins transaction.atomic by itself; leave "
             "connection= out, or call registry().client.schedule(…, connection=…)"
         )
-    return registry().client.schedule(task, data, connection=writing("schedule()", using), **options)
+    return registry().client.schedule(task, cast("T", data), connection=writing("schedule()", using), **options)
 
 
-async def aschedule(task: Any, data: Any = None, *, using: str | None = None, **options: Any) -> Receipt:
+@overload
+async def aschedule(task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+@overload
+async def aschedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+async def aschedule(task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
     """As ``schedule``, awaited; on the thread that Django uses for its connections."""
-    found: Receipt = await sync_to_async(functools.partial(schedule, task, data, using=using, **options))()
+    found: Receipt = await sync_to_async(functools.partial(schedule, task, data, **options))()
     return found
 
 

@@ -11,7 +11,7 @@ from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import LockProvider
 from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
-from slotwise.jobs.context import JobContext, Skip
+from slotwise.jobs.context import Context, Skip
 
 
 class LockGate:
@@ -37,7 +37,7 @@ class LockGate:
         for name in self._names.values():
             self._lock(name, None)
 
-    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+    def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the lock of the context's job. Raise Skip if another program holds it."""
         if ctx.name not in self._names:
             return None
@@ -48,7 +48,7 @@ class LockGate:
         except LockNotAcquired:
             raise Skip(LOCK_HELD) from None
 
-    def _lock(self, name: str, ctx: JobContext | None) -> Lock:
+    def _lock(self, name: str, ctx: Context | None) -> Lock:
         def on_lost(lease: Lease, error: LockLost) -> None:
             if ctx is not None:
                 ctx.cancel(LOCK_LOST)

@@ -173,8 +173,8 @@ class Lock:
     def __call__(self, *, wait: timedelta | str | None = None) -> Decorator: ...
 
     def __call__(
-        self, function: Callable[..., Any] | None = None, *, wait: timedelta | str | None = None
-    ) -> Callable[..., Any]:
+        self, function: Callable[..., object] | None = None, *, wait: timedelta | str | None = None
+    ) -> Callable[..., object]:
         """Decorate a function: ``@lock`` skips a call while the lock is held elsewhere, and returns None.
 
         ``@lock(wait="10s")`` waits up to that long, then raises LockNotAcquired. Both raise LockUnavailable if the
@@ -187,7 +187,7 @@ class Lock:
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
+            async def awaited(*args: object, **kwargs: object) -> Any:
                 try:
                     lease = await self._acquire(wait)
                 except LockNotAcquired as error:
@@ -198,7 +198,7 @@ class Lock:
             return awaited
 
         @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: object, **kwargs: object) -> Any:
             try:
                 lease = self.acquire(wait)
             except LockNotAcquired as error:
@@ -227,7 +227,7 @@ class Decorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]: ...
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., object]) -> Callable[..., object]:
         return self._lock(function, wait=self._wait)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import URL
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS as RESERVED_IN_POSTGRESQL
@@ -32,7 +32,11 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import hide_password
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg
 
-Rows: TypeAlias = Sequence[Sequence[Any]]
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.rows import TupleRow
+
+Rows: TypeAlias = Sequence[Sequence[object]]
 Values: TypeAlias = Mapping[str, object]
 
 TABLE: Final = """\
@@ -45,6 +49,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 #: For acquisitions, and apart from them for those who hold a lock: a crowd that waits delays no renewal.
 _CONNECTIONS: Final = 4
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+#: A connection of the driver.
+C = TypeVar("C", bound=_Closable)
+#: What a statement of the driver returns.
+R = TypeVar("R")
 
 
 class SQLLocks:
@@ -67,9 +81,9 @@ class SQLLocks:
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
         self._address = shown(address)
         kind = _SQLite if address.drivername == SQLITE else _PostgreSQL
-        self._database: _Database = kind(address, table, span)
-        self._for_attempts = _Connections(self._database, _CONNECTIONS)
-        self._for_holders = _Connections(self._database, _CONNECTIONS)
+        self._database: _Database[Any] = kind(address, table, span)
+        self._for_attempts = _Connections[Any](self._database, _CONNECTIONS)
+        self._for_holders = _Connections[Any](self._database, _CONNECTIONS)
 
     def __repr__(self) -> str:
         return f"SQLLocks({self._address!r})"
@@ -126,7 +140,7 @@ class Busy(Exception):
     """Another transaction has the row locked, or won a race for it."""
 
 
-class _Database(ABC):
+class _Database(ABC, Generic[C]):
     """What differs between the databases. Every statement returns a row if it found or changed one."""
 
     acquire: str
@@ -141,19 +155,19 @@ class _Database(ABC):
         self._is_checked = False
 
     @abstractmethod
-    def connect(self) -> Any:
+    def connect(self) -> C:
         """Open a connection in autocommit."""
 
     @abstractmethod
-    def execute(self, connection: Any, statement: str, values: Values) -> Rows:
+    def execute(self, connection: C, statement: str, values: Values) -> Rows:
         """Run a statement. Raise Busy where another transaction is in the way."""
 
     @abstractmethod
-    def columns(self, connection: Any) -> dict[str, str]:
+    def columns(self, connection: C) -> dict[str, str]:
         """Return the table's columns with their types; none if there is no table."""
 
     @abstractmethod
-    def is_broken(self, connection: Any) -> bool:
+    def is_broken(self, connection: C) -> bool:
         """Return whether the connection cannot be used any more."""
 
     @abstractmethod
@@ -161,10 +175,10 @@ class _Database(ABC):
         """Return the arguments of a statement."""
 
     @abstractmethod
-    def micros(self, locked_at: Any) -> int:
+    def micros(self, locked_at: object) -> int:
         """Return a ``locked_at`` that a statement returned, in microseconds since 1970."""
 
-    def check(self, connection: Any) -> None:
+    def check(self, connection: C) -> None:
         """Reject a table that ShedLock's statements cannot use. Looks once. Raise ConfigurationError."""
         if self._is_checked:
             return
@@ -197,7 +211,7 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
         ELSE current_setting('synchronous_commit') END, false)"""
 
 
-class _PostgreSQL(_Database):
+class _PostgreSQL(_Database["Connection[TupleRow]"]):
     def __init__(self, url: URL, table: str, timeout: timedelta) -> None:
         super().__init__(url, table, timeout)
         mine = "WHERE name = %(name)s AND locked_by = %(holder)s"
@@ -216,7 +230,7 @@ class _PostgreSQL(_Database):
             f"{mine} RETURNING 1"
         )
 
-    def connect(self) -> Any:
+    def connect(self) -> Connection[TupleRow]:
         milliseconds = max(round(self.timeout.total_seconds() * 1000), 1)
         arguments: dict[str, Any] = {
             "connect_timeout": max(round(milliseconds / 1000), 2),
@@ -225,7 +239,7 @@ class _PostgreSQL(_Database):
             **connect_arguments(self.url),
         }
         # No prepared statements: they would not survive a transaction pooler.
-        connection = impatient(self.timeout.total_seconds()).connect(
+        connection: Connection[TupleRow] = impatient(self.timeout.total_seconds()).connect(
             **arguments, autocommit=True, prepare_threshold=None
         )
         try:
@@ -235,7 +249,7 @@ class _PostgreSQL(_Database):
             raise
         return connection
 
-    def execute(self, connection: Any, statement: str, values: Values) -> Rows:
+    def execute(self, connection: Connection[TupleRow], statement: str, values: Values) -> Rows:
         errors = psycopg().errors
         try:
             cursor = connection.execute(statement, values)
@@ -247,7 +261,7 @@ class _PostgreSQL(_Database):
         rows: Rows = cursor.fetchall() if cursor.description else []
         return rows
 
-    def columns(self, connection: Any) -> dict[str, str]:
+    def columns(self, connection: Connection[TupleRow]) -> dict[str, str]:
         rows = connection.execute(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
@@ -255,15 +269,15 @@ class _PostgreSQL(_Database):
         )
         return dict(rows.fetchall())
 
-    def is_broken(self, connection: Any) -> bool:
+    def is_broken(self, connection: Connection[TupleRow]) -> bool:
         return bool(connection.closed or connection.broken)
 
     def values(self, *, name: str, holder: str, span: timedelta, locked_at: int = 0) -> Values:
         del locked_at
         return {"name": name, "holder": holder, "seconds": span.total_seconds()}
 
-    def micros(self, locked_at: Any) -> int:
-        return int(locked_at)
+    def micros(self, locked_at: object) -> int:
+        return int(str(locked_at))
 
 
 @cache
@@ -271,13 +285,14 @@ def impatient(seconds: float) -> Any:
     """Return psycopg's connection with a limit for each statement: a server that is frozen enforces none of its own."""
 
     class Impatient(psycopg().Connection):  # type: ignore[misc]  # psycopg is imported at first use
-        def wait(self, gen: Generator[int, int, Any], *args: Any, **kwargs: Any) -> Any:
-            return super().wait(_limited(gen, elapsed() + seconds, seconds), *args, **kwargs)
+        def wait(self, gen: Generator[int, int, R], *args: object, **kwargs: object) -> R:
+            answer: R = super().wait(_limited(gen, elapsed() + seconds, seconds), *args, **kwargs)
+            return answer
 
     return Impatient
 
 
-def _limited(gen: Generator[int, int, Any], end: float, seconds: float) -> Generator[int, int, Any]:
+def _limited(gen: Generator[int, int, R], end: float, seconds: float) -> Generator[int, int, R]:
     try:
         wanted = next(gen)
         while True:
@@ -286,10 +301,11 @@ def _limited(gen: Generator[int, int, Any], end: float, seconds: float) -> Gener
                 raise TimeoutError(f"no answer within {seconds:g} s")
             wanted = gen.send(ready)
     except StopIteration as finished:
-        return finished.value
+        answer: R = finished.value
+        return answer
 
 
-class _SQLite(_Database):
+class _SQLite(_Database[sqlite3.Connection]):
     """SQLite's clock is the host's. Times are strings that sort like times, with microseconds."""
 
     def __init__(self, url: URL, table: str, timeout: timedelta) -> None:
@@ -308,21 +324,21 @@ class _SQLite(_Database):
         self.held = f"SELECT 1 FROM {table} {mine} AND lock_until > :now"
         self.release = f"UPDATE {table} SET lock_until = max(:at_least, :now) {mine} RETURNING 1"
 
-    def connect(self) -> Any:
+    def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
             str(self.url.database), timeout=self.timeout.total_seconds(), isolation_level=None, check_same_thread=False
         )
 
-    def execute(self, connection: Any, statement: str, values: Values) -> Rows:
+    def execute(self, connection: sqlite3.Connection, statement: str, values: Values) -> Rows:
         rows: Rows = connection.execute(statement, values).fetchall()
         return rows
 
-    def columns(self, connection: Any) -> dict[str, str]:
+    def columns(self, connection: sqlite3.Connection) -> dict[str, str]:
         schema, _, table = self.table.rpartition(".")
         rows = connection.execute(f"PRAGMA {schema + '.' if schema else ''}table_info({table})").fetchall()
         return {row[1]: row[2].lower() for row in rows}
 
-    def is_broken(self, connection: Any) -> bool:
+    def is_broken(self, connection: sqlite3.Connection) -> bool:
         return False
 
     def values(self, *, name: str, holder: str, span: timedelta, locked_at: int = 0) -> Values:
@@ -333,7 +349,7 @@ class _SQLite(_Database):
             "at_least": _text(acquired + span),
         }  # fmt: skip
 
-    def micros(self, locked_at: Any) -> int:
+    def micros(self, locked_at: object) -> int:
         return (datetime.fromisoformat(str(locked_at)).replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
@@ -341,15 +357,15 @@ def _text(instant: datetime) -> str:
     return instant.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-class _Connections:
+class _Connections(Generic[C]):
     """Up to ``size`` connections, opened when needed and kept."""
 
-    def __init__(self, database: _Database, size: int) -> None:
+    def __init__(self, database: _Database[C], size: int) -> None:
         self._database = database
         self._places = threading.BoundedSemaphore(size)
         self._mutex = threading.Lock()
-        self._idle: list[Any] = []
-        self._inherited: list[Any] = []
+        self._idle: list[C] = []
+        self._inherited: list[C] = []
         self._pid = os.getpid()
 
     def run(self, statement: str, values: Values, *, check: bool = True) -> tuple[Rows, bool]:
@@ -387,14 +403,14 @@ class _Connections:
         finally:
             self._places.release()
 
-    def _take(self) -> Any | None:
+    def _take(self) -> C | None:
         with self._mutex:
             if self._pid != os.getpid():
                 # A forked child shares the parent's sockets: it must neither use nor close them.
                 self._pid, self._inherited, self._idle = os.getpid(), self._idle, []
             return self._idle.pop() if self._idle else None
 
-    def _run(self, connection: Any, statement: str, values: Values, check: bool) -> Rows:
+    def _run(self, connection: C, statement: str, values: Values, check: bool) -> Rows:
         try:
             if check:
                 self._database.check(connection)

@@ -103,18 +103,11 @@ class LeaseWatch(Service):
 
     name = "lease-watch"
 
-    def __init__(
-        self,
-        common: Common,
-        active_claims: ActiveClaims,
-        settler: Settler,
-        *,
-        interval: timedelta,
-    ) -> None:
+    def __init__(self, common: Common, active_claims: ActiveClaims, settler: Settler, *, interval: timedelta) -> None:
         super().__init__(common)
         self._active_claims = active_claims
         self._settler = settler
-        self._interval = interval
+        self._interval = interval.total_seconds()
         self._next = math.inf
 
     def limit(self, holding: Holding, timeout: timedelta) -> None:
@@ -129,7 +122,7 @@ class LeaseWatch(Service):
     def run_once(self) -> timedelta:
         """Return the time until the next deadline or end of a lease: a reaper that takes over waits for the same."""
         self._next = math.inf
-        rest = (self._interval / 4).total_seconds()
+        rest = self._interval / 4
         for holding in self._active_claims:
             if not holding.ended:
                 rest = min(rest, self._watch(holding))
@@ -138,19 +131,21 @@ class LeaseWatch(Service):
 
     def _watch(self, holding: Holding) -> float:
         """Return the seconds until this claim needs a look."""
-        if holding.lost and not holding.signal.is_set:
-            holding.lose()
-            reason = "the lease ran out without a heartbeat"
-            self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
-        elif not holding.suspected and holding.doubt(self._interval.total_seconds()) == Reason.SUSPECT:
+        rest = left = holding.left()
+        if left <= 0:
+            rest = math.inf
+            if not holding.signal.is_set:
+                holding.lose()
+                reason = "the lease ran out without a heartbeat"
+                self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
+        elif left < self._interval and not holding.suspected:
             holding.suspected = True
             self.listeners.publish(ClaimSuspect(**about(holding.claim)))
         if not holding.started and holding.waited() > self._interval:
             self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
-        rest = math.inf if holding.lost else holding.lease_left().total_seconds()
-        if holding.deadline is not None and (left := holding.deadline - self.elapsed()) <= 0:
+        if holding.deadline is not None and (until := holding.deadline - self.elapsed()) > 0:
+            rest = min(rest, until)
+        elif holding.deadline is not None:
             holding.deadline = None
             holding.signal.set(Reason.TIMEOUT)
-        elif holding.deadline is not None:
-            rest = min(rest, left)
         return rest

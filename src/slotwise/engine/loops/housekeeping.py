@@ -115,8 +115,10 @@ class Reaper(Service):
                 self._watch.leave(row)
         for settlement in settlements:
             outcome = settlement.transition.label if settlement.transition else "left"
-            facts = about(settlement.claim, self.worker) | {"outcome": outcome, "reason": settlement.reason}
-            self.listeners.publish(Reaped(**facts, holder=settlement.claim.holder))
+            claim, reason = settlement.claim, settlement.reason
+            self.listeners.publish(
+                Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder)
+            )
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)
@@ -248,7 +250,7 @@ class WakeUp(Service):
             self._database.notify([self.worker])
             end = self.elapsed() + ECHO.total_seconds()
             while self.worker not in self._wait(hearing, max(end - self.elapsed(), 0)):
-                if self.is_stopping:
+                if self._stopping.is_set():
                     break
                 if self.elapsed() >= end:
                     raise _Unheard("a notification sent through the pool does not arrive")

@@ -512,7 +512,7 @@ class Poller(Service):
         One of these rows may have killed its holder; claimed together, it would take its neighbours down again.
         """
         held = [holding for holding in self._active_claims.slots() if holding.claim.row.lost_count]
-        return int(not any(holding.waited() < self._lease for holding in held))
+        return int(not any(holding.waited() < self._lease.total_seconds() for holding in held))
 
     def _hold(self, claims: Sequence[Claim], before: float) -> list[Holding]:
         held = self._active_claims.add(claims, before)

@@ -137,10 +137,6 @@ class Service(ABC):
         self._thread.join(None if timeout is None else max(timeout.total_seconds(), 0))
         return not self._thread.is_alive()
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
-
     def _drive(self) -> None:
         while True:
             # Race: stop() may come at any moment. The wake-up is cleared before the look at ``_stopping``: the

@@ -176,8 +176,9 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
     told = error_summary(error) if error else None
-    facts = about(claim) | {"outcome": transition.label, "reason": reason, "error": told}
-    settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled(**facts)
+    settled = Settled(**about(claim), outcome=transition.label, reason=reason, error=told)
+    if transition.label == Outcome.DEAD:
+        settled = SettledDead(**about(claim), outcome=Outcome.DEAD, reason=reason, error=told, cure=_cure(claim))
     return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -100,9 +101,13 @@ class Holding:
         """Time since before the last successful heartbeat was sent."""
         return timedelta(seconds=self._elapsed() - self.renewed)
 
-    def waited(self) -> timedelta:
-        """Time since the claim arrived, without the time that the claim itself took."""
-        return timedelta(seconds=self._elapsed() - self._since)
+    def waited(self) -> float:
+        """Seconds since the claim arrived, without the time that the claim itself took."""
+        return self._elapsed() - self._since
+
+    def left(self) -> float:
+        """Seconds of the lease that are left; zero or less: the claim is lost."""
+        return -math.inf if self._lost else self._lease - (self._elapsed() - self.renewed)
 
     def lease_left(self) -> timedelta:
         return self.claim.lease - self.age()
@@ -112,14 +117,13 @@ class Holding:
 
         Called before each start; ``margin`` is in seconds.
         """
-        now = self._elapsed()
-        if self._lost or self._lease - (now - self.renewed) < margin:
+        if self.left() < margin:
             return Reason.SUSPECT
-        return Reason.QUEUED if now - self._since > margin else None
+        return Reason.QUEUED if self.waited() > margin else None
 
     @property
     def lost(self) -> bool:
-        return self._lost or self.lease_left() <= timedelta(0)
+        return self.left() <= 0
 
     def lose(self) -> None:
         """Treat the claim as taken by another worker, and ask the handler to stop."""

@@ -26,8 +26,8 @@ from slotwise.model.records import (
     Succeeded,
 )
 from slotwise.model.vocabulary import Reason
-from slotwise.payload.converters import ANYTHING, Misfit, shape_of
-from slotwise.payload.payload import JSON
+from slotwise.payload.converters import shape_of
+from slotwise.payload.payload import ANYTHING, JSON, Misfit
 
 #: The largest result, in bytes; store a larger one elsewhere and return its key.
 RESULT_LIMIT = 65_536

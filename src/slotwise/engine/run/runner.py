@@ -25,7 +25,7 @@ from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
 from slotwise.errors import InvalidPayload
-from slotwise.jobs.context import Fail, JobContext, TaskContext
+from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
@@ -99,10 +99,6 @@ class Threads:
         self._standby: Standby | None = None  # set while a thread stands by
         self._taken = 0
         self._is_closed = False
-
-    def __len__(self) -> int:
-        """Return how many pieces of work wait."""
-        return len(self._queue)
 
     @property
     def busy(self) -> int:
@@ -231,14 +227,14 @@ class Threads:
             return True
 
 
-Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[object]]
-MakeContext: TypeAlias = Callable[[Holding], JobContext]
+Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
+MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
 #: ``before_start(ctx)`` is called in a thread of the worker before each attempt, also of ``async def`` and isolated
 #: handlers. It raises Skip to refuse the start for good; with any other exception the attempt has failed. A context
 #: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
 #: is refused after all.
-BeforeStart: TypeAlias = Callable[[JobContext], AbstractContextManager[object] | None]
+BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,7 +421,7 @@ class Runner:
         # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
-    def _enter_hooks(self, holding: Holding, ctx: JobContext) -> None:
+    def _enter_hooks(self, holding: Holding, ctx: Context) -> None:
         """Call the start hooks, and hold what they return; if one raises, what was entered before stays held."""
         holding.held = ExitStack()
         for hook in self._before_start:
@@ -475,7 +471,7 @@ class Runner:
         outcome = raised(asyncio.CancelledError(), holding, definition) if task.cancelled() else task.result()
         return self._ended(holding, outcome, begun)
 
-    async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
+    async def _call_async(self, ctx: Context, definition: Definition, holding: Holding) -> AttemptOutcome:
         """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
         origin = len(forks)
         try:
@@ -490,13 +486,13 @@ class Runner:
         return outcome
 
     @contextmanager
-    def _intercepted(self, ctx: JobContext) -> Iterator[None]:
+    def _intercepted(self, ctx: Context) -> Iterator[None]:
         with ExitStack() as stack:
             for interceptor in self._interceptors:
                 stack.enter_context(interceptor(ctx))
             yield
 
-    def _prepare(self, holding: Holding, definition: Definition) -> JobContext:
+    def _prepare(self, holding: Holding, definition: Definition) -> Context:
         """Return the context. Raise Fail where the stored data cannot be read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:

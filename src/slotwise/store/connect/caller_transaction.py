@@ -31,7 +31,7 @@ class Joined:
 
     def __init__(
         self,
-        connection: Connection[Any] | AsyncConnection[Any],
+        connection: Connection[object] | AsyncConnection[object],
         wait: Callable[[Any], Any] = lambda result: result,
         *,
         own_types: bool = False,
@@ -92,13 +92,13 @@ def _load_as_usual(cursor: Cursor[TupleRow]) -> None:
 Joinable: TypeAlias = sa.Connection | Joined
 
 
-def _is_psycopg(connection: object) -> TypeGuard[Connection[Any]]:
+def _is_psycopg(connection: object) -> TypeGuard[Connection[object]]:
     """Whether this is psycopg's Connection; psycopg is not imported for it."""
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, module.Connection)
 
 
-def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[Any]]:
+def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[object]]:
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, module.AsyncConnection)
 
@@ -255,12 +255,12 @@ def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iter
         raise ConfigurationError(f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True")
 
 
-def _encoding_of(driver: Connection[Any] | AsyncConnection[Any]) -> str:
+def _encoding_of(driver: Connection[object] | AsyncConnection[object]) -> str:
     encoding = driver.info.encoding
     return "utf-8" if encoding == "ascii" else encoding  # SQL_ASCII: any bytes will do
 
 
-async def _copy_async(driver: AsyncConnection[Any], statement: str, blocks: Iterable[bytes]) -> None:
+async def _copy_async(driver: AsyncConnection[object], statement: str, blocks: Iterable[bytes]) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for block in blocks:
             await copy.write(block)

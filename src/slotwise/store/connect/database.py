@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -126,15 +126,19 @@ class Database:
         return self._link.alone(engine or self.main)
 
     @contextmanager
-    def telling(self, word: str) -> Iterator[Connection]:
-        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending.
+    def telling(self, word: str | None) -> Iterator[Connection]:
+        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending. None: do
+        not notify them.
 
         If the statement fails, the notification may be sent nevertheless.
+
+        Race: the reply to the statement may be lost although the statement was carried out. As after a lost reply to a
+        COMMIT, a caller that must be sure gives the task an id and repeats the call.
         """
-        goes_along = self._link.takes_along and self.wake_ups.takes_turn()
-        with self._link.alone(self.main, (self._channel, [word]) if goes_along else None) as connection:
+        goes_along = word is not None and self._link.takes_along and self.wake_ups.takes_turn()
+        with self._link.alone(self.main, (self._channel, [word]) if word and goes_along else None) as connection:
             yield connection
-        if not goes_along:
+        if word is not None and not goes_along:
             self.wake_ups.tell(word)
 
     @contextmanager
@@ -234,7 +238,7 @@ class Database:
             self._forget_parent()
         with self._lock:
             if role not in self._engines:
-                pool: dict[str, Any] = {"poolclass": NullPool}
+                pool: dict[str, object] = {"poolclass": NullPool}
                 if size:
                     pool = {
                         "poolclass": ClosingPool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True

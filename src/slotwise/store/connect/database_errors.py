@@ -162,15 +162,22 @@ def in_its_letters(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        inner = getattr(error, "orig", None) or error
-        if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
-            raise ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it") from error
-        if (lacking := _lacking(inner)) is None:
+        if (refusal := unstorable(error, where)) is None:
             raise
-        character, encoding = lacking
-        raise ConfigurationError(
-            f"{where}: the database's encoding, {encoding}, has no {character!r}; replace it, or use a database in UTF8"
-        ) from error
+        raise refusal from error
+
+
+def unstorable(error: Exception, where: str) -> ConfigurationError | None:
+    """Return the error of a string with a character that the database's encoding lacks; None for any other."""
+    inner = getattr(error, "orig", None) or error
+    if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
+        return ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it")
+    if (lacking := _lacking(inner)) is None:
+        return None
+    character, encoding = lacking
+    return ConfigurationError(
+        f"{where}: the database's encoding, {encoding}, has no {character!r}; replace it, or use a database in UTF8"
+    )
 
 
 #: The bytes of the character and both encodings, in PostgreSQL's message of any language.

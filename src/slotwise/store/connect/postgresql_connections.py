@@ -158,7 +158,7 @@ class PostgreSQLLink:
         """Whether a notification can be pipelined with a statement."""
         return self._is_direct and can_go_along()
 
-    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine:
+    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
         """Return an engine without connections; its pool never waits longer than a heartbeat interval.
 
         Migrations have no deadlines: building an index may take long.
@@ -446,9 +446,9 @@ class ReplyLimit:
 
     def watched(self, replies: Generator[int, int, R], connection: Driver) -> Generator[int, int, R]:
         """Return ``replies`` with the limit. psycopg sends 0 when nothing has come for a while."""
-        began = elapsed()
         try:
             awaited = next(replies)
+            began = elapsed()
             while True:
                 if not (ready := (yield awaited)) and elapsed() - began > self._seconds:
                     connection.pgconn.finish()
@@ -466,7 +466,7 @@ def _impatient() -> type[Driver]:
     class Impatient(psycopg().Connection):  # type: ignore[misc]
         limit: ReplyLimit | None = None
 
-        def wait(self, replies: Generator[int, int, R], *arguments: Any, **options: Any) -> R:
+        def wait(self, replies: Generator[int, int, R], *arguments: object, **options: object) -> R:
             if self.limit is not None:
                 replies = self.limit.watched(replies, self)
             result: R = super().wait(replies, *arguments, **options)

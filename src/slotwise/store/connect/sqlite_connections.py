@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -42,7 +41,7 @@ class SQLiteLink:
         self._wait = settings.heartbeat_interval
         self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
-    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine:
+    def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
         """Return an engine without connections. Only that of migrations creates a missing file."""
         waits = {} if role == "migrations" else {"pool_timeout": max(self._wait, BUSY_TIMEOUT).total_seconds()}
         arguments = {"timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False, "isolation_level": None}

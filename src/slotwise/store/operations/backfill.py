@@ -1,7 +1,7 @@
 """Backfill: run the slots of a range that never ran, each in a detached row, with a limit on concurrency and pace.
 
 One operation makes all rows. The first few are due. The others are ``queued``, and the end of one releases the next
-(``store/slots/queued_slots.py``). A single plan row with a schedule of the past does not work. A resume would skip all
+(``store/slots/detached.py``). A single plan row with a schedule of the past does not work. A resume would skip all
 that is left of it as slots of the pause. The ledger's newest slot is ahead of it, so its first claim would pass all of
 it. And a slot that succeeded, and is pruned while the backfill goes on, would run again. Races:
 

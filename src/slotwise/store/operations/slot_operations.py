@@ -27,8 +27,7 @@ from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, Stat
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import detach, detach_trigger, free_slot, trigger
-from slotwise.store.slots.queued_slots import freed
+from slotwise.store.slots.detached import detach, detach_trigger, free_slot, freed, trigger
 from slotwise.store.slots.store import Store
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of, stored
-from slotwise.store.schema.tables import is_plan, of_plan
+from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
@@ -77,10 +77,7 @@ class Operation:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
-        workers = self.store.tables.workers
-        wanted = sa.select(workers, sa.literal(0).label("running"))
-        lines = worker_infos(self.connection, wanted, workers, self.now)
-        if any(line.live and job in line.tasks for line in lines):
+        if any(job in names for names in live_workers(self.connection, self.store.tables, self.now).values()):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
@@ -153,6 +150,12 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
             _, result = work(connection)
             transaction.rollback()
             return result
+
+
+def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, Sequence[str]]:
+    """Return the live workers, each with the names of the tasks that it registers."""
+    wanted = sa.select(tables.workers, sa.literal(0).label("running"))
+    return {line.worker: line.tasks for line in worker_infos(connection, wanted, tables.workers, now) if line.live}
 
 
 def schedule_in(row: Row) -> Schedule:

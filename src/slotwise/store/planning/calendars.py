@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.business_days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.plan_rows import replanned, write
+from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import Tables, is_detached
 from slotwise.store.slots.store import Store
@@ -99,7 +99,7 @@ class CalendarChanges:
 
     def __init__(self, store: Store, author: str) -> None:
         self._store = store
-        self._author = author
+        self._author = Author(author)
         self._table = store.tables.calendars
         self._tasks = store.tables.tasks
 
@@ -182,12 +182,8 @@ class CalendarChanges:
         return None if row is None else calendar_in(row)
 
     def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
-        connection.execute(
-            self._store.tables.controls.insert().values(
-                at=self._store.dialect.now(connection), author=self._author, command=command,
-                arguments=json.dumps({"calendar": calendar}),
-            )
-        )  # fmt: skip
+        now = self._store.dialect.now(connection)
+        self._author.sign(connection, self._store.tables, now, command, calendar=calendar)
 
     # -- the rows that go by it -------------------------------------------------------------------------------
 

@@ -12,17 +12,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.decide.claim import slot_after, undecided
-from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.records import RECURRING, TICK, Row
-from slotwise.schedules import parse_schedule
+from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
+from slotwise.store.operations.transaction import live_workers
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import Declared, row_of, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
-from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 #: How many slots of a job are shown.
@@ -67,7 +66,9 @@ def compare(
     plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
     now = store.now()  # after planning: what starts at once is planned for the instant of its planning
     changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
-    known = _known(store, now)
+    with store.transaction() as connection:
+        live = live_workers(connection, store.tables, now)
+    known = {name: worker for worker, names in live.items() for name in names}
     orphans = [_orphan(row, known.get(name)) for name, row in rows.items() if name not in definitions]
     return sorted([*changes, *orphans], key=lambda change: change.job)
 
@@ -99,13 +100,10 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
     """The slots that a row waits for, from the first one on."""
     if first is None:
         return ()
-    try:
-        schedule = parse_schedule(text).running
-    except InvalidSchedule:
+    schedule = readable(text)
+    if schedule is None or schedule.from_end:
         return (first,)
-    if schedule.from_end:
-        return (first,)
-    return tuple(islice(schedule.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)), SHOWN))
+    return tuple(islice(schedule.running.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)), SHOWN))
 
 
 def _rows(store: Store) -> dict[str, sa.RowMapping]:
@@ -115,15 +113,6 @@ def _rows(store: Store) -> dict[str, sa.RowMapping]:
     with store.transaction() as connection:
         found = connection.execute(sa.select(*columns).where(*plans)).mappings().all()
     return {row["task_name"]: row for row in found}
-
-
-def _known(store: Store, now: datetime) -> dict[str, str]:
-    """By which live worker each name is known."""
-    workers = store.tables.workers
-    wanted = sa.select(workers, sa.literal(0).label("running"))
-    with store.transaction() as connection:
-        found = worker_infos(connection, wanted, workers, now)
-    return {name: line.worker for line in found if line.live for name in line.tasks}
 
 
 # -- stored schedules that come to other slots now ---------------------------------------------------------------------
@@ -171,15 +160,12 @@ def _readable(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
 
 
 def _compared(row: Row) -> Moved | None:
-    try:
-        schedule = parse_schedule(row.schedule or "-")
-        if schedule.from_end or row.slot is None or not row.is_plan or row.attempt:
-            return None
-        # After a slot that was handed back may come some that were left out with it: they are none that have moved.
-        left = undecided(schedule, row.slot, row.watermark)
-        now = (schedule.next_after(row.slot - TICK), slot_after(left, row.slot))
-    except InvalidSchedule:  # said elsewhere: this release cannot read it at all
+    schedule = readable(row.schedule)
+    if schedule is None or schedule.from_end or row.slot is None or not row.is_plan or row.attempt:
         return None
+    # After a slot that was handed back may come some that were left out with it: they are none that have moved.
+    left = undecided(schedule, row.slot, row.watermark)
+    now = (schedule.next_after(row.slot - TICK), slot_after(left, row.slot))
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):
         if stored is not None and computed is not None and stored != computed:
             return Moved(job=row.task_name, id=row.task_instance, stored=stored, computed=computed)

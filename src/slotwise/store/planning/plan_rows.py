@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,13 +31,21 @@ def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None,
     return (None, None) if found is None else (row_of(found[1:]), found[0])
 
 
-def born(key: Key, schedule: Schedule, newest: datetime | None, now: datetime) -> dict[str, Any]:
-    """The columns of a new plan row. ``newest``: the newest slot of this key that was ever decided."""
+def born(
+    key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None
+) -> dict[str, Any]:
+    """The columns of a new plan row. ``newest``: the newest slot of this key that was ever decided.
+
+    ``from_due``: its first slot is the newest that has come, unless the next one comes within this time.
+    """
     blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
+    first = first_slot(blank, schedule, now)
+    if from_due is not None and not schedule.from_end and (first is None or first - now > from_due):
+        first = schedule.running.latest_before(now + TICK, floor=newest) or first
     return {
         **key._asdict(), "kind": Kind.PLAN, "picked": False, "version": to_micros(now),
         "created_version": to_micros(now), "watermark": newest, "schedule": stored_text(schedule, name_of(key)),
-        **ahead(schedule, first_slot(blank, schedule, now)),
+        **ahead(schedule, first),
     }  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.decide.claim import Advance, ahead
+from slotwise.decide.claim import Advance
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, Gap, Key, Row
+from slotwise.model.records import RECURRING, Gap, Key, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
@@ -154,11 +154,7 @@ class Planner:
         from_due: timedelta | None,
     ) -> bool:  # fmt: skip
         newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
-        columns = born(Key(job.name, RECURRING), schedule, newest, now)
-        coming = columns["slot"]
-        if from_due is not None and not schedule.from_end and (coming is None or coming - now > from_due):
-            due = schedule.running.latest_before(now + TICK, floor=newest)
-            columns |= {} if due is None else ahead(schedule, due)
+        columns = born(Key(job.name, RECURRING), schedule, newest, now, from_due=from_due)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
         return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
@@ -196,13 +192,13 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
-def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
+def _revision_of(plan: Mapping[str, object] | None) -> Revision:
     """The deploy that has planned a row."""
     found = Declared.readable(plan)
     return Revision(text=found.revision, started=found.deployed)
 
 
-def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:
     """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
 
     A deploy with an id started when its first worker did: one that is restarted later must not look newer than

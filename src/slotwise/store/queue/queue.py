@@ -138,9 +138,10 @@ class Queue:
         self.tasks, self.chunks = dialect.task_statements(wake)
         self.reader = TaskReader(dialect)
         self._at_insert = at_insert
+        #: Inserts a row, as ``TaskStatements.put``.
+        self.put: Callable[[Joinable, str, Wanted, IfExists], Status] = self._put if at_insert else self.tasks.put
 
-    def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
-        """Insert a row, as ``TaskStatements.put``."""
+    def _put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         status = self.tasks.put(connection, name, wanted, if_exists)
         self._inserted(connection, name, [wanted])
         return status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,7 +10,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
-from slotwise.model.vocabulary import Origin, Outcome, State
+from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.store.reading.task_counts import names_in
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import OF_INSTANCES, is_task
 from slotwise.store.slots.store import Store
@@ -44,7 +45,7 @@ def failures(store: Store, since: datetime, *, name: str | None = None, limit: i
     at = sa.func.coalesce(slots.c.finished, slots.c.started)
     with store.transaction() as connection:
         found = list(_tasks(connection, store, since, name, limit))
-        for one in [name] if name is not None else ledger_names(store, connection):
+        for one in [name] if name is not None else names_in(connection, slots.c.task_name):
             failed = sa.select(slots, at.label("at")).where(
                 slots.c.task_name == one, slots.c.slot >= since - OLDEST_SLOT, slots.c.outcome.in_(FAILED), at >= since
             )
@@ -54,16 +55,6 @@ def failures(store: Store, since: datetime, *, name: str | None = None, limit: i
     ended = {(one.name, one.id) for one in found if one.slot is None}
     unique = [one for one in found if one.slot is None or (one.name, one.id) not in ended]
     return sorted(unique, key=lambda one: one.at, reverse=True)[:limit]
-
-
-def ledger_names(store: Store, connection: sa.Connection) -> Iterator[str]:
-    """Yield each name in the ledger; one index look-up for each."""
-    slots, last = store.tables.slots, ""
-    while (
-        found := connection.scalar(sa.select(sa.func.min(slots.c.task_name)).where(slots.c.task_name > last))
-    ) is not None:
-        yield found
-        last = found
 
 
 def _of_slot(row: sa.RowMapping) -> Failure:
@@ -84,8 +75,8 @@ def _tasks(connection: sa.Connection, store: Store, since: datetime, name: str |
         Failure(
             name=row["task_name"], id=row["task_instance"], slot=None, at=utc(row["last_failure"]),
             outcome=Outcome.DEAD if row["state"] == State.DEAD else Outcome.FAILED,
-            reason=None if row["state"] == State.DEAD else "retry", attempts=row["attempt"], worker=row["picked_by"],
-            error=row["last_error"],
+            reason=None if row["state"] == State.DEAD else Reason.RETRY, attempts=row["attempt"],
+            worker=row["picked_by"], error=row["last_error"],
         )
         for row in connection.execute(wanted.order_by(tasks.c.last_failure.desc()).limit(limit)).mappings()
     ]  # fmt: skip

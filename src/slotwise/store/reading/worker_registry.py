@@ -100,13 +100,6 @@ class WorkerRegistry:
             limit = self._store.dialect.now(connection) - older_than
             return connection.execute(self._workers.delete().where(self._workers.c.last_seen < limit)).rowcount
 
-    def live(self) -> list[sa.RowMapping]:
-        """Return all workers' rows, the newest first."""
-        with self._store.transaction() as connection:
-            return list(
-                connection.execute(sa.select(self._workers).order_by(self._workers.c.started.desc())).mappings()
-            )
-
 
 def _skew(before: datetime, now: datetime) -> float:
     """Return the minimum offset of this host's clock: the database read ``now`` some time after ``before``."""

@@ -54,7 +54,7 @@ RECORDED_COLUMNS = {
 ADDED_COLUMNS = ("lost", "aborted")
 
 
-def utc(value: Any) -> Any:
+def utc(value: object) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
@@ -114,11 +114,12 @@ class Declared:
         found = {} if plan is None else plan
         if not isinstance(found, Mapping):
             raise ValueError(f"plan is {found!r:.60}, which is not an object")
-        tags, deployed = tuple(found.get("runs_on") or ()), found.get("deployed")
-        if not all(isinstance(tag, str) for tag in tags) or not isinstance(deployed, str | None):
+        tags, deployed = found.get("runs_on") or [], found.get("deployed")
+        is_list = isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags)
+        if not is_list or not isinstance(deployed, str | None):
             raise ValueError(f"plan is {found!r:.60}, whose runs_on and deployed are not strings")
         return cls(
-            fingerprint=found.get("fingerprint"), runs_on=tags, revision=found.get("revision"),
+            fingerprint=found.get("fingerprint"), runs_on=tuple(tags), revision=found.get("revision"),
             deployed=datetime.fromisoformat(deployed) if deployed else None,
         )  # fmt: skip
 
@@ -130,7 +131,7 @@ class Declared:
         except ValueError:
             return cls()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return what is stored: the values that are there."""
         found = {
             "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,16 +21,15 @@ from slotwise.decide import claim as decide
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE, defer
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Outcome, Reason, Release
+from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started, drop
+from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued
 from slotwise.store.slots.gates import Gates, Later, Refusal
-from slotwise.store.slots.queued_slots import release_queued
 from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
@@ -416,7 +415,9 @@ class LateClaims:
         """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
         detached = detach_started(self._connection, self._dialect, started, self._now)
         if detached is not None and not self._enter(detached):
-            drop(self._connection, self._dialect, detached)
+            # The ledger refuses the slot: the row that was just made goes again.
+            mine = self._dialect.by_row.under(detached, detached.picked_by)
+            self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
             detached = None
         definition = self._definitions[started.task_name]
         columns = decide.beside(started, one.schedule, definition, self._now)
@@ -434,15 +435,10 @@ class LateClaims:
 
     def _has_given_up(self, row: Row) -> bool:
         """Skip a slot of the schedule that has a row of its own, was handed back, and is too late by now."""
-        definition = self._definitions[row.task_name]
-        if row.attempt != 1 or row.origin not in PLANNED or row.schedule is None:
-            return False
-        with suppress(InvalidSchedule):  # then it starts, as was decided
-            reason = decide.given_up(row, definition, parse_schedule(row.schedule), self._now)
-            if reason is not None:
-                self._skip(row, reason)
-                return True
-        return False
+        reason = decide.given_up(row, self._definitions[row.task_name], self._now)
+        if reason is not None:
+            self._skip(row, reason)
+        return reason is not None
 
     def _skip(self, row: Row, reason: str) -> None:
         """End the slot of a detached row without a start."""

@@ -57,8 +57,7 @@ from slotwise.store.queue.follow_ups import write_follow_ups
 from slotwise.store.queue.queue import queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import tell_plan_rows
-from slotwise.store.slots.queued_slots import freed, release_queued
+from slotwise.store.slots.detached import freed, release_queued, tell_plan_rows
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

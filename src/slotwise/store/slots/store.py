@@ -72,21 +72,9 @@ class Store:
             yield connection
             transaction.rollback()
 
-    @contextmanager
-    def statement(self, word: str | None = None) -> Iterator[sa.Connection]:
-        """For one statement, which is a transaction by itself. What fails after it takes nothing back. ``word``: to
-        wake workers with.
-
-        Race: its reply may be lost though it was carried out, and nobody can ask what became of it, as of a COMMIT. So
-        it is for reading; for claims: of one that nobody knows of, the heartbeat learns from the row; and for commands
-        on tasks, where it is the same with a COMMIT: who wants to be sure gives an id, and asks again.
-        """
-        with self.database.alone() if word is None else self.database.telling(word) as connection:
-            yield connection
-
     def now(self) -> datetime:
         """The one clock's time."""
-        with self.statement() as connection:
+        with self.database.alone() as connection:
             return self.dialect.now(connection)
 
     def schedule_of(self, row: Row) -> Schedule:

@@ -75,6 +75,8 @@ _tail = Struct(">iq iq i? iq iq ih").pack
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
 
+#: As Instant here, for parameters: the driver takes an aware datetime as it is.
+_AWARE = sa.DateTime(timezone=True)
 _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
@@ -114,14 +116,14 @@ class Fragments:
         override = self._clock.override()
         if override is None:
             return sa.func.statement_timestamp(type_=Instant)
-        return sa.bindparam("now", override, type_=Instant)
+        return sa.bindparam("now", override, type_=_AWARE)
 
     def time(self) -> Parameters:
         override = self._clock.override()
         return {} if override is None else {"now": override}
 
     def due(self, is_at: bool) -> Expression:
-        return sa.bindparam("due", type_=Instant) if is_at else self.now() + sa.bindparam("due", type_=sa.Interval)
+        return sa.bindparam("due", type_=_AWARE) if is_at else self.now() + sa.bindparam("due", type_=sa.Interval)
 
     def due_parameters(self, connection: Joinable, when: When) -> Parameters:
         return {"due": when.delay if when.at is None else when.at, **self.time()}
@@ -301,8 +303,8 @@ def _blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -
     yield _TRAILER
 
 
-def _driver(connection: sa.Connection) -> Connection[Any]:
-    return cast("Connection[Any]", connection.connection.driver_connection)
+def _driver(connection: sa.Connection) -> Connection[object]:
+    return cast("Connection[object]", connection.connection.driver_connection)
 
 
 def _copy_ahead(
@@ -324,7 +326,7 @@ def _copy_ahead(
 class _Writer:
     """Replaces the driver's writer, which sends the end and waits for the answer at once."""
 
-    def __init__(self, cursor: Cursor[Any]) -> None:
+    def __init__(self, cursor: Cursor[object]) -> None:
         self._driver = cursor.connection
         self._connection = cursor.connection.pgconn
         self._usual = psycopg().copy.LibpqWriter(cursor)

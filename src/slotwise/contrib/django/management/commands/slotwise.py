@@ -13,8 +13,9 @@ from slotwise.contrib.django.project import APP, registry
 from slotwise.errors import SlotwiseError
 from slotwise.settings.settings import Settings
 
-#: Options that manage.py has read already.
+#: Options that manage.py has read already, with a value or without.
 _OURS = ("--settings", "--pythonpath")
+_FLAGS = ("--traceback", "--no-color", "--force-color")
 
 
 class Command(BaseCommand):
@@ -52,6 +53,6 @@ def _without_ours(arguments: list[str]) -> list[str]:
     for argument in remaining:
         if argument in _OURS:
             next(remaining, None)
-        elif argument.partition("=")[0] not in _OURS:
+        elif argument.partition("=")[0] not in (*_OURS, *_FLAGS):
             kept.append(argument)
     return kept
