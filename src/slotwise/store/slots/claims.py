@@ -114,7 +114,8 @@ class Claims:
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
-        self.strict = tuple(sorted(name for name, found in self.definitions.items() if found.gives_up))
+        self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
+        self._sorted_strict = tuple(sorted(self.strict))
         self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
         self.slots_may_be_due = True
@@ -192,7 +193,7 @@ class Claims:
             if is_bounded and (limit := self._gates.room(names, limit, connection)) == 0:
                 return _Taken(0, [], [])
             found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self.strict,
+                connection, holder=holder, names=names, strict=self._sorted_strict,
                 weighed=[name for name in names if name in weighed] if weighed else [], late=late_from, limit=limit,
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
