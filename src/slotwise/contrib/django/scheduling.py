@@ -81,9 +81,9 @@ def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None
             f"schedule(connection={options['connection']!r:.80}): it joins transaction.atomic by itself; leave "
             "connection= out, or call registry().client.schedule(…, connection=…)"
         )
-    connection = writing("schedule()", using)
+    client, connection = registry().client, writing("schedule()", using)
     try:
-        return registry().client.schedule(task, cast("T", data), connection=connection, **options)
+        return client.schedule(task, cast("T", data), connection=connection, **options)
     except ConfigurationError as error:
         if using is None or using == alias():
             raise
