@@ -15,18 +15,45 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal
 from slotwise.bench.run import Contender, Send, micros, python
 from slotwise.errors import ConfigurationError
 from slotwise.store.connect.dsn import database_url, psycopg
+
+
+class Options(TypedDict, total=False):
+    """What a process of a peer is told."""
+
+    peer: str
+    url: str
+    batch: int
+    concurrency: int
+
+
+class Queries(Protocol):
+    """What is called of pgqueuer's Queries."""
+
+    async def has_table(self, name: str, /) -> bool: ...
+    async def install(self) -> None: ...
+    async def clear_queue(self) -> None: ...
+    async def clear_queue_log(self) -> None: ...
+    async def enqueue(
+        self,
+        entrypoint: str | list[str],
+        payload: bytes | list[bytes],
+        priority: int | list[int] = 0,
+        execute_after: list[timedelta | None] | None = None,
+        /,
+    ) -> object: ...
+
 
 # -- PgQueuer ----------------------------------------------------------------------------------------------------
 
@@ -44,21 +71,21 @@ class PgQueuer(Contender):
         self._batch = batch
 
     def prepare(self, url: str) -> None:
-        async def work(queries: Any) -> None:
+        async def work(queries: Queries) -> None:
             if not await queries.has_table("pgqueuer"):
                 await queries.install()
 
         _with_queries(url, work)
 
     def empty(self, url: str) -> None:
-        async def work(queries: Any) -> None:
+        async def work(queries: Queries) -> None:
             await queries.clear_queue()
             await queries.clear_queue_log()
 
         _with_queries(url, work)
 
     def fill(self, url: str, count: int) -> None:
-        async def work(queries: Any) -> None:
+        async def work(queries: Queries) -> None:
             for first in range(1, count + 1, _PGQUEUER_CHUNK):
                 ids = range(first, min(first + _PGQUEUER_CHUNK, count + 1))
                 await queries.enqueue(["bench"] * len(ids), [str(one).encode() for one in ids], [0] * len(ids))
@@ -77,7 +104,7 @@ class PgQueuer(Contender):
             runner.run(connection.close())
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
-        async def work(queries: Any) -> None:
+        async def work(queries: Queries) -> None:
             now = datetime.now(UTC)
             ids = [str(micros(instant)).encode() for instant in due]
             waits: list[timedelta | None] = [instant - now for instant in due]
@@ -87,12 +114,13 @@ class PgQueuer(Contender):
         return self.command(url)
 
 
-def _queries(connection: Any) -> Any:
+def _queries(connection: object) -> Queries:
     pgqueuer = importlib.import_module("pgqueuer")
-    return pgqueuer.Queries(pgqueuer.AsyncpgDriver(connection))
+    queries: Queries = pgqueuer.Queries(pgqueuer.AsyncpgDriver(connection))
+    return queries
 
 
-def _with_queries(url: str, work: Callable[[Any], Any]) -> None:
+def _with_queries(url: str, work: Callable[[Queries], Awaitable[object]]) -> None:
     async def run() -> None:
         connection = await importlib.import_module("asyncpg").connect(url)
         try:
@@ -115,7 +143,7 @@ async def _work_pgqueuer(url: str, batch: int, note: Callable[[int], None]) -> N
     await app.run(batch_size=batch)
 
 
-def _run_pgqueuer(options: dict[str, Any]) -> None:
+def _run_pgqueuer(options: Options) -> None:
     with suppress(ImportError):
         asyncio.set_event_loop_policy(importlib.import_module("uvloop").EventLoopPolicy())
     asyncio.run(_work_pgqueuer(options["url"], options["batch"], _journal().note))
@@ -186,7 +214,7 @@ async def _work_procrastinate(app: Any, concurrency: int) -> None:
         await app.run_worker_async(concurrency=concurrency, delete_jobs="always")
 
 
-def _run_procrastinate(options: dict[str, Any]) -> None:
+def _run_procrastinate(options: Options) -> None:
     asyncio.run(_work_procrastinate(_procrastinate(options["url"], _journal().note), options["concurrency"]))
 
 
@@ -256,7 +284,7 @@ def note(number: int) -> None:
     _journal().note(number)
 
 
-def _run_apscheduler(options: dict[str, Any]) -> None:
+def _run_apscheduler(options: Options) -> None:
     logging.disable(logging.INFO)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -310,7 +338,7 @@ def _journal() -> Journal:
 def main() -> None:
     """Run a worker of the peer that BENCH_OPTIONS names, until SIGTERM."""
     options = json.loads(os.environ["BENCH_OPTIONS"])
-    workers: dict[str, Callable[[dict[str, Any]], None]] = {
+    workers: dict[str, Callable[[Options], None]] = {
         "pgqueuer": _run_pgqueuer, "procrastinate": _run_procrastinate, "apscheduler": _run_apscheduler,
     }  # fmt: skip
     workers[options["peer"]](options)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 from slotwise.client.arguments import task_name
 from slotwise.errors import ConfigurationError, UnknownTask
@@ -42,7 +42,11 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         self._registry = registry
         self._found: list[ScheduledTask] = []
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> ScheduledTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ScheduledTask]: ...
+    def __getitem__(self, index: int | slice) -> ScheduledTask | list[ScheduledTask]:
         return self._found[index]
 
     def __len__(self) -> int:
@@ -181,7 +185,7 @@ def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
         registry._database, registry._made = database, None
 
 
-def _field(data: Any, key: str) -> object:
+def _field(data: object, key: str) -> object:
     return data.get(key, ...) if isinstance(data, dict) else getattr(data, key, ...)
 
 
@@ -194,7 +198,7 @@ def _claim(wanted: ScheduledTask, definition: Definition) -> Claim:
     return Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now)
 
 
-async def _awaited(result: Any) -> object:
+async def _awaited(result: Awaitable[object]) -> object:
     return await result
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -51,7 +50,7 @@ def release_before_drop() -> None:
     drop = creation.destroy_test_db
 
     @functools.wraps(drop)
-    def release_and_drop(*args: Any, **options: Any) -> Any:
+    def release_and_drop(*args: object, **options: object) -> object:
         stop()
         return drop(*args, **options)
 

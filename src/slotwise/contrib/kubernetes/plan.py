@@ -107,7 +107,7 @@ def _content(path: Path) -> Mapping[str, object]:
     return content
 
 
-def _yaml(path: Path, text: str) -> Any:
+def _yaml(path: Path, text: str) -> object:
     try:
         import yaml
     except ImportError:
@@ -208,7 +208,7 @@ def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
     raise _Wrong('is not a table of quantities; write e.g. { memory = "256Mi" }')
 
 
-def _resources(at: _Reading, place: str, value: object) -> dict[str, Any]:
+def _resources(at: _Reading, place: str, value: object) -> dict[str, object]:
     return at.table(place, value, {"requests": _quantities, "limits": _quantities})
 
 
@@ -224,7 +224,7 @@ def _workers(at: _Reading, place: str, value: object) -> Pods:
     return Pods(**at.table(place, value, _PODS))
 
 
-def _tags(at: _Reading, place: str, value: object) -> dict[str, Any]:
+def _tags(at: _Reading, place: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise _Wrong("is not a table of tags; write [tags.gpu]")
     return {str(tag): at.table(f"{place}.{tag}", pods, _PODS) for tag, pods in value.items()}
