@@ -84,6 +84,7 @@ class PostgreSQLTasks(TaskForm):
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
         self._tasks = dialect.tables.tasks
+        self._is_manual = dialect.clock.override() is not None
         self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
 
     def say(self, connection: Joinable, word: str) -> None:
@@ -109,13 +110,12 @@ class PostgreSQLTasks(TaskForm):
         return sa.func.set_config("slotwise.delete", "on", True) == "on"
 
     def now(self) -> sa.ColumnElement[datetime]:
-        if (override := self.dialect.clock.override()) is not None:
-            return sa.bindparam("now", override, type_=self.instant)
+        if self._is_manual:
+            return sa.bindparam("now", self.dialect.clock.override(), type_=self.instant)
         return sa.func.statement_timestamp(type_=Instant)
 
     def time(self, connection: Joinable) -> Parameters:
-        override = self.dialect.clock.override()
-        return {} if override is None else {"now": override}
+        return {"now": self.dialect.clock.override()} if self._is_manual else {}
 
     def created(self) -> Expression:
         return sa.cast(sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger)
