@@ -21,12 +21,12 @@ from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
 
-from slotwise import SlotwiseError
+from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.databases import database_address
 from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import fresh_connections
-from slotwise.testing import ManualClock, ManualWorker
+from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 
 
 @contextmanager
@@ -95,6 +95,25 @@ def test_reading_in_djangos_transaction_keeps_types(shop: str) -> None:
     assert inside == registry().client.get(send_mail, receipt.id)
 
 
+def test_the_kit_captures_tasks_of_the_project(shop: str) -> None:
+    """In Django's transaction, which rolls back; and on a database of the kit, which the project's must not replace."""
+    from tests.contrib.djangoshop.jobs import send_mail
+    from tests.contrib.djangoshop.models import Order
+
+    with scheduled(registry()) as tasks, transaction.atomic():
+        order = Order.objects.create(email="ann@example.com")
+        schedule(send_mail, {"order": order.pk})
+        with pytest.raises(ConfigurationError, match="complete_in"):
+            tasks.run(tasks.one(send_mail, order=order.pk))
+        order.refresh_from_db()  # on the same connection, which is as it was
+        transaction.set_rollback(True)
+    with override(registry()):
+        schedule(send_mail, {"order": 1})
+        assert len(registry().client.list(send_mail)) == 1
+        assert registry().database.in_memory
+    assert registry().client.list(send_mail) == []
+
+
 def test_scheduling_on_commit(shop: str) -> None:
     """The callback schedules at once, after the commit."""
     from tests.contrib.djangoshop.jobs import send_mail
@@ -148,8 +167,11 @@ def test_connections_are_closed_around_handlers(shop: str) -> None:
     ctx: Any = None
     connection.ensure_connection()
     first = connection.connection
-    with transaction.atomic(), fresh_connections(ctx):
-        assert connection.connection is first
+    with transaction.atomic():
+        with fresh_connections(ctx):
+            assert connection.connection is first
+        with connection.cursor() as cursor:
+            cursor.execute("select 1")
     connection.close_at = 0.0
     with fresh_connections(ctx):
         assert connection.connection is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,6 +155,8 @@ def project(databases: Databases, tmp_path: Path) -> Iterator[Project]:
                     "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version) "
                     "VALUES ('work', 'of development', now() - interval '1 day', false, 1)"
                 )
+        with psycopg.connect(jobs) as connection:  # both are clones of one database
+            connection.execute("UPDATE scheduled_meta SET value = 'other' WHERE key = 'installation_id'")
         yield Project(tmp_path, default, jobs)
 
 
@@ -206,29 +209,41 @@ def test_a_transaction_of_another_database_is_refused(project: Project) -> None:
 
 
 USING = """
-from django.db import transaction
+from django.db import connections, transaction
 from shop.jobs import work
-from slotwise.contrib.django import schedule
-for alias in ("default", "jobs", "copy", "jbos", 7):
-    try:
-        with transaction.atomic("default"), transaction.atomic("jobs"), transaction.atomic("copy"):
+from slotwise.contrib.django import registry, schedule
+with transaction.atomic("default"), transaction.atomic("jobs"), transaction.atomic("copy"):
+    for alias in ("default", "jobs", "copy", "jbos", 7):
+        try:
             print(alias, schedule(work, using=alias).status)
-    except Exception as error:
-        print(alias, type(error).__name__, error)
+        except Exception as error:
+            print(alias, type(error).__name__, error)
+    for alias in ("default", "jobs", "copy"):
+        try:
+            print(alias, registry().client.schedule(work, connection=connections[alias]).status)
+        except Exception as error:
+            print(alias, type(error).__name__, error)
 """
 
 
 def test_the_alias_of_another_database_is_refused(project: Project) -> None:
     """Also if it has tables of slotwise: no worker of this project would see the task."""
-    assert project.script(USING, alias="default")[-5:] == [
+    lines = project.script(USING, alias="default")[-8:]
+    refusal = (
+        r"ConfigurationError {}work: the connection leads to installation \S+ in '\w+' at host \S+, port \d+, "
+        r"slotwise's tables are installation \S+ in '\w+' at host .*; pass a connection to that database, or none"
+    )
+    assert [lines[0], *lines[2:6], lines[7]] == [
         "default scheduled",
-        "jobs ConfigurationError using='jobs' is another database than 'default', which has slotwise's tables; leave "
-        "using= out, or name an alias of that database",
         "copy scheduled",
         "jbos ConfigurationError using='jbos' is no alias in DATABASES; did you mean 'jobs'?",
         "7 ConfigurationError using=7 is no alias in DATABASES; known: copy, default, jobs",
+        "default scheduled",
+        "copy scheduled",
     ]
-    assert len(project.tasks()) == 4
+    assert re.fullmatch("jobs " + refusal.format("using='jobs': "), lines[1]), lines[1]
+    assert re.fullmatch("jobs " + refusal.format(""), lines[6]), lines[6]
+    assert len(project.tasks()) == 6
 
 
 def test_dumpdata(project: Project) -> None:

@@ -101,11 +101,11 @@ def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.Capture
 def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
     """Without a terminal it wants to be told; a rehearsal does not ask."""
     assert "--yes" in say("pause", "--all", expected=exits.USAGE)
-    assert say("pause", "--all", "--dry-run") == "would have: all: paused\n"
+    assert say("pause", "--all", "--dry-run") == "dry run: all: paused\n"
     assert say("pause", "--all", "--yes", "--note", "maintenance") == "all: paused\n"
     assert worker.run_due() == []
     assert "--yes" in say("resume", "--all", expected=exits.USAGE)
-    assert "all: goes on" in say("resume", "--all", "--yes")
+    assert "all: resumed" in say("resume", "--all", "--yes")
     assert say("resume", "--all", "--yes") == "all: not paused\n"
 
 
@@ -133,7 +133,7 @@ def test_a_trigger_is_found_again(worker: ManualWorker, say: Callable[..., str])
 def test_skip_next(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It says which slot; with a slot that is not the next one it changes nothing."""
     assert say("skip-next", "minutely", "--dry-run") == (
-        "would have: minutely: slot 2020-01-01T00:06:00Z skipped\n"
+        "dry run: minutely: slot 2020-01-01T00:06:00Z skipped\n"
     )  # fmt: skip
     assert "slot 2020-01-01T00:06:00Z skipped" in say("skip-next", "minutely", "2020-01-01T00:06Z")
     assert "the next slot of job 'minutely' is" in say(
@@ -150,7 +150,7 @@ def test_cancel_says_whether_anything_runs(worker: ManualWorker, say: Callable[.
 
 def test_retry(worker: ManualWorker, say: Callable[..., str]) -> None:
     """The failed slot runs once more; the others are refused in one line."""
-    assert "is tried again" in say("retry", "minutely", "2020-01-01T00:03Z")
+    assert "will be retried" in say("retry", "minutely", "2020-01-01T00:03Z")
     assert "has not ended" in say("retry", "minutely", "2020-01-01T00:03Z", expected=exits.FAILED)
     assert "is succeeded" in say("retry", "minutely", "2020-01-01T00:02Z", expected=exits.FAILED)
 
@@ -168,7 +168,7 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
 
 def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It asks, and says how many rows have gone; the history stays."""
-    assert say("delete", "minutely", "--dry-run") == "would have: minutely: 1 row deleted\n"
+    assert say("delete", "minutely", "--dry-run") == "dry run: minutely: 1 row deleted\n"
     assert say("delete", "minutely", "--yes") == "minutely: 1 row deleted\n"
     assert "no job 'minutely'" in say("delete", "minutely", "--yes", expected=exits.FAILED)
     assert len(json.loads(say("slots", "minutely", "--all", "--json"))) == 6

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.integration.shell import Process, Shell, wait_until
 
@@ -114,7 +115,7 @@ def midnight() -> datetime:
 # -- one slot, once -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("job", ["daily", "once"])
+@pytest.mark.parametrize("job", ["daily", pytest.param("once", marks=pytest.mark.extended)])
 def test_two_pods_at_once(shell: Shell, pg_url: str, job: str) -> None:
     """Of two pods that start at once, also for a job without a row, one runs the slot; the other waits for its end."""
     pods = [pod(shell, job, name=name, TAKES="60") for name in ("a", "b")]
@@ -136,6 +137,7 @@ def test_done_elsewhere(shell: Shell) -> None:
     assert (said["outcome"], said["ran_here"], said["left"]) == ("succeeded", 0, None)
 
 
+@pytest.mark.extended
 def test_an_instant(shell: Shell, pg_url: str) -> None:
     """A slot is named by its instant, in any offset."""
     assert pod(shell, "off").end() == exits.OK
@@ -167,6 +169,7 @@ def test_retries_in_the_pod(shell: Shell, pg_url: str) -> None:
     assert [line.attempts for line in ledger(pg_url, "again")] == [3]
 
 
+@pytest.mark.extended
 def test_retry_is_left_without_waiting(shell: Shell) -> None:
     """With --no-wait, the pod that failed ends with 1; another one that finds the slot waiting ends with 0."""
     shell.write("jobs.py", JOBS.replace("seconds=0.5", "hours=1").replace('"0 0 * * *"), retry', 'Y), retry'
@@ -190,6 +193,7 @@ def test_a_killed_holder(shell: Shell, pg_url: str) -> None:
     assert (line.outcome, line.attempts) == ("succeeded", 2)
 
 
+@pytest.mark.extended
 def test_a_killed_holder_that_gives_up(shell: Shell, pg_url: str) -> None:
     """With give_up, the slot does not start again: it ends as lost, and the pod that waits ends with 1."""
     first = pod(shell, "once", name="a", TAKES="60")
@@ -220,6 +224,24 @@ def test_a_paused_holder(shell: Shell, pg_url: str) -> None:
     assert f":{second.pid}:" in str(line.worker)
 
 
+@pytest.mark.extended
+def test_cut_connections(shell: Shell, pg_url: str) -> None:
+    """The server ends all sessions while one pod runs the slot and the other waits: both go on, and it ran once."""
+    first = pod(shell, "daily", TAKES="60")
+    first.wait_for_output("began")
+    second = pod(shell, "daily")
+    wait_until(lambda: "is held by" in told(second), "the second pod waits")
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    (shell.directory / "go").touch()
+    assert (first.end(), second.end()) == (exits.OK, exits.OK), told(first) + told(second)
+    assert len(runs(shell)) == 1
+    assert [(line.outcome, line.attempts) for line in ledger(pg_url, "daily")] == [("succeeded", 1)]
+
+
 def test_no_wait(shell: Shell) -> None:
     """With --no-wait, a slot in other hands is left there, with 0 and a line."""
     first = pod(shell, "daily", TAKES="60")
@@ -245,6 +267,7 @@ def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
     assert [line.split()[4] for line in runs(shell)] == ["a", "b"]
 
 
+@pytest.mark.extended
 def test_a_pod_that_may_finish(shell: Shell, pg_url: str) -> None:
     """Within shutdown_grace the handler finishes, and the status is that of the slot."""
     first = pod(shell, "daily", TAKES="60")
@@ -266,6 +289,7 @@ def test_a_deaf_handler(shell: Shell, pg_url: str) -> None:
     assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
 
 
+@pytest.mark.extended
 def test_a_stop_while_waiting(shell: Shell) -> None:
     """A pod that holds nothing ends at once."""
     first = pod(shell, "daily", TAKES="60")
@@ -307,6 +331,7 @@ def test_a_live_worker_holds_the_slot(shell: Shell, pg_url: str) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
     """A worker of the pool takes over the slot of a killed pod: it is the same row and the same ledger."""
     first = pod(shell, "daily", name="a", TAKES="60")
@@ -324,7 +349,7 @@ def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
 
 def test_an_early_clock(shell: Shell, pg_url: str) -> None:
     """The pod starts before its slot has come by the database's clock: it waits for that, and runs no older one."""
-    coming = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
+    coming = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=15)
     shell.environment["CRON"] = f"{coming.second} {coming.minute} {coming.hour} * * *"
     early = pod(shell, "daily", "--early", "60s")
     assert early.end() == exits.OK, told(early)
@@ -350,6 +375,7 @@ def test_an_early_clock_with_an_older_slot(shell: Shell) -> None:
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -377,6 +403,7 @@ def test_refusals(shell: Shell, arguments: list[str], status: int, words: str) -
     assert runs(shell) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pause", [["pause", "daily"], ["pause", "--all", "--yes"]])
 def test_paused(shell: Shell, pause: list[str]) -> None:
     """A paused job starts nothing, and the pod ends with 0 and says so; the same if all is paused."""

@@ -1,7 +1,7 @@
 """The model alone, over random histories: no slot is decided twice or forgotten, and every catch-up comes to an end.
 
 python -m pytest tests/model/test_self_check.py                                   as on each commit
-SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py      the long form
+SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model/test_self_check.py -o faulthandler_timeout=0   the long form
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.model.orders import Orders
 
 USUAL = 40
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
-pytestmark = pytest.mark.timeout(120 + 10 * EXAMPLES)
+pytestmark = pytest.mark.timeout(280 if EXAMPLES == USUAL else 0)
 #: When a history's accidents are over, and how long a calm follows at most.
 CALM, LONGEST = 1500.0, 12000.0
 #: Seconds between slots; handlers that are faster than that, a little faster, and slower. The calm is long enough for

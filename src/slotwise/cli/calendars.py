@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -22,6 +23,7 @@ from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
+from slotwise.store.reading.zones import job_zones
 
 
 @click.group(
@@ -280,13 +282,14 @@ def _change(
     given: Given, name: str, edit: Edit, command: str, source: Source | None = None, *, create: bool = True, dry: bool
 ) -> None:
     """Change a calendar, and print the result. Raises ConfigurationError if a job could not follow."""
-    with changes(given) as known:
-        change = known.change(name, edit, command, create=create, dry=dry)
+    with given.store() as store:
+        change = CalendarChanges(store, _author()).change(name, edit, command, create=create, dry=dry)
+        zones = job_zones(store, {(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
     if given.json:
         print_json({**_change_json(change), "dry_run": dry})
     else:
-        _tell(change, source.days if source else {}, dry=dry)
+        _tell(change, source.days if source else {}, zones, dry=dry)
     if refused:
         raise ConfigurationError(
             f"{len(refused)} of {len(change.followed)} jobs keep the days they had: "
@@ -313,7 +316,7 @@ def _change_json(change: Change) -> dict[str, object]:
     }
 
 
-def _tell(change: Change, names: Mapping[date, str], *, dry: bool) -> None:
+def _tell(change: Change, names: Mapping[date, str], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool) -> None:
     before = change.before.days if change.before else frozenset()
     for sign, days in (("+", change.after.days - before), ("-", before - change.after.days)):
         for day in sorted(days):
@@ -324,15 +327,16 @@ def _tell(change: Change, names: Mapping[date, str], *, dry: bool) -> None:
     else:
         told = f"revision {after.revision}, {len(after.days)} days, weekend {weekend_text(after.weekend)}"
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
-    _tell_followed([one for one in change.followed if one.refused is None], dry=dry)
+    _tell_followed([one for one in change.followed if one.refused is None], zones, dry=dry)
 
 
-def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
+def _tell_followed(followed: Sequence[Followed], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
+        slot = moment(one.next_slot, zones.get((one.job, one.instance), UTC))
         skipped = f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
-        say(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}{skipped}")
+        say(f"  {one.job}{instance} {verb}, next slot {slot}{skipped}")
     if len(followed) > _MOST_TOLD:
         say(f"  … and {len(followed) - _MOST_TOLD} more")
 
@@ -341,14 +345,15 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
 def changes(given: Given) -> Iterator[CalendarChanges]:
     """Open the calendars in the database; the audit names the user of this command as the author."""
     with given.store() as store:
-        yield CalendarChanges(store, f"{_user()}@{socket.gethostname()}")
+        yield CalendarChanges(store, _author())
 
 
-def _user() -> str:
+def _author() -> str:
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):  # a container's uid may have no account
-        return str(os.getuid())
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def facts(one: Calendar) -> dict[str, object]:

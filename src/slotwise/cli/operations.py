@@ -126,14 +126,14 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
         else:
             found = operations.resume_all(replay=replay, dry_run=True)
             if found is not None and not given.dry_run:
-                given.confirm(f"{_skipped(found)} will be skipped, and all goes on.")
+                given.confirm(f"All will resume, and {_skipped(found)} will be skipped.")
                 found = operations.resume_all(replay=replay, **given.order)
     warn_paused(paused)
     if found is None:
         print_result(given, f"{one or 'all'}: not paused", job=one, changed=False, skipped=0, next_slot=None)
         return
     following = None if one is None else found[0].next_slot
-    text = f"{one or 'all'}: goes on; {_skipped(found)} skipped"
+    text = f"{one or 'all'}: resumed; {_skipped(found)} skipped"
     text += f"; next slot {moment(following, zone)}" if following is not None else ""
     skipped = sum(line.skipped for line in found)
     print_result(given, text, job=one, changed=True, skipped=skipped, next_slot=following)
@@ -210,7 +210,9 @@ def cancel(given: Given, name: str, slot: Written | None, backfill: bool, id: st
         wanted = None if slot is None else exact_slot(reader, name, id or RECURRING, slot.within(zone, "SLOT"))
         found = operations.cancel(name, wanted, id=id, **given.order)
     text = (
-        f"{name}: asked {', '.join(exact(slot, zone) for slot in found)} to stop" if found else f"{name}: nothing runs"
+        f"{name}: asked {', '.join(exact(slot, zone) for slot in found)} to stop"
+        if found
+        else f"{name}: nothing is running"
     )
     print_result(given, text, job=name, slots=found)
     return exits.OK if found else exits.FAILED
@@ -235,7 +237,7 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
         zone = reader.zone(name, id)
         wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
         operations.retry(name, wanted, id=id, **given.order)
-    print_result(given, f"{name}: slot {exact(wanted, zone)} is tried again", job=name, slot=wanted)
+    print_result(given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted)
 
 
 @job_command(

@@ -514,7 +514,7 @@ def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> 
     if given.json:
         print_json(_receipt_json(receipt, dry_run))
     elif receipt.status != "gone":  # the error that follows says more
-        say(f"{'would be: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
+        say(f"{'dry run: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
 
 
 def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:

@@ -56,6 +56,7 @@ def test_a_worker_that_stops_its_heartbeats(shell: Shell) -> None:
     assert worker.stop() == 0
 
 
+@pytest.mark.extended
 def test_an_absent_database_restarts_no_pod(shell: Shell) -> None:
     """The liveness probe holds; the others fail, in one line."""
     gone = {"DATABASE_URL": "postgresql://localhost:1/none?connect_timeout=2"}

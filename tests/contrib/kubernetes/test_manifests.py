@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
+from tests.docs.markdown import ROOT, blocks
 
 from slotwise import Cron, Every, JobRegistry, Overlap, job, task
 from slotwise.cli.entry import status
@@ -282,6 +284,16 @@ def test_mapping(tmp_path: Path) -> None:
     assert (plan.early, plan.workers.replicas, plan.tags["gpu"].replicas) == (timedelta(minutes=1), 3, 1)
     assert plan.tags["gpu"].resources == {"limits": {"nvidia.com/gpu": "1"}}
     assert read_plan(toml, name="other", image=None).name == "other"
+    validate(exported(registry(), plan))
+
+
+def test_the_mapping_of_the_page(tmp_path: Path) -> None:
+    """The mapping file of the documentation is read, and its export is valid."""
+    (example,) = blocks(ROOT / "docs" / "kubernetes.md", "toml")
+    file = tmp_path / "kubernetes.toml"
+    file.write_text(example.code)
+    plan = replace(read_plan(file), cron_jobs=frozenset({"report"}))
+    assert plan.tags["gpu"].node_selector == {"hardware-type": "gpu-accelerated"}
     validate(exported(registry(), plan))
 
 

@@ -66,7 +66,7 @@ def print_result(given: Given, text: str, *, dry_run: bool | None = None, **fact
     if given.json:
         print_json({name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run})
     else:
-        say(f"would have: {text}" if dry_run else text)
+        say(f"dry run: {text}" if dry_run else text)
 
 
 def warn_paused(paused: Paused | None) -> None:

@@ -51,18 +51,6 @@ def checked_alias(name: object, said: str) -> str:
     raise ConfigurationError(f"{said.format(name)} is no alias in DATABASES; {cure}")
 
 
-def is_same_database(one: str, other: str) -> bool:
-    """Whether two aliases lead to one database, as far as their settings show it."""
-    places = [
-        (connections[name].vendor, *(str(connections[name].settings_dict.get(key) or "") for key in _PLACE))
-        for name in (one, other)
-    ]
-    return places[0] == places[1]
-
-
-_PLACE: Final = ("HOST", "PORT", "NAME")
-
-
 def _in_memory(given: Mapping[str, Any]) -> bool:
     return ":memory:" in str(given["NAME"]) or "mode=memory" in str(given["NAME"])
 

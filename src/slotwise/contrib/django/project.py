@@ -22,7 +22,7 @@ try:
     from asgiref.sync import sync_to_async
     from django.apps import apps
     from django.core.signals import setting_changed
-    from django.db import close_old_connections, reset_queries
+    from django.db import connections, reset_queries
     from django.utils.module_loading import module_has_submodule
 except ImportError:
     raise ConfigurationError("this needs Django; run: pip install 'slotwise[django]'") from None
@@ -39,6 +39,9 @@ _OWN: Final = ("DATABASE", "JOBS", "RESOLVERS", "LIFESPAN", "CUSTOMIZE", *_LISTS
 class ProjectRegistry(JobRegistry):
     """Follows the settings of its database: a test runner replaces them when it has created a test database."""
 
+    #: The address that Django's settings had. Another one was set by a test, or on the command line, and stays.
+    followed: str | None = None
+
     @property
     def database(self) -> Database:
         """As of every registry. A client that was made before the test database must not reach the real one."""
@@ -48,8 +51,9 @@ class ProjectRegistry(JobRegistry):
     def follow(self, address: str) -> None:
         """Use the database at this address from now on; a running worker keeps its own."""
         with _made.lock:
-            if address != self.settings.database_url and self.worker is None:
+            if self.settings.database_url == self.followed != address and self.worker is None:
                 self._configured(database_url=address)
+                self.followed = address
 
 
 class _Made:
@@ -103,7 +107,7 @@ def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
         resolvers = [_resolver(one) for one in _several(own.get("RESOLVERS"))]
     found = collect(_subjects(own.get("JOBS")), resolvers)
     try:
-        return ProjectRegistry(jobs=found.jobs, tasks=found.tasks, **parts, **values, database_url=address)
+        made = ProjectRegistry(jobs=found.jobs, tasks=found.tasks, **parts, **values, database_url=address)
     except InvalidSetting as error:
         raise InvalidSetting(f"settings.SLOTWISE: {error}") from None
     except SlotwiseError as error:
@@ -113,6 +117,8 @@ def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
                 "use slotwise in settings.TASKS"
             ) from error
         raise
+    made.followed = address
+    return made
 
 
 def _own_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -223,6 +229,13 @@ def fresh_connections(ctx: Context) -> Iterator[None]:
         _close()
 
 
+def _close_old() -> None:
+    """As Django around a request; but a test's transaction around the handler keeps its connection."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
 _closing: set[asyncio.Task[None]] = set()
 
 
@@ -231,10 +244,10 @@ def _close() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         reset_queries()
-        close_old_connections()
+        _close_old()
         return
     # An async handler's queries run on the thread of sync_to_async: its connections are closed there.
-    task = asyncio.ensure_future(sync_to_async(close_old_connections)())
+    task = asyncio.ensure_future(sync_to_async(_close_old)())
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 

@@ -10,7 +10,7 @@ from django.db import connections
 from django.utils.asyncio import async_unsafe
 
 from slotwise.client.arguments import Receipt
-from slotwise.contrib.django.databases import alias, checked_alias, is_same_database
+from slotwise.contrib.django.databases import alias, checked_alias
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.test_runs import refuse_in_tests
 from slotwise.errors import ConfigurationError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def joining(using: str | None = None) -> Any:
     """Return Django's connection if ``transaction.atomic`` is open on it, else None: for ``connection=`` of a client.
 
-    ``using`` is another alias of the database that has slotwise's tables. Raises ConfigurationError for an alias of
-    another database, and if the open transaction is not on PostgreSQL: the other connection would wait for it.
+    ``using`` is another alias of the database that has slotwise's tables. Raises ConfigurationError for a name that is
+    no alias, and if the open transaction is not on PostgreSQL: the other connection would wait for it.
     """
     connection = connections[_alias(using)]
     if not connection.in_atomic_block:
@@ -81,7 +81,13 @@ def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None
             f"schedule(connection={options['connection']!r:.80}): it joins transaction.atomic by itself; leave "
             "connection= out, or call registry().client.schedule(…, connection=…)"
         )
-    return registry().client.schedule(task, cast("T", data), connection=writing("schedule()", using), **options)
+    connection = writing("schedule()", using)
+    try:
+        return registry().client.schedule(task, cast("T", data), connection=connection, **options)
+    except ConfigurationError as error:
+        if using is None or using == alias():
+            raise
+        raise ConfigurationError(f"using={using!r}: {error}") from error  # the installation was compared: it names both
 
 
 @overload
@@ -95,13 +101,6 @@ async def aschedule(task: TaskOf[T], data: T | None = None, **options: Unpack[Op
 
 
 def _alias(using: str | None) -> str:
-    ours = alias()
     if using is None:
-        return ours
-    name = checked_alias(using, "using={!r}")
-    if name != ours and not is_same_database(name, ours):
-        raise ConfigurationError(
-            f"using={name!r} is another database than {ours!r}, which has slotwise's tables; leave using= out, or name "
-            "an alias of that database"
-        )
-    return name
+        return alias()
+    return checked_alias(using, "using={!r}")

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from slotwise.store.connect.sqlite_connections import SQLiteLink
 
 logger = logging.getLogger(__name__)
-# SQLAlchemy names a pool's logger after its class, and so below ours; its own pools are quiet unless asked, too.
-logging.getLogger(f"{__name__}.ClosingPool").setLevel(logging.WARNING)
-
 
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4

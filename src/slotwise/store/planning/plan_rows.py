@@ -1,4 +1,4 @@
-"""The row of a job or an instance: made, and changed to another schedule. Slots that have come stay accounted for."""
+"""Insert the row of a job or an instance, and change its schedule so that each due slot stays accounted for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slotwise.store.slots.store import Store
 
 
 def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, Any] | None]:
-    """Lock a row; return it, and its document ``plan``. None where there is none."""
+    """Lock a row and return it with its document ``plan``; both are None without a row."""
     tasks = store.tables.tasks
     mine = tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance
     statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*mine).with_for_update()
@@ -34,9 +34,9 @@ def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None,
 def born(
     key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None
 ) -> dict[str, Any]:
-    """The columns of a new plan row. ``newest``: the newest slot of this key that was ever decided.
+    """Return the columns of a new plan row. ``newest`` is the newest slot of this key that was ever decided.
 
-    ``from_due``: its first slot is the newest that has come, unless the next one comes within this time.
+    ``from_due``: the first slot is the newest that has come, unless the next one comes within this time.
     """
     blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
     first = first_slot(blank, schedule, now)
@@ -50,17 +50,17 @@ def born(
 
 
 def name_of(key: Key) -> str:
-    """The name under which messages have a row."""
+    """Return the name of a row in messages."""
     return key.task_name if key.task_instance == RECURRING else "/".join(key)
 
 
 def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
-    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure.
+    """Return how a locked row follows a change of its schedule that is activated ``now``. Pure.
 
-    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
-    begun or is due, gets the text only; its next slot comes at settlement.
+    Slots up to the activation belong to the old schedule, later ones to the new one. A row that is held, or whose slot
+    has begun or is due, gets the text only; its settlement computes the next slot. A paused row stays paused.
 
-    A row remembers one earlier text. What the text before that still owes is skipped.
+    A row remembers one earlier schedule. Slots that the schedule before that one still owes are skipped.
     """
     is_paused, activation = row.state == State.PAUSED, max(now, row.watermark or now)  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
@@ -73,10 +73,10 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
 
 
 def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Advance]:
-    """The schedule that still owes slots, and what is closed of the one before it.
+    """Return the schedule that still owes slots, and what becomes of the slots of the schedule before it.
 
-    Changes between which neither schedule has a slot count as one. A fixed delay has one slot at a time: before it,
-    only the slot that waits, or has begun, is owed.
+    Two changes count as one if neither schedule has a slot between them. A fixed delay has one slot at a time. So a
+    change from or to one leaves only the slot that waits or has begun.
     """
     before = owed_by(row)
     if row.slot is None:
@@ -94,7 +94,7 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Ad
         return earlier, Advance(row={})
     passed = passing(row, before, at, Reason.SUPERSEDED)
     gaps = passed.gaps if passed else ()
-    # After a slot that has begun, the newer text owes none from before it was in force.
+    # A slot that has begun stays. The watermark then says that the newer schedule owes nothing from before ``at``.
     return before.after, Advance(row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
 
 
@@ -116,13 +116,13 @@ def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, 
         return columns
     columns = ahead(after, first_slot(row, after, now))
     if row.slot is not None and readable(row.schedule) and row.execution_time > due_at(before, row.slot):
-        # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
+        # min_interval has moved the due time, and holds for the slots of the new schedule, too.
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
     return {"schedule": stored_text(after, name), **columns}
 
 
 def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
-    """Write what becomes of a row that this transaction has locked."""
+    """Write the new columns of a row that this transaction has locked, and its skipped slots."""
     tasks = store.tables.tasks
     mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
     columns = stored(row, changes.row)
@@ -131,7 +131,7 @@ def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, n
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
-    """The new text's first slot after the activation, and after every slot that was ever started."""
+    """Return the new schedule's first slot after the activation and after each slot that was ever decided."""
     if after.from_end and row.slot is not None:
         soon = after.next_after(now)
         return row.slot if soon is None else min(row.slot, soon)

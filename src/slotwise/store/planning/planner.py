@@ -31,10 +31,10 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What planning did to one job: added, changed, kept, deleted, or outdated (a newer revision has planned it).
+    """The result of planning one job: added, changed, kept, deleted, or outdated (a newer revision has planned it).
 
-    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not taken over.
-    ``superseded``: slots that an earlier schedule still owed, and that are skipped.
+    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written, and ``refused`` was rejected.
+    ``superseded``: skipped slots that an earlier schedule still owed.
     """
 
     job: str

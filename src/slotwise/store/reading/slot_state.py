@@ -14,7 +14,7 @@ from slotwise.store.operations.job_operations import all_paused
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
 from slotwise.store.schema.rows import row_of
-from slotwise.store.schema.worker_rows import worker_info
+from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 
@@ -76,8 +76,8 @@ def slot_state(store: Store, job: str, slot: datetime) -> SlotState:
         gap = _first(connection, sa.select(begun).where(begun.c.last_slot >= slot).limit(1))
         every = all_paused(connection, store.tables)
         declared = connection.scalar(sa.select(tasks.c.plan).where(tasks.c.task_name == job, _own(store)))
-        rows = connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        stuck = obstacle(job, Declared.load(declared).runs_on, [worker_info(row, now) for row in rows])
+        infos = worker_infos(connection, sa.select(workers, sa.literal(0).label("running")), workers, now)
+        stuck = obstacle(job, Declared.readable(declared).runs_on, infos)
     paused = "the job is paused" if plan is not None and plan.state == State.PAUSED and not plan.picked else None
     if every is not None:
         paused = f"all is {paused_by(every.author, every.since, every.note)}"
