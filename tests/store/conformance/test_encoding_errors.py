@@ -70,5 +70,5 @@ def test_what_is_said_of_an_order(bench: Bench, order: Any, words: str) -> None:
 
 def test_the_nearest_job_is_named(bench: Bench) -> None:
     """Of an order for one that nobody knows."""
-    with pytest.raises(UnknownTask, match="no job 'plian' has a row; did you mean 'plain'\\? else start"):
+    with pytest.raises(UnknownTask, match="no job 'plian' in this database; did you mean 'plain'\\? Otherwise start"):
         bench.client.operations.pause("plian")
