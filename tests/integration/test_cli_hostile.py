@@ -212,7 +212,8 @@ def test_malformed_rows(
     store = Store(database, {})
     now = store.now()
     good = {"worker": "h:1:f0", "last_seen": now, "tasks": '["good", "bad-0"]'}
-    workers = [{"worker": f"bad:{n}", "last_seen": now, **one} for n, one in enumerate(MALFORMED_WORKERS)]
+    malformed = MALFORMED_WORKERS if url == "pg_url" else MALFORMED_WORKERS[:-1]  # SQLite stores NaN as NULL
+    workers = [{"worker": f"bad:{n}", "last_seen": now, **one} for n, one in enumerate(malformed)]
     add(store, "workers", good, *workers)
     job = {"schedule": "EVERY|1h|1970-01-01T00:00:00Z", "slot": now, "execution_time": now}
     add(store, "tasks", job | {"task_name": "good"})
