@@ -165,7 +165,6 @@ OF_DEVELOPMENT = [("of development", None)] * 2
     [
         ("jobs", "shop.tests"),
         pytest.param("jobs", "shop.tests.Simple", marks=pytest.mark.extended),
-        pytest.param("default", "shop.tests", marks=pytest.mark.extended),
         pytest.param("default", "shop.tests.Simple", marks=pytest.mark.extended),
     ],
 )

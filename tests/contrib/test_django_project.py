@@ -47,7 +47,6 @@ SERVERS = {
         "127.0.0.1:{port}",
         "shop.wsgi",
     ],
-    "gunicorn with threads": [program("gunicorn"), "--threads", "4", "--bind", "127.0.0.1:{port}", "shop.wsgi"],
     "uvicorn": [program("uvicorn"), "--workers", "2", "--lifespan", "off", "--port", "{port}", "shop.asgi:application"],
 }
 

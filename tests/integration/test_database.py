@@ -51,11 +51,13 @@ class TestPools:
         with ThreadPoolExecutor(8) as threads:
             assert len({id(engine) for engine in threads.map(lambda _: ask(), range(8))}) == 1
 
-    def test_close(self, database: Open) -> None:
-        """No connection is left on the server; a later use opens new ones."""
+    def test_close(self, database: Open, caplog: pytest.LogCaptureFixture) -> None:
+        """No connection is left on the server; a later use opens new ones. The pool logs nothing under our name."""
         opened, observer = database(worker_name="closing"), database()
         opened.verify()
-        opened.close()
+        with caplog.at_level("INFO"):
+            opened.close()
+        assert {record.name for record in caplog.records} <= {"sqlalchemy.pool.impl.QueuePool"}
         with observer.main.connect() as connection:
             count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'slotwise closing%%'"
             until_true(connection, f"SELECT ({count}) = 0")

@@ -441,7 +441,7 @@ class _Stopping(Database):
 def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
     """It is the moment between LISTEN and the first word: the bell that rings then is heard afterwards, too."""
     with closing(_Stopping(Settings(database_url=pg_url))) as database:
-        ear = WakeUp(COMMON, database, names=[], wake=lambda words: None, obey=lambda: None)
+        ear = WakeUp(COMMON, database, names=[], wake=lambda words: None)
         database.stop = ear.stop  # type: ignore[method-assign]
         ear.start()
         assert ear.join(timedelta(seconds=10))
@@ -454,7 +454,7 @@ def test_where_words_do_not_get_through_it_gives_up(
     """Behind a pooler, or in another database, nothing is heard, not even its own word: it says so, and rests."""
     with closing(Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))) as database:
         common = Common(Listeners(), "host:1:a", elapsed=itertools.count(0, 10).__next__)
-        ear = WakeUp(common, database, names=[], wake=lambda words: None, obey=lambda: None)
+        ear = WakeUp(common, database, names=[], wake=lambda words: None)
         assert ear.run_once() == timedelta(minutes=5)
         assert not ear.is_listening
         assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
@@ -471,7 +471,7 @@ def test_words_about_what_others_run_wake_nobody(pg_url: str) -> None:
             heard.append([*words])
             database.notify(["yours" if len(heard) == 1 else "mine"])
 
-        ear = WakeUp(COMMON, database, names=["mine"], wake=wake, obey=lambda: None)
+        ear = WakeUp(COMMON, database, names=["mine"], wake=wake)
         ear.run_once()  # looks, as it listens now, and hears of yours
         database.notify(["mine"])
         ear.run_once()

@@ -6,9 +6,8 @@ from slotwise.decide import claim, ending, pause
 from slotwise.decide.claim import onward
 from slotwise.decide.ending import Ending
 from slotwise.engine.run import runner
-from slotwise.store.dialects import row_statements
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.sqlite import SQLite
+from slotwise.store.dialects import portable
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
@@ -24,10 +23,10 @@ TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 IS_CALLED_OFF = runner._is_called_off
-HELD = RowStatements.held
-HOLD = SQLite.hold
-AS_HELD = RowStatements.under
-OPEN_ENTRY = RowStatements._open_entry
+HELD = Portable.held
+HOLD = Portable.hold
+AS_HELD = Portable.under
+OPEN_ENTRY = Portable._open_entry
 
 # where overlap and catch-up meet
 HELD_UNTIL = ending._held_until
@@ -59,9 +58,9 @@ BACKFILLS_NEWEST_START = detached._Queue._newest_start
 FREED = detached.freed
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = row_statements._entry
+LEDGER_ENTRY = portable._entry
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = row_statements._newest_of
+NEWEST_DECIDED = portable._newest_of
 FIRST_SLOT = plan_rows.first_slot
 REPLANNED = plan_rows.replanned
 OWED = plan_rows._owed

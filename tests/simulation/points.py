@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from slotwise.decide.claim import onward
 from slotwise.jobs.definition import Definition
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.sqlite import SQLite
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
 from slotwise.store.slots.settlements import Settlements
 from slotwise.store.slots.store import HeldRows
 
 # claims
-ENTER = RowStatements.enter
-RANK = RowStatements._rank
+ENTER = Portable.enter
+RANK = Portable._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 LIMITED_TASK = Limits._task
 MARK_RUNNING = HeldRows.mark_running
 
 # ends
-GAPS = SQLite.gaps
+GAPS = Portable.gaps
 TAKE_OVER = Settlements.take_over
 
 # the rate of a recovery

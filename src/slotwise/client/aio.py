@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 async def _run(command: Callable[..., Result], client: Client, *given: object, **named: object) -> Result:
     if (connection := named.get("connection")) is None:
         return await asyncio.to_thread(command, client, *given, **named)
+    if (installation := client._make_store().installation).is_unknown:
+        await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
     return await call_within(connection, lambda inner: command(client, *given, **named | {"connection": inner}))
 
 

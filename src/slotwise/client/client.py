@@ -38,7 +38,7 @@ from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, Result, joined, sqlalchemy_connection
+from slotwise.store.connect.caller_transaction import Joinable, Result, sqlalchemy_connection
 from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
@@ -437,7 +437,7 @@ class Client:
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
                 queue = queue_of(store.dialect, self._horizon, store.at_insert)
-                yield queue, joined(connection, store.database.dialect_name, name)
+                yield queue, store.installation.join(connection, name)
                 return
             if store.at_insert:  # hooks and rows commit together; the statements notify workers
                 with store.transaction() as own:
@@ -455,7 +455,7 @@ class Client:
                     yield own
                 return
             outer = sqlalchemy_connection(connection)
-            joined(outer, store.database.dialect_name, name)
+            store.installation.join(outer, name)
             yield outer
 
     @property

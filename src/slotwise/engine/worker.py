@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import ClassVar
@@ -32,7 +32,7 @@ from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.notifications import LOOK
+from slotwise.store.connect.notifications import LOOK, ORDERS
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.store.slots.store import Store
@@ -145,9 +145,7 @@ class Worker:
             common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.poller.poll_now,
         )  # fmt: skip
-        self.wake_up = WakeUp(
-            common, database, names=claimed, wake=self.poller.wake_for, obey=self._obey, offset=peers.offset
-        )
+        self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
         self.history = History(common, keep)
         #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
@@ -224,9 +222,10 @@ class Worker:
         """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
         self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
-    def _obey(self) -> None:
-        """Wake the heartbeat: an operator may have written an order into a held row."""
-        if len(self.active_claims):
+    def _heed(self, words: Collection[str]) -> None:
+        """Wake the poller, and for an order the heartbeat: an operator may have written it into a held row."""
+        self.poller.wake_for(words)
+        if ORDERS in words and len(self.active_claims):
             self.heartbeat.wake()
 
     # -- stop -------------------------------------------------------------------------------------------------

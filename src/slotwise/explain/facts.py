@@ -12,10 +12,11 @@ from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import PLANNED
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
+from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
-from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.worker_rows import WorkerInfo, worker_infos
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store

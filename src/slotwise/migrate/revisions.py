@@ -204,12 +204,11 @@ def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_",
         return
     if current(connection, prefix=prefix, schema=schema) != SCHEMA_VERSION:
         return
+    cure = f"INSERT INTO {full} VALUES ('{revision}')"
     if not inspector.has_table(name, schema=schema):
-        cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); INSERT INTO {full} VALUES ('{revision}')"
+        cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); {cure}"
     elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):
         return
-    else:
-        cure = f"INSERT INTO {full} VALUES ('{revision}')"
     raise SchemaMismatch(f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}")
 
 

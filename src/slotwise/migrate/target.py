@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.model.clock import elapsed
-from slotwise.store.schema.tables import tables
+from slotwise.store.schema.tables import columns_of_db_scheduler, tables
 
 # alembic is imported late: every command and every worker imports this file, few of them migrate.
 if TYPE_CHECKING:
@@ -20,24 +20,6 @@ if TYPE_CHECKING:
 
 #: How long an upgrade waits for a lock, or for another upgrade, in seconds.
 PATIENCE = 60.0
-
-#: The columns by which a table of db-scheduler is known.
-_DB_SCHEDULER = frozenset(
-    [
-        "task_name",
-        "task_instance",
-        "task_data",
-        "execution_time",
-        "picked",
-        "picked_by",
-        "last_success",
-        "last_failure",
-        "consecutive_failures",
-        "last_heartbeat",
-        "version",
-        "priority",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +35,7 @@ class Target:
 
     @classmethod
     def load(
-        cls,
-        *,
-        database_url: str | None,
-        prefix: str | None = None,
-        schema: str | None = None,
-        adopt: bool = False,
+        cls, *, database_url: str | None, prefix: str | None = None, schema: str | None = None, adopt: bool = False
     ) -> Target:
         """From arguments first, then from the settings (environment, slotwise.toml)."""
         from slotwise.settings.settings import Settings
@@ -66,10 +43,7 @@ class Target:
         given: dict[str, Any] = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
         settings = Settings.load(**{name: value for name, value in given.items() if value})
         return cls(
-            prefix=settings.table_prefix,
-            schema=settings.schema,
-            adopt=adopt,
-            database_url=settings.database_url,
+            prefix=settings.table_prefix, schema=settings.schema, adopt=adopt, database_url=settings.database_url
         )
 
     @property
@@ -138,7 +112,7 @@ class Target:
             lock = sa.text("SELECT pg_try_advisory_xact_lock(hashtext(:name))")
             self.wait_for(lambda: connection.scalar(lock, {"name": self.lock_name}))
             self.make_schema(connection.execute)
-        _refuse_foreign(connection, self)
+        self.is_foreign(connection)
 
     @property
     def lock_name(self) -> str:
@@ -159,45 +133,42 @@ class Target:
             execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
 
     def is_foreign(self, connection: sa.Connection) -> bool:
-        """Whether the queue is a table of db-scheduler's, whose adoption may have begun. Raises SchemaMismatch for
-        any other table in the way.
+        """Whether the queue is a table of db-scheduler's, whose adoption may have begun.
+
+        Raises SchemaMismatch for any other table in the way, SchemaMissing if there is none to adopt.
         """
-        return _refuse_foreign(connection, self)
+        inspector, name = sa.inspect(connection), f"{self.prefix}tasks"
+        there = {
+            table.name: {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+            for table in self.metadata.sorted_tables
+            if inspector.has_table(table.name, schema=table.schema)
+        }
+        ours = {table.name for table in self.metadata.sorted_tables if _has_key(table, there.get(table.name))}
+        # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
+        if ours & {f"{self.prefix}meta", f"{self.prefix}slots"}:
+            return False
+        if foreign := sorted(there.keys() - ours - {name}):
+            raise SchemaMismatch(_NOT_OURS.format(foreign[0]))
+        if name not in there:
+            if self.adopt:
+                raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
+            return False
+        theirs = {column.name for column in columns_of_db_scheduler()}
+        if not theirs <= there[name] <= set(tables(self.prefix, self.schema).tasks.c.keys()):
+            raise SchemaMismatch(_NOT_OURS.format(name))
+        if not self.adopt:
+            raise SchemaMismatch(
+                f"table {name} exists and is db-scheduler's (its columns match): adopt it with `slotwise db upgrade "
+                "--adopt`, or choose another name with --table-prefix"
+            )
+        return True
 
 
 _NOT_OURS = "table {} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
 
 
-def _is_ours(inspector: Any, table: sa.Table) -> bool | None:
-    """By its key; None if there is no such table."""
-    if not inspector.has_table(table.name, schema=table.schema):
-        return None
-    found = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
-    return found >= {column.name for column in table.primary_key}
-
-
-def _refuse_foreign(connection: sa.Connection, target: Target) -> bool:
-    inspector = sa.inspect(connection)
-    name = f"{target.prefix}tasks"
-    others = {table.name: _is_ours(inspector, table) for table in target.metadata.sorted_tables if table.name != name}
-    # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
-    if any(others[f"{target.prefix}{mark}"] for mark in ("meta", "slots")):
-        return False
-    if foreign := sorted(other for other, is_ours in others.items() if is_ours is False):
-        raise SchemaMismatch(_NOT_OURS.format(foreign[0]))
-    if not inspector.has_table(name, schema=target.schema):
-        if target.adopt:
-            raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
-        return False
-    found = {column["name"] for column in inspector.get_columns(name, schema=target.schema)}
-    if not _DB_SCHEDULER <= found <= set(tables(target.prefix, target.schema).tasks.c.keys()):
-        raise SchemaMismatch(_NOT_OURS.format(name))
-    if not target.adopt:
-        raise SchemaMismatch(
-            f"table {name} exists and is db-scheduler's (its columns match): adopt it with `slotwise db upgrade "
-            "--adopt`, or choose another name with --table-prefix"
-        )
-    return True
+def _has_key(table: sa.Table, found: set[str] | None) -> bool:
+    return found is not None and found >= {column.name for column in table.primary_key}
 
 
 def include_name(

@@ -17,12 +17,12 @@ from slotwise.explain.explanation import Explanation, TaskExplanation, explain, 
 from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
+from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-from slotwise.store.schema.audit_rows import AuditEntry
 from slotwise.store.schema.worker_rows import WorkerInfo
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ class Ear:
         self.wake_up = WakeUp(
             Common(Listeners(), "host:1:a", elapsed=lambda: self.now),
             Database(Settings(database_url=NOBODY, wake_up_url=NOBODY)), names=["mine"],
-            **({"wake": lambda words: None, "obey": lambda: None} | options),
+            **({"wake": lambda words: None} | options),
         )  # fmt: skip
 
     def fails_at(self, *instants: float) -> None:

@@ -189,17 +189,13 @@ class WakeUp(Service):
         *,
         names: Collection[str],
         wake: Callable[[Collection[str]], None],
-        obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
     ) -> None:
-        """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
-        ``offset``: see ``Peers``.
-        """
+        """``names``: the tasks that run here. ``wake`` gets the notifications. ``offset``: see ``Peers``."""
         super().__init__(common)
         self._database = database
         self._names = frozenset(names)
         self._call = wake
-        self._obey = obey
         self._offset = offset
         self._hearing: Hearing | None = None
         self._failures: Iterator[timedelta] | None = None
@@ -273,8 +269,6 @@ class WakeUp(Service):
         if offset := self._offset().total_seconds():
             self._stopping.wait(offset)
         self._call(words)
-        if ORDERS in words:
-            self._obey()
 
     def _recovered(self) -> None:
         if self._told:

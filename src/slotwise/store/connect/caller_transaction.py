@@ -128,6 +128,16 @@ def _driver_of(connection: Joinable) -> object:
     return connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
 
 
+def address_of(connection: Joinable) -> sa.URL:
+    """Return where a connection leads; that of an engine may be made by a function, whatever its address says."""
+    driver: Any = _driver_of(connection)
+    if _is_psycopg(driver) or _is_async_psycopg(driver):
+        info = driver.info
+        return sa.URL.create("postgresql", info.user, host=info.host, port=info.port, database=info.dbname)
+    assert isinstance(connection, sa.Connection)
+    return connection.engine.url
+
+
 def _commits_alone(connection: Joinable) -> bool:
     """Whether each statement commits by itself; an open transaction of psycopg's autocommit counts as one."""
     driver = _driver_of(connection)

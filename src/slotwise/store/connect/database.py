@@ -48,6 +48,8 @@ Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
 class ClosingPool(QueuePool):
     """A pool that closes the connections that are returned to it after ``dispose``: nothing else would."""
 
+    #: The name under which SQLAlchemy logs its pools; else they would log under ours, which is shown.
+    _sqla_logger_namespace = "sqlalchemy.pool.impl.QueuePool"
     _is_disposed = False
 
     def dispose(self) -> None:

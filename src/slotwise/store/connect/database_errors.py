@@ -112,6 +112,11 @@ def is_locked(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
 
 
+def lacks_permission(error: BaseException) -> bool:
+    """Whether the role may not read or write a table of the statement."""
+    return any(_sqlstate(one) == "42501" for one in _chain(error))
+
+
 def lacks_tables(error: BaseException) -> bool:
     """Whether a table of the statement is missing."""
     return any(_sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
@@ -146,7 +151,7 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     refused = _is_refusal(url, error)
     kind = DatabaseRefused if refused else DatabaseUnreachable
     what = "refused the login" if refused else "cannot be reached"
-    return kind(f"the database {hide_password(_place(url))} {what}: {reason}; {_cure(reason)}")
+    return kind(f"the database {place(url)} {what}: {reason}; {_cure(reason)}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
@@ -258,12 +263,13 @@ def _is_refusal(url: URL, error: BaseException) -> bool:
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
 
 
-def _place(url: URL) -> str:
+def place(url: URL) -> str:
+    """Return which database an address names, without secrets."""
     if url.get_backend_name() == "sqlite":
-        return repr(url.database or ":memory:")
+        return hide_password(repr(url.database or ":memory:"))
     host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
     database = repr(url.database) if url.database else "of the user's name"
-    return f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}"
+    return hide_password(f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}")
 
 
 def _cure(reason: str) -> str:

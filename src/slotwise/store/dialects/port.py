@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.task_statements import Chunks, TaskStatements
+from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.schema.rows import Change, Held
 from slotwise.store.schema.tables import Tables
 
@@ -35,17 +35,18 @@ class Parted(Exception):
 class Dialect(Protocol):
     """The verbs of claims, held rows and the ledger."""
 
-    name: ClassVar[str]
+    name: str
     #: Whether ``advance`` is worth a call.
-    has_fast_finish: ClassVar[bool]
+    has_fast_finish: bool
     tables: Tables
     clock: Clock
-    #: Statements that write or find one row at a time.
-    by_row: RowStatements
     row_columns: list[sa.Column[Any]]
-    hold_columns: list[sa.Column[Any]]
     #: The key in the order in which rows are locked, which is the order in which Python sorts.
     key_order: tuple[Any, Any]
+
+    @property
+    def by_row(self) -> Portable:
+        """The portable form: its first half finds and writes single rows, and is right on every database."""
 
     def insert(self, table: sa.Table, /) -> Upsert:
         """SQLAlchemy's insert that knows ON CONFLICT."""
@@ -55,7 +56,7 @@ class Dialect(Protocol):
 
     # -- time and transactions --------------------------------------------------------------------------------
 
-    def now(self, connection: sa.Connection) -> datetime:
+    def now(self, connection: Joinable) -> datetime:
         """Return the database's time, or the test's."""
 
     def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
@@ -140,7 +141,7 @@ class Dialect(Protocol):
         """
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
     ) -> list[datetime | None]:
         """Return for each plan row the newest slot that is decided according to the ledger or a gap.
 
@@ -211,5 +212,5 @@ class Dialect(Protocol):
 
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
-    def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
+    def task_statements(self, wake: timedelta | None) -> TaskStatements:
         """Return the commands on one-time tasks; with ``wake`` they notify workers of rows due within that time."""

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Kind, State
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.schema.column_types import Instant
+from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.schema.column_types import Duration, Instant
 from slotwise.store.schema.tables import is_task
 
 if TYPE_CHECKING:
+    from sqlalchemy.types import TypeEngine
+
     from slotwise.store.dialects.port import Dialect, Upsert
 
 #: Rows that are retried, or removed, in one statement.
@@ -49,57 +53,83 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskFragments(Protocol):
-    """The parts of these statements that differ from database to database."""
+class TaskForm(Protocol):
+    """What differs from database to database; by default the portable form.
 
-    def due(self, is_at: bool) -> Expression:
-        """Return the due time as a part of a statement: an instant, or a delay after now."""
+    In that, workers of other processes receive no notification, and a chunk is written row by row.
+    """
 
-    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
-        """Return the parameters of ``due`` and ``created``."""
+    dialect: Dialect
+    rows: TaskStatements
+    #: The types of due times and delays as parameters.
+    instant: ClassVar[TypeEngine[datetime]] = Instant()
+    delay: ClassVar[TypeEngine[timedelta]] = Duration()
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.rows = TaskStatements(dialect, self)
+
+    def now(self) -> Expression:
+        """Return the time as a part of a statement that is kept."""
+        return sa.bindparam("now", type_=self.instant)
+
+    def time(self, connection: Joinable) -> Parameters:
+        """Return the parameters of ``now``."""
+        return {"now": self.dialect.now(connection)}
 
     def created(self) -> Expression:
         """Return the version of a new row as a part of a statement."""
+        return sa.cast(self.now(), sa.BigInteger)
 
     def notification(self) -> list[Expression]:
         """Return what a statement returns besides, to notify workers; empty if no worker could receive it."""
+        return []
 
     def say(self, connection: Joinable, word: str) -> None:
         """Notify workers with this payload at the commit."""
+        return
 
     def may_delete(self) -> sa.ColumnElement[bool]:
         """Return a condition of each deletion of rows."""
-
-    def cancel(self, connection: Joinable, key: Key) -> Status:
-        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop."""
-
-
-class Chunks(Protocol):
-    """Inserts many rows."""
+        return sa.true()
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """As ``put``, for a chunk of rows with different ids."""
+        scheduled = [self.rows.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
+        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken if some are not.
 
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
         """
+        for place, one in enumerate(wanted):
+            if self.rows.put(connection, name, one, "keep") != "scheduled":
+                # No savepoint: in SQLite the end of one may end the caller's transaction.
+                tasks = self.dialect.tables.tasks
+                mine = tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
+                connection.execute(tasks.delete().where(tasks.c.task_name == name, mine))
+                raise Taken
 
     def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
         """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
+        self.put_new(connection, name, wanted)
+        return None
+
+
+class PortableTasks(TaskForm):
+    """The form of a database that does nothing in a way of its own."""
 
 
 class TaskStatements:
-    """Commands on one-time tasks, for databases that know RETURNING and ON CONFLICT."""
+    """Commands on one-time tasks; those on many new rows are its ``form``'s."""
 
-    def __init__(self, dialect: Dialect, fragments: TaskFragments) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, form: TaskForm) -> None:
+        self._dialect, self.form = dialect, form
         self._tasks = dialect.tables.tasks
-        self._fragments = fragments
         self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
         self._statements: dict[Hashable, sa.Executable] = {}
-        self.cancel, self.say = fragments.cancel, fragments.say
+        self.say = form.say
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
@@ -111,13 +141,13 @@ class TaskStatements:
         statement = self.kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
         key = Key(name, wanted.instance)
         parameters: Parameters = {"data": wanted.data, "rank": wanted.priority, **named(key)}
-        parameters |= self._fragments.due_parameters(connection, wanted.when)
+        parameters |= self._due_parameters(connection, wanted.when)
         if waits:
             parameters["count"] = wanted.waits_for
         return self._answer(connection, statement, key, absent="exists", parameters=parameters)
 
     def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due, created = self._fragments.due(is_at), self._fragments.created()
+        due, created = self.due(is_at), self.form.created()
         row: Parameters = {
             "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
             "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
@@ -130,7 +160,7 @@ class TaskStatements:
                 "waits_for": sa.bindparam("count", type_=sa.Integer),
             }  # fmt: skip
         insert = self.inserting(if_exists, self._dialect.insert(self._tasks).values(**row))
-        return insert.returning(self._tasks.c.picked, *self._fragments.notification())
+        return insert.returning(self._tasks.c.picked, *self.form.notification())
 
     def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
         """Return the insert, with the action for a row that has the id."""
@@ -158,7 +188,7 @@ class TaskStatements:
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
-            index_elements=self._key_columns, set_=values, where=sa.and_(~tasks.c.picked, *plain(tasks))
+            index_elements=self._key_columns, set_=values, where=sa.and_(~tasks.c.picked, is_task(tasks))
         )
 
     def _or_move(self, insert: Upsert) -> Upsert:
@@ -177,17 +207,39 @@ class TaskStatements:
         """
         is_at, ranks = when.at is not None, priority is not None
         statement = self.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
-        parameters = (
-            named(key) | self._fragments.due_parameters(connection, when) | ({"rank": priority} if ranks else {})
-        )
+        parameters = named(key) | self._due_parameters(connection, when) | ({"rank": priority} if ranks else {})
         return self._answer(connection, statement, key, absent="gone", parameters=parameters)
 
     def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
-        tasks, values = self._tasks, self._moved(self._fragments.due(is_at))
+        tasks, values = self._tasks, self._moved(self.due(is_at))
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = tasks.update().where(*asked_key(tasks), *self._alive()).values(**values)
-        return statement.returning(tasks.c.picked, *self._fragments.notification())
+        return statement.returning(tasks.c.picked, *self.form.notification())
+
+    def cancel(self, connection: Joinable, key: Key) -> Status:
+        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
+
+        Race: a row that is claimed between both statements, or let go, is of neither kind: look again.
+        """
+        remove, stop = self.kept("remove", self._remove), self.kept("stop", self._stop)
+        for _ in range(3):
+            if connection.execute(remove, named(key)).rowcount:
+                return "cancelled"
+            if connection.execute(stop, named(key) | self.form.time(connection)).rowcount:
+                self.say(connection, ORDERS)
+                return "running"
+            if self._look(connection, key) is None:
+                break
+        return "gone"
+
+    def _remove(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), is_task(self._tasks), ~self._tasks.c.picked]
+        return self._tasks.delete().where(*mine, self.form.may_delete())
+
+    def _stop(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), is_task(self._tasks), self._tasks.c.picked]
+        return self._tasks.update().where(*mine).values(cancel_requested=self.form.now())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """Count down a blocked row by ``count``; at zero it waits for its due time only.
@@ -212,11 +264,11 @@ class TaskStatements:
     def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
         """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried; return their ids."""
         tasks = self._tasks
-        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *plain(tasks)]
+        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, is_task(tasks)]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = sa.select(*self._key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
-        due = self._fragments.due(when.at is not None)
+        due = self.due(when.at is not None)
         statement = (
             tasks.update()
             .where(self._dialect.locked(chosen))
@@ -224,9 +276,9 @@ class TaskStatements:
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
-            .returning(tasks.c.task_instance, *self._fragments.notification())
+            .returning(tasks.c.task_instance, *self.form.notification())
         )  # fmt: skip
-        told = self._fragments.due_parameters(connection, when)
+        told = self._due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(statement, told).fetchall())
 
     def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
@@ -235,9 +287,9 @@ class TaskStatements:
         Race: what is claimed just now is locked, and stays.
         """
         tasks, id = self._tasks, self._tasks.c.task_instance
-        loose = [tasks.c.task_name == name, ~tasks.c.picked, *plain(tasks), *(in_state(tasks, state) if state else ())]
+        loose = [tasks.c.task_name == name, ~tasks.c.picked, is_task(tasks), *(in_state(tasks, state) if state else ())]
         chosen = sa.select(*self._key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(self._dialect.locked(chosen), self._fragments.may_delete())
+        gone = tasks.delete().where(self._dialect.locked(chosen), self.form.may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
@@ -258,9 +310,23 @@ class TaskStatements:
         written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
-        look = self.kept(("look",), lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
-        found = connection.execute(look, named(key)).fetchone()
+        found = self._look(connection, key)
         return absent if found is None else "running" if found[0] else "exists"
+
+    def _look(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
+        """Return whether the row is held; None: there is none."""
+        look = self.kept("look", lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
+        return connection.execute(look, named(key)).fetchone()
+
+    def due(self, is_at: bool) -> Expression:
+        """Return the due time as a part of a statement: an instant, or a delay after now."""
+        if is_at:
+            return sa.bindparam("due", type_=self.form.instant)
+        return self.form.now() + sa.bindparam("due", type_=self.form.delay)
+
+    def _due_parameters(self, connection: Joinable, when: When) -> Parameters:
+        """Return the parameters of ``due`` and ``created``."""
+        return {"due": when.delay if when.at is None else when.at, **self.form.time(connection)}
 
     def _moved(self, due: Expression) -> dict[str, Expression]:
         tasks = self._tasks
@@ -273,41 +339,13 @@ class TaskStatements:
         }
 
     def _alive(self) -> list[sa.ColumnElement[bool]]:
-        return [*plain(self._tasks), self._tasks.c.state.is_distinct_from(State.DEAD)]
+        return [is_task(self._tasks), self._tasks.c.state.is_distinct_from(State.DEAD)]
 
     def kept(self, shape: Hashable, build: Callable[[], sa.Executable]) -> sa.Executable:
         """Return the statement of this shape, built when it is first asked for: that takes longer than to run it."""
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return found
-
-
-class ChunksByRow:
-    """Each row by a statement of its own."""
-
-    def __init__(self, rows: TaskStatements, tasks: sa.Table) -> None:
-        self._rows, self._tasks = rows, tasks
-
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        scheduled = [self._rows.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
-        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
-
-    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        for place, one in enumerate(wanted):
-            if self._rows.put(connection, name, one, "keep") != "scheduled":
-                # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
-                connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
-                raise Taken
-
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        self.put_new(connection, name, wanted)
-        return None
-
-
-def plain(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """One-time tasks only."""
-    return [is_task(tasks)]
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

@@ -18,7 +18,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.audit_rows import Author
+from slotwise.store.operations.audit import Author
 from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_infos

@@ -19,8 +19,8 @@ from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.transaction import live_workers
 from slotwise.store.planning.planner import Planner
-from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.planning.revision import Declared, Revision
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
 from slotwise.store.slots.store import Store
 

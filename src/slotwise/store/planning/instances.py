@@ -17,10 +17,10 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
+from slotwise.store.operations.audit import Author
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
-from slotwise.store.schema.audit_rows import Author
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
 
@@ -147,5 +147,6 @@ class Instances:
     def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
         """The newest slot of the id that is known, once what stands in no row has ended."""
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
-        strict = self._store.definitions[wanted.task].gives_up
-        return self._store.dialect.by_row.newest_decided(connection, wanted.task, wanted.id, strict=strict)
+        strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
+        (newest,) = self._store.dialect.newest_decided(connection, [Key(wanted.task, wanted.id)], strict=strict)
+        return newest

@@ -20,8 +20,8 @@ from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
-from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import Declared, utc
+from slotwise.store.planning.revision import Declared, Revision
+from slotwise.store.schema.rows import utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
@@ -153,8 +153,9 @@ class Planner:
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
         from_due: timedelta | None,
     ) -> bool:  # fmt: skip
-        newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
-        columns = born(Key(job.name, RECURRING), schedule, newest, now, from_due=from_due)
+        key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
+        (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
+        columns = born(key, schedule, newest, now, from_due=from_due)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
         return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)

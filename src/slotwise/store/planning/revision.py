@@ -1,8 +1,9 @@
-"""Which of two deploys is the newer one: what a worker proposes counts only if it is not the older."""
+"""What a row says of its code and deploy; which of two deploys is newer, as the older one's proposals do not count."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,47 @@ from typing import Any
 _HASH = re.compile(r"(?=.*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _DESCRIBED = re.compile(r"-g[0-9a-f]{4,40}(-dirty)?$")  # what `git describe` appends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a job's row says of its code and of the deploy that planned it: the document ``plan``."""
+
+    fingerprint: str | None = None
+    runs_on: tuple[str, ...] = ()
+    revision: str | None = None
+    deployed: datetime | None = None
+
+    @classmethod
+    def load(cls, plan: Mapping[str, Any] | None) -> Declared:
+        """Read the document. A key of another release is not read. Raises ValueError for a malformed one."""
+        found = {} if plan is None else plan
+        if not isinstance(found, Mapping):
+            raise ValueError(f"plan is {found!r:.60}, which is not an object")
+        tags, deployed = found.get("runs_on") or [], found.get("deployed")
+        is_list = isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags)
+        if not is_list or not isinstance(deployed, str | None):
+            raise ValueError(f"plan is {found!r:.60}, whose runs_on and deployed are not strings")
+        return cls(
+            fingerprint=found.get("fingerprint"), runs_on=tuple(tags), revision=found.get("revision"),
+            deployed=datetime.fromisoformat(deployed) if deployed else None,
+        )  # fmt: skip
+
+    @classmethod
+    def readable(cls, plan: Mapping[str, Any] | None) -> Declared:
+        """As ``load``; nothing is declared by a malformed document."""
+        try:
+            return cls.load(plan)
+        except ValueError:
+            return cls()
+
+    def document(self) -> dict[str, object]:
+        """Return what is stored: the values that are there."""
+        found = {
+            "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,
+            "deployed": self.deployed and self.deployed.isoformat(),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named, plain
+from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_task
 
 #: The columns of a row, in the order of a statement.
 Values: TypeAlias = Sequence[Any]
@@ -135,7 +136,8 @@ class Queue:
     """
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
-        self.tasks, self.chunks = dialect.task_statements(wake)
+        self.tasks = dialect.task_statements(wake)
+        self.chunks = self.tasks.form
         self.reader = TaskReader(dialect)
         self._at_insert = at_insert
         #: Inserts a row, as ``TaskStatements.put``.
@@ -147,18 +149,18 @@ class Queue:
         return status
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        """Insert a chunk of rows, as ``Chunks.put_many``."""
+        """Insert a chunk of rows, as ``TaskForm.put_many``."""
         found = self.chunks.put_many(connection, name, wanted, if_exists)
         self._inserted(connection, name, wanted)
         return found
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """Insert a chunk of rows whose ids must be new, as ``Chunks.put_new``."""
+        """Insert a chunk of rows whose ids must be new, as ``TaskForm.put_new``."""
         self.chunks.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
     def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``Chunks.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
+        """As ``TaskForm.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
         if not self._at_insert:
             return self.chunks.copy_ahead(connection, name, wanted)
         self.put_new(connection, name, wanted, copy=True)
@@ -185,7 +187,7 @@ class TaskReader:
         self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
         # Built once: that takes longer than to run it.
         self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
-            *asked_key(self._tasks), *plain(self._tasks)
+            *asked_key(self._tasks), is_task(self._tasks)
         )
 
     def find(self, connection: Joinable, key: Key) -> Values | None:
@@ -197,7 +199,7 @@ class TaskReader:
     ) -> Sequence[Values]:
         """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns).where(*plain(tasks))
+        statement = sa.select(*self._columns).where(is_task(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:

@@ -16,6 +16,7 @@ from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
 from slotwise.schedules.short_text import UTC
+from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
     Health,
@@ -31,7 +32,6 @@ from slotwise.store.reading.views import (
     waiting_info,
 )
 from slotwise.store.reading.zones import job_zones
-from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.readable import Unread, rows_apart
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on

@@ -11,8 +11,9 @@ from slotwise.model.records import RECURRING, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.operations.job_operations import all_paused
+from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
-from slotwise.store.schema.rows import Declared, row_of
+from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.worker_rows import worker_info
 from slotwise.store.slots.store import Store
 

@@ -12,8 +12,9 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
+from slotwise.store.planning.revision import Declared
 from slotwise.store.schema.readable import MALFORMED
-from slotwise.store.schema.rows import Declared, utc
+from slotwise.store.schema.rows import utc
 from slotwise.store.schema.worker_rows import WorkerInfo
 
 

@@ -32,14 +32,10 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(BigInteger())
-        return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        return to_micros(value) if dialect.name == "sqlite" else value
+        return to_micros(value) if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
         if value is None:
@@ -54,16 +50,10 @@ class Duration(TypeDecorator[timedelta]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(BigInteger())
-        return dialect.type_descriptor(Interval())
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else Interval())
 
     def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        return value // _MICROSECOND if dialect.name == "sqlite" else value
+        return value // _MICROSECOND if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
-        if value is None:
-            return None
-        return timedelta(microseconds=value) if dialect.name == "sqlite" else value
+        return value * _MICROSECOND if value is not None and dialect.name == "sqlite" else value

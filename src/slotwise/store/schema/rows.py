@@ -28,8 +28,8 @@ CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
     "state": "text", "control": "bigint", "parked_due": "timestamptz", "consecutive_failures": "integer",
-    "unheld_since": "timestamptz", "pending": "json",
-    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
+    "unheld_since": "timestamptz",
+    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text", "pending": "json",
 }  # fmt: skip
 
 #: What of a row stands in ``pending``: values of a slot in trouble, which no statement compares or counts.
@@ -41,10 +41,7 @@ ADVANCED = {
     "after_next": "timestamptz",
 }  # fmt: skip
 
-#: What the decision about a late slot writes on the row that was claimed.
-DECIDED_COLUMNS = (
-    "slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", "pending",
-)  # fmt: skip
+_DECIDED = ("slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", *PENDING)
 
 #: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
 RECORDED_COLUMNS = {
@@ -55,7 +52,7 @@ ADDED_COLUMNS = ("lost", "aborted")
 
 
 def utc(value: object) -> Any:
-    """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
+    """A caller's connection gives instants in its session's zone, ours give UTC; arithmetic is only safe in UTC."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
     return value.astimezone(UTC)
@@ -78,6 +75,11 @@ def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     return others | {"pending": pending_of(*pending)}
 
 
+def decided(row: Row) -> dict[str, Any]:
+    """What the decision about a late slot writes on the row that was claimed."""
+    return stored(row, {name: getattr(row, name) for name in _DECIDED})
+
+
 def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
     """The values that stand in ``pending``. A key of another release is not read."""
     return {name: datetime.fromisoformat(pending[name]) for name in PENDING if name in pending} if pending else {}
@@ -85,59 +87,15 @@ def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
 
 def row_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of ROW_COLUMNS."""
-    found = {name: utc(value) for name, value in zip(ROW_COLUMNS, values, strict=True)}
-    if isinstance(found["task_data"], memoryview):
-        found["task_data"] = bytes(found["task_data"])
+    found = dict(zip(ROW_COLUMNS, values, strict=True))
     found["consecutive_failures"] = found["consecutive_failures"] or 0
-    found["picked"] = bool(found["picked"])
     found |= waits_on(found.pop("pending"))
     return Row(**found)
 
 
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
-    return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What a job's row says of its code and of the deploy that planned it: the document ``plan``."""
-
-    fingerprint: str | None = None
-    runs_on: tuple[str, ...] = ()
-    revision: str | None = None
-    deployed: datetime | None = None
-
-    @classmethod
-    def load(cls, plan: Mapping[str, Any] | None) -> Declared:
-        """Read the document. A key of another release is not read. Raises ValueError for a malformed one."""
-        found = {} if plan is None else plan
-        if not isinstance(found, Mapping):
-            raise ValueError(f"plan is {found!r:.60}, which is not an object")
-        tags, deployed = found.get("runs_on") or [], found.get("deployed")
-        is_list = isinstance(tags, list | tuple) and all(isinstance(tag, str) for tag in tags)
-        if not is_list or not isinstance(deployed, str | None):
-            raise ValueError(f"plan is {found!r:.60}, whose runs_on and deployed are not strings")
-        return cls(
-            fingerprint=found.get("fingerprint"), runs_on=tuple(tags), revision=found.get("revision"),
-            deployed=datetime.fromisoformat(deployed) if deployed else None,
-        )  # fmt: skip
-
-    @classmethod
-    def readable(cls, plan: Mapping[str, Any] | None) -> Declared:
-        """As ``load``; nothing is declared by a malformed document."""
-        try:
-            return cls.load(plan)
-        except ValueError:
-            return cls()
-
-    def document(self) -> dict[str, object]:
-        """Return what is stored: the values that are there."""
-        found = {
-            "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,
-            "deployed": self.deployed and self.deployed.isoformat(),
-        }  # fmt: skip
-        return {name: value for name, value in found.items() if value}
+    return Row(**dict(zip(HOLD_COLUMNS, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,10 +136,12 @@ class Change:
         return self.transition.record is not None and self.transition.record.forget
 
     @property
-    def finished(self) -> datetime | None:
-        """When the slot ended, if it did."""
+    def recorded(self) -> dict[str, Any]:
+        """What is written in the ledger, by RECORDED_COLUMNS."""
         record = self.transition.record
-        return self.held.now if record is not None and record.final else None
+        assert record is not None
+        columns = {name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"}
+        return {**columns, "finished": self.held.now if record.final else None}
 
 
 def ledger_instance(row: Row) -> str:

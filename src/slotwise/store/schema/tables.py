@@ -53,107 +53,92 @@ class Tables:
         # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
         self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
         self.metadata = MetaData(schema=schema)
-        self.tasks = self._tasks()
+        self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
         self.slots = self._slots()
-        self.gaps = self._gaps()
-        self.attempts = self._attempts()
-        self.workers = self._workers()
-        self.controls = self._controls()
-        self.calendars = self._calendars()
-        self.starts = self._starts()
-        self.keys = self._keys()
-        self.receipts = self._receipts()
-        self.meta = Table(
-            f"{prefix}meta",
-            self.metadata,
-            Column("key", Text, primary_key=True),
-            Column("value", Text, nullable=False),
-        )
-
-    def _where(self, rows: TextClause) -> dict[str, Any]:
-        """What makes an index one of these rows only."""
-        return dict.fromkeys(self._partial, rows)
-
-    def _tasks(self) -> Table:
-        name = f"{self.prefix}tasks"
-        return Table(name, self.metadata, *self._columns_of_db_scheduler(), *self._own_columns(), *self._queues(name))
-
-    def _columns_of_db_scheduler(self) -> list[Column[Any]]:
-        """Twelve: same name, type and meaning."""
-        return [
+        self.gaps = self._table(
+            "gaps",
             Column("task_name", Text, primary_key=True),
             Column("task_instance", Text, primary_key=True),
-            Column("task_data", LargeBinary),
-            Column("execution_time", Instant, nullable=False),
-            Column("picked", Boolean, nullable=False),
-            Column("picked_by", Text),
-            Column("last_success", Instant),
-            Column("last_failure", Instant),
-            Column("consecutive_failures", Integer),
-            Column("last_heartbeat", Instant),
-            Column("version", BigInteger, nullable=False),
-            Column("priority", SmallInteger, server_default=text("50")),
-        ]
-
-    def _own_columns(self) -> list[Column[Any]]:
-        """Nullable, or with a default."""
-        return [
-            Column("kind", Text, nullable=False, server_default=text(f"'{Kind.TASK}'")),
+            Column("first_slot", Instant, primary_key=True),
+            Column("last_slot", Instant, nullable=False),
+            Column("count", BigInteger, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("created", Instant, nullable=False),
+            self._index("gaps_last", "task_name", "last_slot"),
+        )
+        self.attempts = self._attempts()
+        self.workers = self._workers()
+        self.controls = self._table(
+            "controls",
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("at", Instant, nullable=False),
+            Column("author", Text, nullable=False),
+            Column("command", Text, nullable=False),
+            Column("task_name", Text),
             Column("slot", Instant),
-            Column("watermark", Instant),
-            Column("next_slot", Instant),
-            Column("schedule", Text),
-            Column("plan", Json),
-            Column("plan_instance", Text),
-            Column("origin", Text),
-            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
-            Column("created_version", BigInteger),
-            Column("attempt", Integer, nullable=False, server_default=text("0")),
-            Column("lost_count", Integer, nullable=False, server_default=text("0")),
-            Column("lease", Duration),
-            Column("state", Text),
-            Column("parked_due", Instant),
-            Column("wanted_due", Instant),
-            Column("waits_for", Integer),
-            Column("cancel_requested", Instant),
-            Column("unheld_since", Instant),
-            Column("last_error", Text),
-            Column("control", BigInteger),
-            Column("pending", Json),
-            Column("marked", Instant),
-            Column("limit_key", Text),
-            Column("order_key", Text),
-            Column("period", Duration),
-            Column("anchor", Instant),
-        ]
+            Column("arguments", Text),
+            Column("note", Text),
+        )
+        self.calendars = self._table(
+            "calendars",
+            Column("name", Text, primary_key=True),
+            Column("revision", BigInteger, nullable=False),
+            Column("weekend", Text, nullable=False),
+            Column("days", Text, nullable=False),
+            Column("updated", Instant, nullable=False),
+        )
+        #: How many of a task with ``rate_limit`` have started, until about when.
+        self.starts = self._table(
+            "starts",
+            Column("task_name", Text, primary_key=True),
+            Column("at", Instant, primary_key=True),
+            Column("count", BigInteger, nullable=False),
+        )
+        #: Keys by which tasks are limited or ordered, while any of them has a row.
+        self.keys = self._table(
+            "keys",
+            Column("task_name", Text, primary_key=True),
+            Column("kind", Text, primary_key=True),
+            Column("key", Text, primary_key=True),
+            Column("head", Text),
+            Column("running", Integer, nullable=False, server_default=text("0")),
+            Column("full_until", Instant),
+        )
+        #: Answers of transactions whose reply may have been lost, kept for a while.
+        self.receipts = self._table(
+            "receipts",
+            Column("receipt", Text, primary_key=True),
+            Column("answer", Json),
+            Column("created", Instant, nullable=False),
+            Column("expires", Instant, nullable=False),
+            self._index("receipts_expires", "expires"),
+        )
+        self.meta = self._table("meta", Column("key", Text, primary_key=True), Column("value", Text, nullable=False))
 
-    def _queues(self, name: str) -> list[Index]:
-        """Partial indexes: rows that are held, paused or dead cost a claim nothing."""
-        waiting = text(f"NOT picked AND state IS NULL AND {HAS_SLOT}")
-        queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
-        lost = text("NOT picked AND state IS NULL AND lost_count > 0")
-        held = text("picked")
-        parked = _given("state")
+    def _table(self, name: str, *parts: Column[Any] | Index) -> Table:
+        return Table(f"{self.prefix}{name}", self.metadata, *parts)
+
+    def _index(self, name: str, *columns: str | TextClause, rows: str | None = None) -> Index:
+        """An index of these rows only: those that are held, paused or dead cost a claim nothing."""
+        partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, text(rows))
+        return Index(f"{self.prefix}{name}", *columns, **partial)
+
+    def _queues(self) -> list[Index]:
+        waiting = "NOT picked AND state IS NULL AND"
+        rank = text(f"({RANK})")
         return [
-            Index(f"{name}_due", "execution_time", **self._where(waiting)),
-            Index(
-                f"{name}_queue",
-                "task_name",
-                text(f"({RANK})"),
-                "execution_time",
-                **self._where(queued),
-            ),
-            Index(f"{name}_lost", "execution_time", **self._where(lost)),
-            Index(f"{name}_held", "picked_by", **self._where(held)),
-            Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
-            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(_given("plan_instance"))),
-            Index(f"{name}_ordered", "task_name", "order_key", "created_version", **self._where(_given("order_key"))),
+            self._index("tasks_due", "execution_time", rows=f"{waiting} {HAS_SLOT}"),
+            self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
+            self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
+            self._index("tasks_held", "picked_by", rows="picked"),
+            self._index("tasks_parked", "state", "task_name", "task_instance", rows=_given("state")),
+            self._index("tasks_beside", "task_name", "plan_instance", rows=_given("plan_instance")),
+            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows=_given("order_key")),
         ]
 
     def _slots(self) -> Table:
-        return Table(
-            f"{self.prefix}slots",
-            self.metadata,
+        return self._table(
+            "slots",
             Column("task_name", Text, primary_key=True),
             Column("task_instance", Text, primary_key=True),
             Column("slot", Instant, primary_key=True),
@@ -172,29 +157,14 @@ class Tables:
             Column("error", Text),
             Column("result", LargeBinary),
             Column("expires", Instant),
-            Index(f"{self.prefix}slots_expires", "expires", **self._where(_given("expires"))),
-            Index(f"{self.prefix}slots_of_instances", "task_name", "slot", **self._where(text(OF_INSTANCES))),
-        )
-
-    def _gaps(self) -> Table:
-        return Table(
-            f"{self.prefix}gaps",
-            self.metadata,
-            Column("task_name", Text, primary_key=True),
-            Column("task_instance", Text, primary_key=True),
-            Column("first_slot", Instant, primary_key=True),
-            Column("last_slot", Instant, nullable=False),
-            Column("count", BigInteger, nullable=False),
-            Column("reason", Text, nullable=False),
-            Column("created", Instant, nullable=False),
-            Index(f"{self.prefix}gaps_last", "task_name", "last_slot"),
+            self._index("slots_expires", "expires", rows=_given("expires")),
+            self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
 
     def _attempts(self) -> Table:
         """Attempts that did not simply succeed as the first of their slot."""
-        return Table(
-            f"{self.prefix}attempts",
-            self.metadata,
+        return self._table(
+            "attempts",
             Column("task_name", Text, primary_key=True),
             Column("task_instance", Text, primary_key=True),
             Column("slot", Instant, primary_key=True),
@@ -207,13 +177,12 @@ class Tables:
             Column("outcome", Text, nullable=False),
             Column("reason", Text),
             Column("error", Text),
-            Index(f"{self.prefix}attempts_ended", "ended"),
+            self._index("attempts_ended", "ended"),
         )
 
     def _workers(self) -> Table:
-        return Table(
-            f"{self.prefix}workers",
-            self.metadata,
+        return self._table(
+            "workers",
             Column("worker", Text, primary_key=True),
             Column("host", Text, nullable=False),
             Column("pid", Integer, nullable=False),
@@ -232,70 +201,61 @@ class Tables:
             Column("skew", Float),
         )
 
-    def _controls(self) -> Table:
-        return Table(
-            f"{self.prefix}controls",
-            self.metadata,
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            Column("at", Instant, nullable=False),
-            Column("author", Text, nullable=False),
-            Column("command", Text, nullable=False),
-            Column("task_name", Text),
-            Column("slot", Instant),
-            Column("arguments", Text),
-            Column("note", Text),
-        )
 
-    def _calendars(self) -> Table:
-        return Table(
-            f"{self.prefix}calendars",
-            self.metadata,
-            Column("name", Text, primary_key=True),
-            Column("revision", BigInteger, nullable=False),
-            Column("weekend", Text, nullable=False),
-            Column("days", Text, nullable=False),
-            Column("updated", Instant, nullable=False),
-        )
-
-    def _starts(self) -> Table:
-        """How many of a task with ``rate_limit`` have started, until about when."""
-        return Table(
-            f"{self.prefix}starts",
-            self.metadata,
-            Column("task_name", Text, primary_key=True),
-            Column("at", Instant, primary_key=True),
-            Column("count", BigInteger, nullable=False),
-        )
-
-    def _keys(self) -> Table:
-        """Keys by which tasks are limited or ordered, while any of them has a row."""
-        return Table(
-            f"{self.prefix}keys",
-            self.metadata,
-            Column("task_name", Text, primary_key=True),
-            Column("kind", Text, primary_key=True),
-            Column("key", Text, primary_key=True),
-            Column("head", Text),
-            Column("running", Integer, nullable=False, server_default=text("0")),
-            Column("full_until", Instant),
-        )
-
-    def _receipts(self) -> Table:
-        """Answers of transactions whose reply may have been lost, kept for a while."""
-        return Table(
-            f"{self.prefix}receipts",
-            self.metadata,
-            Column("receipt", Text, primary_key=True),
-            Column("answer", Json),
-            Column("created", Instant, nullable=False),
-            Column("expires", Instant, nullable=False),
-            Index(f"{self.prefix}receipts_expires", "expires"),
-        )
+def columns_of_db_scheduler() -> list[Column[Any]]:
+    """Twelve: same name, type and meaning."""
+    return [
+        Column("task_name", Text, primary_key=True),
+        Column("task_instance", Text, primary_key=True),
+        Column("task_data", LargeBinary),
+        Column("execution_time", Instant, nullable=False),
+        Column("picked", Boolean, nullable=False),
+        Column("picked_by", Text),
+        Column("last_success", Instant),
+        Column("last_failure", Instant),
+        Column("consecutive_failures", Integer),
+        Column("last_heartbeat", Instant),
+        Column("version", BigInteger, nullable=False),
+        Column("priority", SmallInteger, server_default=text("50")),
+    ]
 
 
-def _given(column: str) -> TextClause:
+def _own_columns() -> list[Column[Any]]:
+    """Nullable, or with a default."""
+    return [
+        Column("kind", Text, nullable=False, server_default=text(f"'{Kind.TASK}'")),
+        Column("slot", Instant),
+        Column("watermark", Instant),
+        Column("next_slot", Instant),
+        Column("schedule", Text),
+        Column("plan", Json),
+        Column("plan_instance", Text),
+        Column("origin", Text),
+        Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
+        Column("created_version", BigInteger),
+        Column("attempt", Integer, nullable=False, server_default=text("0")),
+        Column("lost_count", Integer, nullable=False, server_default=text("0")),
+        Column("lease", Duration),
+        Column("state", Text),
+        Column("parked_due", Instant),
+        Column("wanted_due", Instant),
+        Column("waits_for", Integer),
+        Column("cancel_requested", Instant),
+        Column("unheld_since", Instant),
+        Column("last_error", Text),
+        Column("control", BigInteger),
+        Column("pending", Json),
+        Column("marked", Instant),
+        Column("limit_key", Text),
+        Column("order_key", Text),
+        Column("period", Duration),
+        Column("anchor", Instant),
+    ]
+
+
+def _given(column: str) -> str:
     """Rows that have this column, for an index that is not to hold the others."""
-    return text(f"{column} IS NOT NULL")
+    return f"{column} IS NOT NULL"
 
 
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:

@@ -114,7 +114,8 @@ class Claims:
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
-        self.strict = tuple(sorted(name for name, found in self.definitions.items() if found.gives_up))
+        self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
+        self._sorted_strict = tuple(sorted(self.strict))
         self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
         self.slots_may_be_due = True
@@ -192,7 +193,7 @@ class Claims:
             if is_bounded and (limit := self._gates.room(names, limit, connection)) == 0:
                 return _Taken(0, [], [])
             found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self.strict,
+                connection, holder=holder, names=names, strict=self._sorted_strict,
                 weighed=[name for name in names if name in weighed] if weighed else [], late=late_from, limit=limit,
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
@@ -341,7 +342,8 @@ class LateClaims:
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read; the others are put off."""
-        newest = self._dialect.newest_decided(self._connection, rows, strict=self._strict) if rows else []
+        keys = [row.key for row in rows]
+        newest = self._dialect.newest_decided(self._connection, keys, strict=self._strict) if keys else []
         plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
         full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
         for one in plans:
@@ -477,8 +479,8 @@ class LateClaims:
     def _let_go(self, row: Row, transition: Transition) -> None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=self._now), transition=transition)
-        expect(self._dialect.by_row.release(self._connection, change), 1, row)
-        self._dialect.by_row.record(self._connection, change)
+        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
+        self._dialect.by_row.record(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._connection, self._dialect, [change])
 

@@ -34,7 +34,7 @@ from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.row_statements import of_key
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import Change, ledger_instance, utc
 from slotwise.store.schema.tables import of_plan

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import Key
 from slotwise.model.vocabulary import PLANNED, Outcome
-from slotwise.store.dialects.row_statements import of_key
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store

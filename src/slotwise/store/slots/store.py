@@ -24,6 +24,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
+from slotwise.store.connect.installation import Installation
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
@@ -57,6 +58,7 @@ class Store:
         self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
+        self.installation = Installation(database, self.tables.meta)
         #: A transaction on the ordinary pool.
         self.transaction = database.transaction if keep else self._rehearsed
         #: Hooks in each transaction that inserts one-time tasks.
@@ -85,9 +87,9 @@ class Store:
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
     if name == PostgreSQL.name:
         return PostgreSQL
-    from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
+    from slotwise.store.dialects.sqlite import sqlite  # late, as its driver
 
-    return SQLite
+    return sqlite
 
 
 #: After so many seconds a problem of a row is logged again.
@@ -245,24 +247,8 @@ class LedgerFence:
     def _own_installation(self, theirs: str | None) -> str | None:
         if self._installation is None:
             # In memory there is but the one connection, which the caller has.
-            self._installation = theirs if self._store.database.in_memory else self._read_installation()
+            self._installation = theirs if self._store.database.in_memory else self._store.installation.read()
         return self._installation
-
-    def _read_installation(self) -> str | None:
-        """Without a transaction of ours: on SQLite those are all writers', and would wait for the caller's."""
-        meta, engine = self._store.tables.meta, self._store.database.main
-        statement = sa.select(meta.c.value).where(meta.c.key == "installation_id")
-        connection = engine.raw_connection()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(str(statement.compile(engine, compile_kwargs={"literal_binds": True})))
-            found = cursor.fetchone()
-        except BaseException:
-            connection.invalidate()  # else the pool would clean it, and complain where it is broken
-            raise
-        finally:
-            connection.close()
-        return found[0] if found else None
 
 
 def _lost(claim: Claim) -> ClaimLost:

@@ -45,16 +45,16 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = %(plan_name)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
     (standing.task_instance = %(plan_of)s::VARCHAR OR standing.plan_instance = %(plan_of)s::VARCHAR)));
 
-SELECT (SELECT scheduled_slots.slot
-FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance = %(instance)s::VARCHAR AND
-    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR) AND scheduled_slots.finished IS NOT
-    NULL ORDER BY scheduled_slots.slot DESC
- LIMIT %(param_1)s::INTEGER) AS anon_1, (SELECT scheduled_gaps.last_slot
-FROM scheduled_gaps
-WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_instance = %(instance)s::VARCHAR ORDER BY
-    scheduled_gaps.first_slot DESC
- LIMIT %(param_2)s::INTEGER) AS anon_2;
+SELECT greatest(
+    (SELECT s.slot FROM scheduled_slots AS s
+     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.origin IN ('schedule', 'catch_up')
+       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed' AND i.task_name = ANY (%(strict)s::text[]))
+     ORDER BY s.slot DESC LIMIT 1),
+    (SELECT g.last_slot FROM scheduled_gaps AS g
+     WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+     ORDER BY g.first_slot DESC LIMIT 1))
+FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
+ORDER BY i.turn;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, kind, slot,
     watermark, next_slot, schedule, plan, created_version) VALUES (%(task_name)s::VARCHAR,

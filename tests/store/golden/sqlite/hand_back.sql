@@ -11,8 +11,8 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;
 
-SELECT scheduled_slots.outcome, scheduled_slots.token, scheduled_slots.finished, scheduled_slots.aborted,
-    scheduled_slots.started
+SELECT scheduled_slots.outcome, scheduled_slots.token, scheduled_slots.finished IS NOT NULL AS final,
+    scheduled_slots.aborted, scheduled_slots.started
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ?;
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -17,39 +18,42 @@ from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKe
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Parted
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.postgresql import statements
-from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
+from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.postgresql.statements import (
     fences,
+    keys_of,
     ledger_places,
     marked,
-    pending,
     places,
     spread,
     texts,
     varying,
 )
 from slotwise.store.dialects.queue_cursors import Range, whole
-from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.task_statements import Chunks, TaskStatements
+from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
-    DECIDED_COLUMNS,
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
     Held,
+    decided,
     expect,
     hold_of,
     ledger_instance,
     row_of,
+    stored,
     utc,
     waits_on,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
+
+_NOW = sa.text("SELECT statement_timestamp()")
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
 UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
@@ -58,20 +62,21 @@ UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "park
 class PostgreSQL:
     """The reference: whole batches, one statement each."""
 
-    name: ClassVar[str] = "postgresql"
-    has_fast_finish: ClassVar[bool] = True
+    name = "postgresql"
+    has_fast_finish = True
     insert = staticmethod(insert)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self.tables = tables
         self.clock = clock
-        self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
-        self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
         # A database's own language may sort in another way.
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
-        self.by_row = RowStatements(self)
+        self.by_row = Portable(tables, clock, insert, self.now)
+        self.row_columns = self.by_row.row_columns
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        self._is_manual = clock.override() is not None
         self._names = {
+            "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else "statement_timestamp()",
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
@@ -79,19 +84,24 @@ class PostgreSQL:
             "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
             "again": statements.AGAIN,
+            "unasked": " AND ".join(f"t.{name} IS NULL" for name in UNASKED),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }
+        for name in ("all_paused", "heads", "slots_are_due"):
+            self._names[name] = getattr(statements, name.upper()).format(**self._names)
+        #: Return a statement as it is sent, with quoted names and the expression for "now".
+        self.sql = lru_cache(maxsize=256)(self._sql)
 
-    def sql(self, template: str, **parts: str) -> str:
-        """Return the statement as it is sent, with quoted names and the expression for "now"."""
-        now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
-        return template.format(now=now, **self._names, **parts)
+    def _sql(self, template: str, **parts: str) -> str:
+        return template.format(**self._names, **parts)
 
     def _run(
         self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
     ) -> sa.CursorResult[Any]:
-        return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+        if self._is_manual:
+            parameters = {**parameters, "now": self.clock.override()}
+        return connection.exec_driver_sql(self.sql(template, **parts), dict(parameters))
 
     def _fetch(
         self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
@@ -101,9 +111,12 @@ class PostgreSQL:
         assert cursor is not None
         return cursor.fetchall()
 
-    def now(self, connection: sa.Connection) -> datetime:
-        override = self.clock.override()
-        return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
+    def now(self, connection: Joinable) -> datetime:
+        if (override := self.clock.override()) is not None:
+            return override
+        found = connection.execute(_NOW).fetchone()
+        assert found is not None
+        return cast("datetime", utc(found[0]))
 
     def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
@@ -138,14 +151,14 @@ class PostgreSQL:
             "lease": lease, "instance": instance, "weighed": texts(weighed), "late": late,
         }  # fmt: skip
         if instance is None:
-            parts = {"who": statements.ALL_PAUSED.format(**self._names), "kind": statements.HAS_SLOT}
+            parts = {"who": self._names["all_paused"], "kind": statements.HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
         found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
-        now = utc(found[0][0])
+        now = found[0][0]
         return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
@@ -153,7 +166,7 @@ class PostgreSQL:
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._fetch(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
+        found = self._fetch(connection, statements.DUE_TASKS, parameters)
         return {name for (name,) in found}
 
     def claim_tasks(
@@ -168,30 +181,26 @@ class PostgreSQL:
     ) -> tuple[list[Row], bool]:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
-        parts = {"heads": self.sql(statements.HEADS), "slots_are_due": self.sql(statements.SLOTS_ARE_DUE)}
-        found = self._fetch(connection, statements.CLAIM_TASKS, parameters, **parts)
+        found = self._fetch(connection, statements.CLAIM_TASKS, parameters)
         return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
-        heads = self.sql(statements.HEADS)
-        found = self._fetch(connection, statements.NEXT_DUE, parameters, heads=heads)
+        found = self._fetch(connection, statements.NEXT_DUE, parameters)
         return found[0][0] if found else None
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
     ) -> list[datetime | None]:
-        parameters = {**fences(plans), "strict": list(strict)}
+        parameters = {**keys_of(plans), "strict": list(strict)}
         return [utc(newest) for (newest,) in self._fetch(connection, statements.NEWEST, parameters)]
 
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
     ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS if name != "pending"}
-        columns["pending"] = [pending(row.trying_since, row.catch_up_until) for row in started]
-        parameters, parts = spread(columns, CHANGED_COLUMNS)
+        parameters, parts = spread([decided(row) for row in started], CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
         found = self._fetch(connection, statements.BEGIN, parameters, **parts)
         expect(found[0][0], len(started), started[0])
@@ -236,10 +245,8 @@ class PostgreSQL:
         }
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
-        unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
-        transaction_id, told, turns = self._fetch(connection, statements.ADVANCE, parameters, **parts, unasked=unasked)[
-            0
-        ]
+        found = self._fetch(connection, statements.ADVANCE, parameters, **parts)
+        transaction_id, told, turns = found[0]
         if told != len(turns):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
@@ -274,16 +281,13 @@ class PostgreSQL:
         }
         found = self._fetch(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
-            Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
+            Held(row=row_of(values), now=now, place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
         ]
 
     def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
         ordered = sorted(keys)
-        parameters = {
-            "names": texts([key.task_name for key in ordered]),
-            "instances": texts([key.task_instance for key in ordered]),
-        }
+        parameters = keys_of(ordered)
         locked = self._fetch(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
         if wait:
             return set()
@@ -304,14 +308,10 @@ class PostgreSQL:
     def _entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
-        parameters = {
-            "names": [key.task_name for key in keys],
-            "instances": [key.task_instance for key in keys],
-            "slots": [key.slot for key in keys],
-        }
+        parameters = {**keys_of(keys), "slots": [key.slot for key in keys]}
         return {
-            LedgerKey(name, instance, utc(slot)): (
-                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
+            LedgerKey(name, instance, slot): (
+                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=started), place
             )
             for place, name, instance, slot, outcome, token, final, aborted, started in self._fetch(
                 connection, statements.ENTRIES, parameters, lock=lock
@@ -325,10 +325,8 @@ class PostgreSQL:
         if removed:
             count += self._run(connection, statements.REMOVE, places(removed)).rowcount
         if kept:
-            rows = [change.transition.row for change in kept if change.transition.row]
-            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS if name != "pending"}
-            columns["pending"] = [pending(row["trying_since"], row["catch_up_until"]) for row in rows]
-            parameters, parts = spread(columns, CHANGED_COLUMNS)
+            rows = [stored(change.held.row, change.transition.row) for change in kept if change.transition.row]
+            parameters, parts = spread(rows, CHANGED_COLUMNS)
             count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
 
@@ -339,15 +337,9 @@ class PostgreSQL:
         apart = [change for change in written if change.never_began and not change.forgets]
         if forgotten and self._run(connection, statements.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
             apart += forgotten
-        for change in apart:
-            self.by_row.record(connection, change)
+        self.by_row.record(connection, apart)
         if recorded:
-            records = [change.transition.record for change in recorded if change.transition.record]
-            columns: dict[str, list[Any]] = {
-                name: [getattr(record, name) for record in records] for name in RECORDED_COLUMNS if name != "finished"
-            }
-            columns["finished"] = [change.finished for change in recorded]
-            parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
+            parameters, parts = spread([change.recorded for change in recorded], RECORDED_COLUMNS, added="s")
             self._run(connection, statements.RECORD, {**ledger_places(recorded), **parameters}, **parts)
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
@@ -377,13 +369,11 @@ class PostgreSQL:
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._fetch(connection, statements.SILENT, {"names": list(names)})
-        now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
+        now = found[0][0] if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
-    def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        fragments = Fragments(self, wake)
-        rows = TaskStatements(self, fragments)
-        return rows, WholeChunks(self, rows, fragments)
+    def task_statements(self, wake: timedelta | None) -> TaskStatements:
+        return PostgreSQLTasks(self, wake).rows
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
@@ -415,16 +405,15 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
         next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
         wanted, unheld_since, waits,
     ) = values  # fmt: skip
-    slot = utc(slot)
-    watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
+    watermark = slot if watermark is None and kind == Kind.PLAN else watermark
     row = Row(
-        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
-        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
+        task_data=data, last_success=last_success, last_failure=last_failure,
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=utc(next_slot), schedule=schedule, plan_instance=plan_instance,
+        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
-        wanted_due=utc(wanted), unheld_since=utc(unheld_since),
+        lease=lease, cancel_requested=cancel, control=control, parked_due=parked,
+        wanted_due=wanted, unheld_since=unheld_since,
     )  # fmt: skip
     return row if waits is None else replace(row, **waits_on(waits))
 
@@ -432,9 +421,8 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
 def task_of(values: Sequence[Any], holder: str) -> Row:
     """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
-    due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), created_version=created,
-        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+        priority=-rank, task_data=data, slot=due if slot_is_due else slot, created_version=created,
+        attempt=attempt, cancel_requested=cancel, last_heartbeat=claimed,
     )  # fmt: skip

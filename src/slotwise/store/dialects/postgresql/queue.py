@@ -25,22 +25,18 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import IfExists, Key, Wanted, When
+from slotwise.model.records import IfExists, Wanted
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.dsn import psycopg
-from slotwise.store.connect.notifications import ORDERS, channel_of
+from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import (
     BulkResult,
     Expression,
     Parameters,
-    Status,
     Taken,
-    TaskStatements,
-    asked_key,
-    named,
-    plain,
+    TaskForm,
 )
 from slotwise.store.schema.column_types import Instant, to_micros
 
@@ -75,36 +71,37 @@ _tail = Struct(">iq iq i? iq iq ih").pack
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
 
-#: As Instant here, for parameters: the driver takes an aware datetime as it is.
-_AWARE = sa.DateTime(timezone=True)
 _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
-class Fragments:
-    """By the server's clock; with a notification at the commit if a worker could receive it."""
+class PostgreSQLTasks(TaskForm):
+    """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the commit."""
+
+    instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
+    delay = sa.Interval()
 
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
-        self._clock, self._tasks, self.wake = dialect.clock, dialect.tables.tasks, wake
-        self._channel = channel_of(dialect.tables.prefix)
-        self._cancelling: sa.Executable | None = None
+        super().__init__(dialect)
+        self._tasks = dialect.tables.tasks
+        self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
 
     def say(self, connection: Joinable, word: str) -> None:
-        if self.wake is not None:
-            connection.execute(sa.select(self.notify(word)))
+        if self._wake is not None:
+            connection.execute(sa.select(self._notify(word)))
 
     def notification(self) -> list[Expression]:
         """PostgreSQL drops duplicate notifications within a transaction."""
-        if self.wake is None:
+        if self._wake is None:
             return []
-        return [sa.case((self.is_soon(self.wake), self.notify(self._tasks.c.task_name)))]
+        return [sa.case((self._is_soon(self._wake), self._notify(self._tasks.c.task_name)))]
 
-    def is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
+    def _is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
         """Whether polls might come too late for this row; one that is parked is not due for long."""
         latest = self.now() + sa.literal(within, sa.Interval)
         return sa.and_(~self._tasks.c.picked, self._tasks.c.execution_time <= latest)
 
-    def notify(self, word: str | sa.ColumnElement[str]) -> Expression:
+    def _notify(self, word: str | sa.ColumnElement[str]) -> Expression:
         return sa.func.pg_notify(self._channel, word)
 
     def may_delete(self) -> sa.ColumnElement[bool]:
@@ -112,54 +109,16 @@ class Fragments:
         return sa.func.set_config("slotwise.delete", "on", True) == "on"
 
     def now(self) -> sa.ColumnElement[datetime]:
-        """The time, as a part of a statement that is kept; ``time`` are its parameters."""
-        override = self._clock.override()
-        if override is None:
-            return sa.func.statement_timestamp(type_=Instant)
-        return sa.bindparam("now", override, type_=_AWARE)
+        if (override := self.dialect.clock.override()) is not None:
+            return sa.bindparam("now", override, type_=self.instant)
+        return sa.func.statement_timestamp(type_=Instant)
 
-    def time(self) -> Parameters:
-        override = self._clock.override()
+    def time(self, connection: Joinable) -> Parameters:
+        override = self.dialect.clock.override()
         return {} if override is None else {"now": override}
-
-    def due(self, is_at: bool) -> Expression:
-        return sa.bindparam("due", type_=_AWARE) if is_at else self.now() + sa.bindparam("due", type_=sa.Interval)
-
-    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
-        return {"due": when.delay if when.at is None else when.at, **self.time()}
 
     def created(self) -> Expression:
         return sa.cast(sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger)
-
-    def cancel(self, connection: Joinable, key: Key) -> Status:
-        """Race: a row that is claimed, or released, while the statement waits for it is of neither kind: repeat it."""
-        if self._cancelling is None:
-            self._cancelling = self._cancel()
-        for _ in range(3):
-            found = connection.execute(self._cancelling, named(key) | self.time()).fetchone()
-            assert found is not None
-            is_told, is_removed, was_there = found
-            if is_told or is_removed or not was_there:
-                break
-        if is_told:
-            self.say(connection, ORDERS)
-        return "running" if is_told else "cancelled" if is_removed else "gone"
-
-    def _cancel(self) -> sa.Executable:
-        tasks, mine = self._tasks, [*asked_key(self._tasks), *plain(self._tasks)]
-        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self.now())
-        removed = tasks.delete().where(*mine, ~tasks.c.picked, self.may_delete())
-        rows = [one.returning(tasks.c.picked).cte() for one in (told, removed)]
-        counts = [sa.select(sa.func.count()).select_from(row).scalar_subquery() for row in rows]
-        return sa.select(*counts, sa.select(sa.func.count()).select_from(tasks).where(*mine).scalar_subquery())
-
-
-class WholeChunks:
-    """Each chunk in one statement."""
-
-    def __init__(self, dialect: Dialect, rows: TaskStatements, fragments: Fragments) -> None:
-        self._insert, self._tasks = dialect.insert, dialect.tables.tasks
-        self._rows, self._fragments = rows, fragments
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         scheduled = self._put_chunk(connection, name, wanted, if_exists)
@@ -171,22 +130,22 @@ class WholeChunks:
         """
         kind, parameters = _asked(sorted(wanted, key=_by_id))
         # The caller knows whom to notify: nothing has to come back.
-        counts = self._fragments.wake is None and if_exists in (None, "raise", "keep")
+        counts = self._wake is None and if_exists in (None, "raise", "keep")
         shape = ("chunk", if_exists, *kind)
-        statement = self._rows.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
-        found = connection.execute(statement, {"name": name, **parameters, **self._fragments.time()})
+        statement = self.rows.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
+        found = connection.execute(statement, {"name": name, **parameters, **self.time(connection)})
         return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
     def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> sa.Executable:
-        insert = self._insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+        insert = self.dialect.insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
-            insert = self._rows.inserting(if_exists, insert)
+            insert = self.rows.inserting(if_exists, insert)
         if counts:
             return insert.execution_options(preserve_rowcount=True)
-        wake = self._fragments.wake
-        soon = [] if wake is None else [self._fragments.is_soon(wake).label("soon")]
+        wake = self._wake
+        soon = [] if wake is None else [self._is_soon(wake).label("soon")]
         put = insert.returning(self._tasks.c.picked, *soon).cte("put")
-        word = [sa.case((sa.func.bool_or(put.c.soon), self._fragments.notify(_TASK)))] if soon else []
+        word = [sa.case((sa.func.bool_or(put.c.soon), self._notify(_TASK)))] if soon else []
         return sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
 
     def _asked_rows(self, dues: str, ranks: bool) -> sa.Select[Any]:
@@ -205,11 +164,9 @@ class WholeChunks:
         titles = [sa.column(title, kind) for title, (kind, _) in columns.items()]
         arrays = [array for _, array in columns.values()]
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
-        now = self._fragments.now()
-        created = sa.select(self._fragments.created()).scalar_subquery()  # computed once, and not for each row
-        due = (
-            sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._fragments.due(dues == "at")
-        )
+        now = self.now()
+        created = sa.select(self.created()).scalar_subquery()  # computed once, and not for each row
+        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self.rows.due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
         return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), created, created, priority)
@@ -238,14 +195,14 @@ class WholeChunks:
         wanted: Sequence[Wanted],
         write: Callable[[Any, str, Callable[[str], Iterable[bytes]]], T],
     ) -> T:
-        asked = self._rows.kept("now", lambda: sa.select(self._fragments.now()))
-        now = cast("Sequence[datetime]", connection.execute(asked, self._fragments.time()).fetchone())[0]
+        asked = self.rows.kept("now", lambda: sa.select(self.now()))
+        now = cast("Sequence[datetime]", connection.execute(asked, self.time(connection)).fetchone())[0]
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
         answer = write(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
-        wake = self._fragments.wake
+        wake = self._wake
         if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
-            self._fragments.say(connection, name)
+            self.say(connection, name)
         return answer
 
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from slotwise.model.records import Row
+from slotwise.model.records import Key, LedgerKey, Row
+from slotwise.store.dialects.portable import MAY_START
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.row_statements import MAY_START
 from slotwise.store.dialects.task_statements import Parameters
-from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance, pending_of
+from slotwise.store.schema.rows import ADDED_COLUMNS, Change
 
 CLAIM = """\
 WITH due AS (
@@ -430,10 +430,6 @@ SELECT i.turn FROM found AS i WHERE (
     LIMIT 1)"""
 
 
-#: What differs from row to row: the values of each column.
-Columns: TypeAlias = Mapping[str, list[Any]]
-
-
 def texts(values: Sequence[str]) -> str:
     """A text[] as the server reads it; the driver would take ten times as long to write one."""
     if not values:
@@ -455,14 +451,19 @@ def instants(values: Sequence[datetime | None]) -> str:
     return f"{{{','.join([written[value] for value in values])}}}"
 
 
-def fences(rows: Iterable[Row]) -> dict[str, str]:
-    """Keys and versions as arrays, in the order in which they are to be locked."""
+def keys_of(rows: Iterable[Key | LedgerKey | Row]) -> Parameters:
+    """Names and instances as arrays, in the order in which the rows are to be locked."""
     rows = list(rows)
     return {
         "names": texts([row.task_name for row in rows]),
         "instances": texts([row.task_instance for row in rows]),
-        "versions": integers(row.version for row in rows),
     }
+
+
+def fences(rows: Iterable[Row]) -> Parameters:
+    """As ``keys_of``, with the versions."""
+    rows = list(rows)
+    return {**keys_of(rows), "versions": integers(row.version for row in rows)}
 
 
 def marked(ranges: Iterable[Range]) -> Parameters:
@@ -476,20 +477,14 @@ def marked(ranges: Iterable[Range]) -> Parameters:
     }
 
 
-def pending(trying_since: datetime | None, catch_up_until: datetime | None) -> str | None:
-    """As ``pending_of``, as the server reads it; most rows have nothing there."""
-    found = pending_of(trying_since, catch_up_until)
-    return None if found is None else json.dumps(found)
-
-
 def spread(
-    columns: Columns, kinds: Mapping[str, str], *, added: str | None = None
+    rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], *, added: str | None = None
 ) -> tuple[Parameters, dict[str, str]]:
-    """Parameters and parts of a statement that writes these columns: a column that differs from row to row as an
-    array, one that is the same in all rows, as most are, as one value.
+    """Return parameters and parts of a statement that writes the columns of these rows.
 
     ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
     """
+    columns = {name: [row[name] for row in rows] for name in kinds if name in rows[0]}
     parameters, parts = varying(columns, kinds)
     values = {name: parts.pop(name) for name in columns}
     if added is not None:
@@ -497,12 +492,17 @@ def spread(
     return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
 
 
-def varying(columns: Columns, kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
-    """As ``spread``; each part that has a column's name is its value."""
+def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
+    """Return parameters and parts for columns; each part that has a column's name is its value.
+
+    A column that differs from row to row is an array. One that is the same in all rows, as most are, is one value.
+    """
     parameters: Parameters = {}
     parts = {"arrays": "", "changed": ""}
     for name, values in columns.items():
         kind, parameter = kinds[name], f"c_{name}"
+        if kind == "json":
+            values = [None if value is None else json.dumps(value) for value in values]
         if values.count(values[0]) == len(values):
             parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
         else:
@@ -521,11 +521,10 @@ def places(changes: Sequence[Change]) -> Parameters:
 
 
 def ledger_places(changes: Sequence[Change]) -> Parameters:
-    rows = [change.held.row for change in changes]
+    keys = [change.ledger_key for change in changes if change.ledger_key]
     return {
-        "names": [row.task_name for row in rows],
-        "instances": [ledger_instance(row) for row in rows],
-        "slots": [row.slot for row in rows],
-        "tokens": [row.version for row in rows],
+        **keys_of(keys),
+        "slots": [key.slot for key in keys],
+        "tokens": [change.held.row.version for change in changes],
         "places": [change.ledger_place for change in changes],
     }

@@ -92,12 +92,6 @@ class Author:
         return int(key[0])
 
 
-def order_of(connection: sa.Connection, tables: Tables, number: int) -> AuditEntry | None:
-    """The order of this number."""
-    found = connection.execute(sa.select(tables.controls).where(tables.controls.c.id == number)).mappings().first()
-    return None if found is None else audit_entry(found)
-
-
 def audit_entry(row: sa.RowMapping) -> AuditEntry:
     """The order of a row of the table."""
     return AuditEntry(

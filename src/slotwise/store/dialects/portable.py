@@ -1,0 +1,577 @@
+"""The portable form of the port: each verb by key and version, one row at a time, in plain SQLAlchemy.
+
+It is all of SQLite, and on PostgreSQL what is rare or has no batch. It needs RETURNING and ON CONFLICT. Its second half
+reads rows before it writes them: there, reading must be locking, as under SQLite's BEGIN IMMEDIATE. It keeps the laws
+and owes no speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.decide.claim import is_weighed
+from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.model.clock import Clock
+from slotwise.model.records import (
+    EARLIEST,
+    FOREVER,
+    RECURRING,
+    AttemptOutcome,
+    Cancelled,
+    Claim,
+    Died,
+    Failed,
+    Fence,
+    Gap,
+    Key,
+    LedgerEntry,
+    LedgerKey,
+    Row,
+    Succeeded,
+    Transition,
+)
+from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
+from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.queue_cursors import Range
+from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
+from slotwise.store.schema.column_types import Instant, to_micros
+from slotwise.store.schema.rows import (
+    ADDED_COLUMNS,
+    CHANGED_COLUMNS,
+    HOLD_COLUMNS,
+    ROW_COLUMNS,
+    Change,
+    Held,
+    decided,
+    expect,
+    hold_of,
+    ledger_instance,
+    row_of,
+    stored,
+    utc,
+)
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables, is_plan
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
+    from sqlalchemy.sql.elements import KeyedColumnElement
+
+    from slotwise.store.dialects.port import Upsert
+
+    New: TypeAlias = ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]
+
+Values: TypeAlias = dict[str, object]
+Expression: TypeAlias = sa.ColumnElement[Any]
+Conditions: TypeAlias = list[sa.ColumnElement[bool]]
+
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
+
+#: What a row is without its holder.
+_RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
+_RELEASED["picked"] = False
+
+#: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
+#: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
+MAY_START = """\
+s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
+
+
+def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
+    """As MAY_START, for a single slot."""
+    was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
+    return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
+
+
+def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
+    """Whether a row of this table has this name and instance."""
+    return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
+
+
+class Portable:
+    """The statements of a database by its insert, which knows ON CONFLICT, and its clock."""
+
+    name = "sqlite"
+    has_fast_finish = False
+
+    def __init__(
+        self, tables: Tables, clock: Clock, insert: Callable[[sa.Table], Upsert], now: Callable[[Joinable], datetime]
+    ) -> None:
+        self.tables, self.clock, self.insert, self.now = tables, clock, insert, now
+        self._tasks, self._slots = tables.tasks, tables.slots
+        self.row_columns = [self._tasks.c[name] for name in ROW_COLUMNS]
+        self.hold_columns = [self._tasks.c[name] for name in HOLD_COLUMNS]
+        self.key_order: tuple[Any, Any] = (self._tasks.c.task_name, self._tasks.c.task_instance)
+        self.by_row = self
+
+    # -- conditions -------------------------------------------------------------------------------------------
+
+    def under(self, row: Row, holder: str | None) -> Conditions:
+        """Whether a row is held under this token by this holder, or was until just now."""
+        return [*of_key(self._tasks, row), self._tasks.c.version == row.version, self._tasks.c.picked_by == holder]
+
+    def held(self, claim: Claim) -> Conditions:
+        """Whether a row is still held under this claim."""
+        return [*self.under(claim.row, claim.holder), self._tasks.c.picked]
+
+    def at(self, key: LedgerKey | None) -> Conditions:
+        """Whether a ledger row is that of this slot."""
+        assert key is not None  # one-time tasks have no row there
+        return [*of_key(self._slots, key), self._slots.c.slot == key.slot]
+
+    def _open_entry(self, row: Row) -> Conditions:
+        """The ledger row of this claim, as long as its slot has not ended."""
+        return [*self.at(row.ledger_key), self._slots.c.token == row.version, self._slots.c.finished.is_(None)]
+
+    def _waiting(self, by: datetime | None = None) -> Conditions:
+        """Whether a row waits, and is due by then."""
+        tasks = self._tasks
+        due = () if by is None else (tasks.c.execution_time <= by,)
+        return [~tasks.c.picked, tasks.c.state.is_(None), *due]
+
+    def _not_all_paused(self) -> sa.ColumnElement[bool]:
+        """Whether claims are not paused altogether; evaluated once per statement, not per row."""
+        return ~sa.exists().where(self.tables.meta.c.key == PAUSED_KEY)
+
+    # -- rows by key ------------------------------------------------------------------------------------------
+
+    def due(
+        self,
+        connection: sa.Connection,
+        names: Sequence[str],
+        limit: int,
+        *,
+        lost: int,
+        instance: str | None = None,
+        kind: str = HAS_SLOT,
+        ranges: Sequence[Range] = (),
+    ) -> list[Key]:
+        """Return the rows that a claim would take."""
+        tasks = self._tasks
+        due = sa.select(tasks.c.task_name, tasks.c.task_instance)
+        due = due.where(*self._waiting(self.now(connection)), tasks.c.task_name.in_(list(names)))
+        due = due.where(self._not_all_paused() if instance is None else tasks.c.task_instance == instance)
+        oldest = (tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
+        first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(lost)).all()
+        fresh = due.where(tasks.c.lost_count == 0, sa.text(kind) if instance is None else sa.true())
+        for one in ranges:
+            if one.since is not None:
+                behind = (tasks.c.task_name == one.task_name) & (tasks.c.execution_time < one.since)
+                fresh = fresh.where(~(behind & sa.text(f"{RANK} BETWEEN {one.first} AND {one.last}")))
+        others = connection.execute(fresh.order_by(*self._rank(names, kind), *oldest).limit(limit)).all()
+        return [Key(*key) for key in (*first, *others)][:limit]
+
+    def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
+        """The order of claims: the highest priority first; one-time tasks then name by name, as given."""
+        order: list[Expression] = [sa.literal_column(RANK)]
+        if kind == IS_TASK:
+            places = {name: place for place, name in enumerate(names)}
+            order.append(sa.case(places, value=self._tasks.c.task_name))
+        return order
+
+    def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
+        """Return the latest start among the newest slots of a job's schedule, by the ledger."""
+        slots = self._slots
+        newest = (
+            sa.select(slots.c.started)
+            .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
+            .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
+            .order_by(slots.c.slot.desc())
+            .limit(_NEWEST)
+            .subquery()
+        )
+        found = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
+        return None if found is None else utc(found)
+
+    def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
+        """Return the rows that this holder holds."""
+        mine = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.picked_by == holder)
+        return [hold_of(values) for values in connection.execute(mine)]
+
+    def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
+        """Write the ledger row of the claim's slot; return False if it may not run (again)."""
+        values = {
+            "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+            "outcome": Outcome.CLAIMED if strict else Outcome.RUNNING, "reason": None,
+            "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
+            "token": row.version, "worker": row.picked_by, "started": None if strict else now,
+        }  # fmt: skip
+        entry = _entry(self.insert, self._slots, strict=strict)
+        return connection.execute(entry, values).first() is not None
+
+    def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
+        """Restore the ledger to its state before this claim entered the row's slot, which never began.
+
+        An entry of this claim alone is deleted, unless it is to be kept as ``claimed``. An entry that stays gets the
+        token of the waiting row. Race: a mark of this claim that arrives late then finds nothing.
+        """
+        slots, mine = self._slots, self._open_entry(row)
+        alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
+        if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
+            return
+        before: Values = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        if not keep:  # else this very transaction records the rest
+            before["token"] = slots.c.token + 1
+        connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
+
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        return sum(self._release(connection, change) for change in changes)
+
+    def _release(self, connection: sa.Connection, change: Change) -> int:
+        tasks, row = self._tasks, change.held.row
+        mine = self.under(row, row.picked_by)
+        if change.transition.row is None:
+            return connection.execute(tasks.delete().where(*mine)).rowcount
+        columns = stored(row, change.transition.row)
+        values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
+        released = tasks.update().where(*mine).values(**values, **_RELEASED, version=tasks.c.version + 1)
+        return connection.execute(released).rowcount
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        slots = self._slots
+        for change in changes:
+            row, record = change.held.row, change.transition.record
+            if row.ledger_key is None or record is None:
+                continue
+            if record.forget:
+                self.undo_entry(connection, row)
+                continue
+            values: Values = change.recorded
+            values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
+            if change.never_began:
+                values["started"] = slots.c.started_before
+            if change.never_began and not record.final:
+                values["token"] = slots.c.token + 1  # see undo_entry
+            connection.execute(slots.update().where(*self._open_entry(row)).values(values))
+
+    def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        """End open slots of the gap that another claim left behind, because the queue was restored alone.
+
+        A slot that never began is skipped, not lost.
+        """
+        slots = self._slots
+        outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
+            .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
+            .where(slots.c.origin.in_(PLANNED))
+            .values(outcome=outcome, reason=gap.reason, finished=now)
+        )
+
+    def insert_new(
+        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object], told: Expression | None = None
+    ) -> bool:
+        """Insert a row unless its key is taken; return whether it was. ``told``: the column to return."""
+        return _has_written(connection, self.insert(table).values(**values).on_conflict_do_nothing(), told)
+
+    def upsert(
+        self,
+        connection: Joinable,
+        table: sa.Table,
+        values: Mapping[str, object],
+        again: Callable[[New], Mapping[str, object]],
+        where: Callable[[New], sa.ColumnElement[bool]] | None = None,
+        told: Expression | None = None,
+    ) -> bool:
+        """Insert a row, or change the one that has its key; return whether a row was written.
+
+        Both functions get the columns of the new row. ``told``: the column to return.
+        """
+        insert = self.insert(table).values(**values)
+        statement = insert.on_conflict_do_update(
+            index_elements=list(table.primary_key.columns), set_=again(insert.excluded),
+            where=where and where(insert.excluded),
+        )  # fmt: skip
+        return _has_written(connection, statement, told)
+
+    def replace_all(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+        """Insert these rows, all of the same columns; each replaces the row that has its key."""
+        insert, key = self.insert(table), list(table.primary_key.columns)
+        again = {name: insert.excluded[name] for name in rows[0] if table.c[name] not in set(key)}
+        connection.execute(insert.on_conflict_do_update(index_elements=key, set_=again), list(rows))
+
+    def update_and_read(
+        self, connection: sa.Connection, statement: sa.Update, *columns: Expression
+    ) -> Sequence[Any] | None:
+        """Update one row and return these columns of it; None if there is no such row."""
+        return connection.execute(statement.returning(*columns)).first()
+
+    def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
+        """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
+        mine = [*of_key(self._tasks, key), *self._waiting()]
+        connection.execute(self._tasks.update().where(*mine).values(**self._quarantined(connection, error)))
+
+    def _quarantined(self, connection: sa.Connection, error: str) -> Values:
+        """A job's row is due again in a minute: an error never ends a job. A task's row is dead, and stays."""
+        tasks = self._tasks
+        goes_on = tasks.c.kind != Kind.TASK
+        is_finite = tasks.c.execution_time.between(EARLIEST, FOREVER)  # it may not be in a table of db-scheduler's
+        again = sa.literal(self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
+        return {
+            "state": sa.case((goes_on, tasks.c.state), else_=State.DEAD.value),
+            "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=tasks.c.execution_time),
+            "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
+            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
+        }
+
+    def quarantine_held(
+        self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str
+    ) -> str | None:
+        """As ``quarantine``, for a held row, under its claim's fence; return its state, None if the claim was lost.
+
+        The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
+        """
+        tasks, row, mine = self._tasks, claim.row, self.held(claim)
+        if isinstance(outcome, Died):
+            mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
+        quarantined = self._quarantined(connection, error) | _RELEASED
+        statement = tasks.update().where(*mine).values(**quarantined, version=row.version + 1)
+        found = connection.execute(statement.returning(tasks.c.state)).first()
+        is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
+        if found is not None and row.ledger_key is not None and is_final:
+            ended = self._slots.update().where(*self._open_entry(row))
+            ended = ended.values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=self.now(connection))
+            connection.execute(ended)
+        return None if found is None else found.state or Release.POSTPONED
+
+    # -- the rest of the port, where there is one writer at a time: reading is locking ------------------------
+
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        return sa.literal(self.now(connection) - span, Instant)
+
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        return None
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        raise NotImplementedError
+
+    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        return sa.tuple_(*found.selected_columns).in_(found)
+
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        return True
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        """No-op."""
+
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        return set()
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        lost: int = 1,
+        instance: str | None = None,
+        is_level: bool = False,
+        weighed: Sequence[str] = (),
+        late: timedelta | None = None,
+    ) -> list[tuple[Row, datetime, bool]]:
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=lost, instance=instance)
+        taken = [self._take(connection, key, holder, lease, now) for key in keys]
+        return [
+            (row, now, not is_weighed(row, now, weighed, late) and self._enter(connection, row, now, strict))
+            for row in taken
+        ]
+
+    def claim_tasks(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        ranges: Sequence[Range] | None = None,
+    ) -> tuple[list[Row], bool]:
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK, ranges=ranges or ())
+        return [self._take(connection, key, holder, lease, now) for key in keys], True
+
+    def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
+        tasks, version = self._tasks, to_micros(now)
+        is_newer = is_plan(tasks) & (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot))
+        taken = tasks.update().where(*of_key(tasks, key), *self._waiting(now))
+        taken = taken.values(
+            picked=True, picked_by=holder, last_heartbeat=now, lease=lease, attempt=tasks.c.attempt + 1,
+            version=sa.case((tasks.c.version < version, version), else_=tasks.c.version + 1),
+            watermark=sa.case((is_newer, tasks.c.slot), else_=tasks.c.watermark),
+        )  # fmt: skip
+        return row_of(connection.execute(taken.returning(*self.row_columns)).one())
+
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Sequence[str]) -> bool:
+        if row.ledger_key is None:
+            return True
+        on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
+        return on_time and self.enter(connection, row, now, strict=row.task_name in strict)
+
+    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+        tasks = self._tasks
+        due = sa.select(tasks.c.task_name, sa.func.coalesce(tasks.c.priority, 50))
+        due = due.where(*self._waiting(self.now(connection))).order_by(tasks.c.execution_time).limit(limit)
+        kinds = (sa.text(HAS_SLOT), tasks.c.lost_count > 0)
+        return [(name, priority) for kind in kinds for name, priority in connection.execute(due.where(kind))]
+
+    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
+        name, due = self._tasks.c.task_name, self._waiting(self.now(connection))
+        found = sa.select(name).where(*due, name.in_(list(names)), self._not_all_paused())
+        return set(connection.scalars(found.distinct()))
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        rows, now = self._tasks, self.now(connection)
+        fresh = rows.c.lost_count == 0
+        kinds = [(names, sa.text(HAS_SLOT) & fresh), (tasks, sa.text(IS_TASK) & fresh)]
+        if lost:
+            kinds.append((names, rows.c.lost_count > 0))
+        waiting = sa.select(sa.func.min(rows.c.execution_time, type_=rows.c.execution_time.type))
+        waiting = waiting.where(*self._waiting(), self._not_all_paused())
+        found = [connection.scalar(waiting.where(rows.c.task_name.in_(list(some)), kind)) for some, kind in kinds]
+        due = min((one for one in found if one is not None), default=None)
+        return None if due is None else due - now
+
+    def newest_decided(
+        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
+    ) -> list[datetime | None]:
+        return [
+            _newest_of(*connection.execute(_newest(self.tables, strict=plan.task_name in strict), plan._asdict()).one())
+            for plan in plans
+        ]
+
+    def begin(
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+    ) -> set[Key]:
+        for row in started:
+            begun = self._tasks.update().where(*self.under(row, row.picked_by)).values(decided(row))
+            expect(connection.execute(begun).rowcount, 1, row)
+        return {row.key for row in started if self.enter(connection, row, now, strict=row.task_name in strict)}
+
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        beat = self._tasks.update().values(last_heartbeat=self.now(connection))
+        held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
+        return {fence for fence, mine in held.items() if connection.execute(beat.where(*mine)).rowcount}
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        look = sa.select(self._tasks.c.version)
+        held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
+        return {fence for fence, mine in held.items() if connection.execute(look.where(*mine)).first() is not None}
+
+    def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        held = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.task_name.in_(list(names)))
+        return self.now(connection), [hold_of(values) for values in connection.execute(held)]
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        tasks = self._tasks
+        unasked = (tasks.c.state.is_(None), tasks.c.wanted_due.is_(None), tasks.c.cancel_requested.is_(None))
+        gone = [tasks.delete().where(*self.held(claim), *unasked) for claim in claims]
+        return None, sum(connection.execute(one).rowcount for one in gone)
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
+    ) -> tuple[str | None, set[Fence]]:
+        """Release none: the settlement does."""
+        return None, set()
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
+        now, look = self.now(connection), sa.select(*self.row_columns)
+        found = [connection.execute(look.where(*self.held(claim))).first() for claim in claims]
+        return [Held(row=row_of(values), now=now) for values in found if values is not None]
+
+    def entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        slots = self._slots
+        final = slots.c.finished.is_not(None).label("final")
+        look = sa.select(slots.c.outcome, slots.c.token, final, slots.c.aborted, slots.c.started)
+        found = {key: connection.execute(look.where(*self.at(key))).mappings().first() for key in keys}
+        return {key: (None if values is None else LedgerEntry(**values), None) for key, values in found.items()}
+
+    def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
+        slots = self._slots
+        mine = [*self.at(claim.row.ledger_key), slots.c.token == claim.token, slots.c.worker == claim.holder]
+        marked = slots.update().where(*mine, slots.c.outcome == Outcome.CLAIMED)
+        marked = marked.values(outcome=Outcome.RUNNING, started=self.now(connection))
+        return connection.execute(marked).rowcount == 1
+
+    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+        for row, gap in gaps:
+            self.close_open_slots(connection, row, gap, now)
+            place = {"task_name": row.task_name, "task_instance": ledger_instance(row), "reason": gap.reason}
+            if gap.count == 1:
+                skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}
+                self.insert_new(connection, self._slots, place | skipped)
+                continue
+            several = {"first_slot": gap.first, "last_slot": gap.last, "count": gap.count, "created": now}
+            self.upsert(  # what was decided once is never undone
+                connection, self.tables.gaps, place | several,
+                again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
+                where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
+            )  # fmt: skip
+
+    # -- one-time tasks ---------------------------------------------------------------------------------------
+
+    def task_statements(self, wake: timedelta | None) -> TaskStatements:
+        return PortableTasks(self).rows
+
+
+def _has_written(connection: Joinable, insert: Upsert, told: Expression | None) -> bool:
+    if told is None:
+        return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
+    return connection.execute(insert.returning(told)).fetchone() is not None
+
+
+@lru_cache(maxsize=16)
+def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool) -> sa.Executable:
+    """Built once: each late slot needs one, and building it costs more than sending it."""
+    statement = insert(slots)
+    again = {
+        name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
+    }
+    return statement.on_conflict_do_update(
+        index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
+        set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
+        where=may_start(slots, strict=strict),
+    ).returning(slots.c.token)
+
+
+def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:
+    return max((found for found in (in_ledger, in_gaps) if found), default=None)
+
+
+@lru_cache(maxsize=16)
+def _newest(tables: Tables, *, strict: bool) -> sa.Executable:
+    """Built once: each late slot needs one."""
+    slots, gaps = tables.slots, tables.gaps
+    name, instance = sa.bindparam("task_name", type_=sa.Text), sa.bindparam("task_instance", type_=sa.Text)
+    is_decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
+    if strict:
+        is_decided = is_decided | (slots.c.outcome != Outcome.CLAIMED)
+    in_ledger = (
+        sa.select(slots.c.slot)
+        .where(slots.c.task_name == name, slots.c.task_instance == instance)
+        .where(slots.c.origin.in_(PLANNED), is_decided)
+        .order_by(slots.c.slot.desc())
+        .limit(1)
+    )
+    in_gaps = (
+        sa.select(gaps.c.last_slot)
+        .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
+        .order_by(gaps.c.first_slot.desc())
+        .limit(1)
+    )
+    return sa.select(in_ledger.scalar_subquery(), in_gaps.scalar_subquery())
