@@ -89,6 +89,7 @@ LINES = [
     f"skip-next {NAME} --dry-run", f"cancel {NAME} --dry-run", f"retry {NAME} now", f"delete {NAME}",
     f"delete {NAME} --dry-run", f"backfill {NAME} --from 2026-01-01T00:00Z --to 2026-01-01T02:00Z --dry-run",
     f"schedule explain {NAME}", f"schedule next {NAME}", f"schedule diff {NAME} x", f"schedule month {NAME}",
+    f"export kubernetes --app {NAME}",
     "schedule month", f"calendar show {NAME}", f"calendar remove {NAME}", f"calendar add {NAME} {NAME}",
     f"calendar import {NAME}.ics", "calendar list", f"crontab check {NAME}", f"crontab import {NAME}",
     f"lock-keys check --registry {NAME}", f"cron-jobs check --service {NAME}", f"plan --app {NAME}",
