@@ -49,7 +49,7 @@ LISTINGS = [
     "schedule next '30 2 * * *' --tz Europe/Vienna --after 2026-10-23T12:00Z",
     "schedule diff '0 2 * * *' '0 3 * * *' --tz Europe/Vienna --after 2026-10-23T12:00Z --days 3",
     "backfill vienna --from 2026-10-01T00:00Z --to 2026-10-20T00:00Z --dry-run", "trigger york --dry-run",
-    "skip-next york --dry-run", "db settle-until 2027-01-01T00:00Z --dry-run",
+    "skip-next york --dry-run",
     "explain vienna 2026-10-24T07:00Z", "explain york 2026-10-24T07:00Z",
 ]  # fmt: skip
 COMMANDS = [
@@ -116,8 +116,11 @@ def test_what_is_printed_can_be_pasted(say: Say) -> None:
     assert len(instants) > 20
     forms = {text[-6:] if text[-1] != "Z" else "Z" for text in instants}
     assert {"+02:00", "+01:00", "-04:00", "Z"} <= forms
+    by_form = {
+        (text[-6:] if text[-1] != "Z" else "Z", "." in text): text for text in sorted(instants)
+    }  # one of each offset, and with fractions
     for line in COMMANDS:
-        for text in sorted(instants):
+        for text in by_form.values() if "york" in line else list(by_form.values())[:3]:
             found, out, err = say(line.format(text))
             assert found != exits.USAGE, (line, text, err)
             assert "note: " not in err, (line, text, err)
