@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
@@ -272,6 +272,11 @@ class Worker:
             self._pass_on()
             self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
             return self.unfinished
+
+    @property
+    def state(self) -> Any:
+        """What the registry's lifespan has yielded; None without one."""
+        return self.loop.state
 
     @property
     def unfinished(self) -> int:
