@@ -289,7 +289,7 @@ def nothing(bench: Bench) -> None:
         (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
         (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
         (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
-        (nothing, 2.5, "no-slot", ["the nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
+        (nothing, 2.5, "no-slot", ["The nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
         (nothing, -3, "unknown", ["row was made at 2026-01-01T12:00:00Z, after this slot", "backfill"]),
         (due, 1, "waiting", ["due since 2026-01-01T12:01:00Z, and no worker has taken it", "No live worker can"]),
     ],
