@@ -334,10 +334,11 @@ class SlotRun:
         """Claim the row and run what it starts; return False if it started nothing."""
         active_claims = self.worker.active_claims
         started = self._lasting(lambda: self._claim(key, slot))
-        while started and not active_claims.wait_empty(0.05):
-            if self._asked.is_set():
-                self.worker.stop(ending=True)
-                break
+        while started and not self._asked.is_set() and not active_claims.wait_empty(0.05):
+            pass
+        # Race: the handler may have ended between the request to stop and this look at it. The drain settles it, too.
+        if started and self._asked.is_set():
+            self.worker.stop(ending=True)
         return started
 
     def _claim(self, key: Key, slot: datetime) -> bool:
