@@ -31,7 +31,10 @@ PERIODS = {"first": 1000, "second": 1001, "walked": 1002}
 
 
 class Walk:
-    """The modules of slotwise in which a function is entered while ``is_open``, on any thread that begins meanwhile."""
+    """The modules of slotwise in which a function is entered while ``is_open``, on any thread that begins meanwhile.
+
+    Integrations do not count: a test of one that ran in this process before may have left a guard or a listener.
+    """
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -40,7 +43,7 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if self.is_open and event == "call":
             module = frame.f_globals.get("__name__", "")
-            if module.partition(".")[0] == "slotwise":
+            if module.startswith("slotwise.") and not module.startswith("slotwise.contrib."):
                 self.modules.add(module)
 
     @contextmanager
