@@ -15,8 +15,9 @@ from slotwise.store.slots.store import Store
 
 #: Rows with older tokens were made before this process loaded the kit. A minute's difference of clocks is allowed.
 _BEGUN: Final = time.time_ns() // 1000 - 60_000_000
-#: Installations that this process found without foreign rows: what is in them now was made by its tests.
-_ours: set[str] = set()
+#: Addresses and installations that this process found without foreign rows: what is there now was made by its tests.
+#: Databases that are copies of one template have one installation id.
+_ours: set[tuple[str, object]] = set()
 
 
 def refuse_foreign_rows(database: Database) -> None:
@@ -24,12 +25,12 @@ def refuse_foreign_rows(database: Database) -> None:
 
     Tables that are missing are none of its business.
     """
-    store = Store(database, {})
+    store, where = Store(database, {}), hide_password(str(database.settings.database_url))
     tasks, slots, workers, meta = (getattr(store.tables, name) for name in ("tasks", "slots", "workers", "meta"))
     try:
         with store.transaction() as connection:
             installation = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
-            if installation in _ours:
+            if (where, installation) in _ours:
                 return
             now = store.dialect.now(connection)
             alive = connection.execute(sa.select(workers.c.worker, workers.c.last_seen, workers.c.lease)).all()
@@ -44,10 +45,9 @@ def refuse_foreign_rows(database: Database) -> None:
     if live or rows or ended:
         found = [f"{len(live)} live workers"] * bool(live) + [f"{rows} jobs and tasks"] * bool(rows)
         found += [f"{ended} slots in its history"] * bool(ended)
-        where = hide_password(str(database.settings.database_url))
         raise ConfigurationError(
             f"{where} has {', '.join(found)} that this test has not made; name a database of the tests, "
             "or pass foreign_rows=True"
         )
     if installation is not None:
-        _ours.add(installation)
+        _ours.add((where, installation))
