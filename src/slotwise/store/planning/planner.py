@@ -114,23 +114,23 @@ class Planner:
             end_orphans(connection, self._store.dialect, *key, now)
             if row is None:
                 if self._insert(connection, job, schedule, now, revision, from_due=from_due):
-                    return _plan_of(lock(connection, self._store, key)[0], "added")
+                    return _plan_of(job, lock(connection, self._store, key)[0], "added")
                 row, plan = lock(connection, self._store, key)  # somebody else was first
                 now = self._store.dialect.now(connection)
             if row is None:
-                return Plan(job=job.name, change="deleted", schedule=str(schedule), next_slot=None)
+                return _plan_of(job, None, "deleted")
             planned, theirs = readable(row.schedule), _revision_of(plan)
             same = planned is not None and planned.last == schedule
             if revision.is_older(theirs):
-                kept = _plan_of(row, "kept" if same else "outdated")
+                kept = _plan_of(job, row, "kept" if same else "outdated")
                 return kept if same else replace(kept, refused=str(schedule), planned_by=theirs)
             changes = Advance(row={}) if same else replanned(row, schedule, now)
             self._keep_distance(connection, job, changes.row)
             told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
             write(connection, self._store, row, replace(changes, row=told | changes.row), now)
             if same:
-                return _plan_of(row, "kept")
-            return replace(_plan_of(lock(connection, self._store, key)[0], "changed"), superseded=changes.gaps)
+                return _plan_of(job, row, "kept")
+            return replace(_plan_of(job, lock(connection, self._store, key)[0], "changed"), superseded=changes.gaps)
 
     def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
         """The job's schedule, bound to its name, and to the calendars as they are now."""
@@ -161,8 +161,10 @@ class Planner:
         return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
 
 
-def _plan_of(row: Row | None, change: str) -> Plan:
-    assert row is not None  # this transaction has locked it
+def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
+    """What became of the job's row; None if something deletes rows of that table: ``verify`` names the job."""
+    if row is None:
+        return Plan(job=job.name, change="deleted", schedule=str(job.schedule), next_slot=None)
     return Plan(job=row.task_name, change=change, schedule=row.schedule or "-", next_slot=row.slot)
 
 
