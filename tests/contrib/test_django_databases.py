@@ -264,6 +264,27 @@ def test_the_alias_of_another_database_is_refused(project: Project, tables: str)
     assert len(project.tasks()) == 2 + 3 + 3 + 1 + 1
 
 
+WITHOUT_TABLES = """
+from shop.jobs import work
+from slotwise.contrib.django import registry, schedule
+for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: registry().start()):
+    try:
+        use()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(("alias", "option"), [("jobs", " --database jobs"), ("default", "")])
+def test_the_cure_for_missing_tables_is_migrate(project: Project, alias: str, option: str) -> None:
+    """With the alias of slotwise's tables, as the page on Django writes it."""
+    with psycopg.connect(project.jobs if alias == "jobs" else project.default) as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    for line in project.script(WITHOUT_TABLES, alias=alias)[-3:]:
+        assert line.startswith("SchemaMissing the tables scheduled_* are missing in this database")
+        assert line.endswith(f"run: python manage.py migrate slotwise{option}")
+
+
 def test_dumpdata(project: Project) -> None:
     """The admin's pages have no tables: nothing is dumped for them, and nothing fails."""
     project.django("migrate", "--verbosity", "0")
