@@ -11,7 +11,9 @@ _COMMAND = re.compile(
     r"pause|plan|resume|retry|run|skip-next|slots|tasks|trigger|worker|workers)\b)"
 )
 #: The command that creates the tables, as cures name it; with ``--adopt`` it is more than that.
-_UPGRADE = re.compile(r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise db upgrade(?: --(?:schema|table-prefix) \w+)*(?! --)")
+_UPGRADE = re.compile(
+    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise db upgrade(?: --(?:schema|table-prefix) [^\s;,`]+)*(?=[\s;,`]|$)(?! --)"
+)
 
 
 class SlotwiseError(Exception):

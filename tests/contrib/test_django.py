@@ -398,7 +398,11 @@ def test_cures_name_the_projects_command(shop: str) -> None:
     """They can be pasted; a message that is raised again is not changed twice."""
     for text, cure in (
         ("missing; run: slotwise db upgrade", "missing; run: python manage.py migrate slotwise"),
-        ("missing; run: slotwise db upgrade --schema jobs", "missing; run: python manage.py migrate slotwise"),
+        ("missing; run: slotwise db upgrade --schema a-b", "missing; run: python manage.py migrate slotwise"),
+        (
+            "run: slotwise db upgrade --schema jobs --adopt",
+            "run: python manage.py slotwise db upgrade --schema jobs --adopt",
+        ),
         (
             "start afresh: slotwise db downgrade, then slotwise db upgrade",
             "start afresh: python manage.py slotwise db downgrade, then python manage.py migrate slotwise",
