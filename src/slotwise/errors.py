@@ -7,8 +7,12 @@ from typing import ClassVar
 
 #: The commands that cures name, as ``run: slotwise db upgrade``.
 _COMMAND = re.compile(
-    r"(?:(?<=: )|(?<=`))slotwise (?=(?:backfill|calendar|db|delete|health|jobs|plan|run|skip-next|slots|tasks|trigger|"
-    r"worker|workers)\b)"
+    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise (?=(?:backfill|calendar|cancel|db|delete|explain|failures|health|jobs|"
+    r"pause|plan|resume|retry|run|skip-next|slots|tasks|trigger|worker|workers)\b)"
+)
+#: The command that creates the tables, as cures name it; with ``--adopt`` it is more than that.
+_UPGRADE = re.compile(
+    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise db upgrade(?: --(?:schema|table-prefix) [^\s;,`]+)*(?=[\s;,`]|$)(?! --)"
 )
 
 
@@ -18,12 +22,25 @@ class SlotwiseError(Exception):
     #: How users of this process call the command line; an integration sets it, so that cures can be pasted.
     program: ClassVar[str] = "slotwise"
 
+    #: How they create the tables; None: ``program`` with ``db upgrade``.
+    upgrade: ClassVar[str | None] = None
+
     #: The settings file or variable that said so; None: the code, or nobody knows.
     place: str | None = None
 
     def __init__(self, message: str | None = None) -> None:
         text = message or (self.__doc__ or "").strip()
-        super().__init__(text if self.program == "slotwise" else _COMMAND.sub(f"{self.program} ", text))
+        super().__init__(pasteable(text))
+
+
+def pasteable(text: str) -> str:
+    """Return a message whose commands are those of this process's integration, e.g. ``python manage.py slotwise``."""
+    program, upgrade = SlotwiseError.program, SlotwiseError.upgrade
+    if upgrade is not None:
+        text = _UPGRADE.sub(lambda _: upgrade, text)
+    if program == "slotwise":
+        return text
+    return _COMMAND.sub(f"{program} ", text).replace(" --app …", "")  # such a program knows its application
 
 
 class ConfigurationError(SlotwiseError):

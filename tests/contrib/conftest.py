@@ -69,7 +69,7 @@ def django_project() -> Callable[[str], None]:
 
     settings.configure(**_settings())
     django.setup()
-    SlotwiseError.program = "slotwise"  # tests without Django run in this process, too
+    SlotwiseError.program, SlotwiseError.upgrade = "slotwise", None  # tests without Django run in this process, too
 
     def point(url: str) -> None:
         connections.close_all()
@@ -90,7 +90,7 @@ def shop(databases: Databases, django_project: Callable[[str], None], monkeypatc
     from django.db import connections
 
     from slotwise.contrib.django import registry
-    from slotwise.contrib.django.apps import PROGRAM
+    from slotwise.contrib.django.apps import PROGRAM, upgrade_command
 
     def prepare(url: str) -> None:
         django_project(url)
@@ -100,6 +100,7 @@ def shop(databases: Databases, django_project: Callable[[str], None], monkeypatc
     with databases.provisioned("django", prepare) as url:
         django_project(url)
         monkeypatch.setattr(SlotwiseError, "program", PROGRAM)
+        monkeypatch.setattr(SlotwiseError, "upgrade", upgrade_command())
         yield url
         registry().stop()
         connections.close_all()

@@ -26,6 +26,7 @@ from slotwise.contrib.django import aschedule, joining, registry, schedule
 from slotwise.contrib.django.databases import database_address
 from slotwise.contrib.django.management.commands.slotwise import Command
 from slotwise.contrib.django.project import fresh_connections
+from slotwise.model.events import SettledDead
 from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 
 
@@ -344,6 +345,8 @@ def test_commands_know_the_project(
         monkeypatch.setenv(name, "")  # restored afterwards
     call_command("slotwise", "db", "check")
     Command().run_from_argv(["manage.py", "slotwise", "db", "check", "--settings", "x", "--pythonpath=x", "--no-color"])
+    call_command("slotwise", "workers")
+    assert capfd.readouterr().out.endswith("no workers; start one: python manage.py slotwise worker\n")
     call_command("slotwise", "run", "tidy", "--json")
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
     with pytest.raises(SystemExit, match="1"):
@@ -364,7 +367,7 @@ def test_the_admin_reads(shop: str) -> None:
         made.run_due()
     http = Client()
     http.force_login(User.objects.create_superuser("ann"))
-    pages = {"": "slotwise", "job/": "0 2 * * *", "job/tidy/change/": "succeeded", "task/": "send-mail"}
+    pages = {"": "slotwise", "job/": ">02:00 UTC<", "job/tidy/change/": "succeeded", "task/": "send-mail"}
     for page, text in {**pages, "task/send-mail/change/": "waiting", "worker/": "nothing yet"}.items():
         answer = http.get(f"/admin/slotwise/{page}")
         assert (answer.status_code, text in answer.content.decode()) == (200, True), answer.content.decode()
@@ -394,11 +397,34 @@ def test_the_admin_without_the_tables(django_project: Callable[[str], None], sho
 def test_cures_name_the_projects_command(shop: str) -> None:
     """They can be pasted; a message that is raised again is not changed twice."""
     for text, cure in (
-        ("missing; run: slotwise db upgrade", "missing; run: python manage.py slotwise db upgrade"),
+        ("missing; run: slotwise db upgrade", "missing; run: python manage.py migrate slotwise"),
+        ("missing; run: slotwise db upgrade --schema a-b", "missing; run: python manage.py migrate slotwise"),
+        (
+            "run: slotwise db upgrade --schema jobs --adopt",
+            "run: python manage.py slotwise db upgrade --schema jobs --adopt",
+        ),
+        (
+            "start afresh: slotwise db downgrade, then slotwise db upgrade",
+            "start afresh: python manage.py slotwise db downgrade, then python manage.py migrate slotwise",
+        ),
+        ("adopt it with `slotwise db upgrade --adopt`", "adopt it with `python manage.py slotwise db upgrade --adopt`"),
+        ("none; start one: slotwise worker --app …", "none; start one: python manage.py slotwise worker"),
         ("find such rows with `slotwise health`", "find such rows with `python manage.py slotwise health`"),
         ("not a setting: slotwise never deletes rows", "not a setting: slotwise never deletes rows"),
     ):
         assert str(SlotwiseError(str(SlotwiseError(text)))) == cure
+
+
+def test_the_cure_of_a_dead_task_names_the_projects_command(shop: str) -> None:
+    """In the worker's log, and in the task's explanation."""
+    from tests.contrib.djangoshop.tasks import fail
+
+    task = fail.enqueue("no").id  # it has one attempt
+    with worker(shop) as made:
+        (dead,) = [event for event in made.run_due() if isinstance(event, SettledDead)]
+    cure = f"python manage.py slotwise tasks retry django:default:default {task}"
+    assert dead.cure == cure
+    assert cure in str(registry().inspect.explain_task("django:default:default", task))
 
 
 IN_MEMORY = """

@@ -28,7 +28,8 @@ def database(name):
 SECRET_KEY = "for tests"
 USE_TZ = True
 DATABASES = {"default": database("DEFAULT_URL"), "jobs": database("JOBS_URL"), "copy": database("DEFAULT_URL")}
-DATABASES["copy"]["TEST"] = {"MIRROR": "default"}
+DATABASES["direct"] = {**database("DEFAULT_URL"), "OPTIONS": {"application_name": "another address"}}
+DATABASES["copy"]["TEST"] = DATABASES["direct"]["TEST"] = {"MIRROR": "default"}
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "slotwise.contrib.django", "shop"]
 SLOTWISE = {"DATABASE": os.environ["ALIAS"]}
 """
@@ -209,16 +210,21 @@ def test_a_transaction_of_another_database_is_refused(project: Project) -> None:
 
 
 USING = """
+from contextlib import ExitStack
 from django.db import connections, transaction
 from shop.jobs import work
 from slotwise.contrib.django import registry, schedule
-with transaction.atomic("default"), transaction.atomic("jobs"), transaction.atomic("copy"):
-    for alias in ("default", "jobs", "copy", "jbos", 7):
-        try:
-            print(alias, schedule(work, using=alias).status)
-        except Exception as error:
-            print(alias, type(error).__name__, error)
-    for alias in ("default", "jobs", "copy"):
+for entered in (["default", "jobs", "copy", "direct"], [], ["default"]):
+    with ExitStack() as stack:
+        for alias in entered:
+            stack.enter_context(transaction.atomic(alias))
+        for alias in ("default", "jobs", "copy", "direct", "jbos", 7):
+            try:
+                print(alias, schedule(work, using=alias).status)
+            except Exception as error:
+                print(alias, type(error).__name__, error)
+with transaction.atomic("default"), transaction.atomic("jobs"):
+    for alias in ("default", "jobs"):
         try:
             print(alias, registry().client.schedule(work, connection=connections[alias]).status)
         except Exception as error:
@@ -226,24 +232,57 @@ with transaction.atomic("default"), transaction.atomic("jobs"), transaction.atom
 """
 
 
-def test_the_alias_of_another_database_is_refused(project: Project) -> None:
-    """Also if it has tables of slotwise: no worker of this project would see the task."""
-    lines = project.script(USING, alias="default")[-8:]
+@pytest.mark.parametrize("tables", ["with tables", "without"])
+def test_the_alias_of_another_database_is_refused(project: Project, tables: str) -> None:
+    """Also if it has tables of slotwise, and outside a transaction: no worker of this project would see the task."""
+    if tables == "without":
+        with psycopg.connect(project.jobs) as connection:
+            connection.execute("ALTER TABLE scheduled_meta RENAME TO away")
+    lines = project.script(USING, alias="default")[-20:]
     refusal = (
-        r"ConfigurationError {}work: the connection leads to installation \S+ in '\w+' at host \S+, port \d+, "
-        r"slotwise's tables are installation \S+ in '\w+' at host .*; pass a connection to that database, or none"
+        r"jobs ConfigurationError using='jobs' leads to '\w+' at host \S+, port \d+, but slotwise's tables are in "
+        r"'default', '\w+' at host \S+, port \d+; name an alias of that database, or leave using= out"
     )
-    assert [lines[0], *lines[2:6], lines[7]] == [
-        "default scheduled",
-        "copy scheduled",
+    wrong = [
         "jbos ConfigurationError using='jbos' is no alias in DATABASES; did you mean 'jobs'?",
-        "7 ConfigurationError using=7 is no alias in DATABASES; known: copy, default, jobs",
-        "default scheduled",
-        "copy scheduled",
+        "7 ConfigurationError using=7 is no alias in DATABASES; known: copy, default, direct, jobs",
     ]
-    assert re.fullmatch("jobs " + refusal.format("using='jobs': "), lines[1]), lines[1]
-    assert re.fullmatch("jobs " + refusal.format(""), lines[6]), lines[6]
-    assert len(project.tasks()) == 6
+    for first in (0, 6):
+        assert lines[first] == "default scheduled"
+        assert lines[first + 2 : first + 6] == ["copy scheduled", "direct scheduled", *wrong]
+    apart = "ConfigurationError schedule() in transaction.atomic of 'default', but slotwise's tables are in"
+    assert (lines[12], lines[16:18]) == ("default scheduled", wrong)
+    assert lines[14].startswith(f"copy {apart} 'copy'")
+    assert lines[15].startswith(f"direct {apart} 'direct'")
+    for refused in lines[1:18:6]:
+        assert re.fullmatch(refusal, refused), refused
+    assert lines[18] == "default scheduled"
+    leads_away = (
+        "jobs SchemaMissing" if tables == "without" else "jobs ConfigurationError work: the connection leads to"
+    )
+    assert lines[19].startswith(leads_away)
+    assert len(project.tasks()) == 2 + 3 + 3 + 1 + 1
+
+
+WITHOUT_TABLES = """
+from shop.jobs import work
+from slotwise.contrib.django import registry, schedule
+for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: registry().start()):
+    try:
+        use()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(("alias", "option"), [("jobs", " --database jobs"), ("default", "")])
+def test_the_cure_for_missing_tables_is_migrate(project: Project, alias: str, option: str) -> None:
+    """With the alias of slotwise's tables, as the page on Django writes it."""
+    with psycopg.connect(project.jobs if alias == "jobs" else project.default) as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    for line in project.script(WITHOUT_TABLES, alias=alias)[-3:]:
+        assert line.startswith("SchemaMissing the tables scheduled_* are missing in this database")
+        assert line.endswith(f"run: python manage.py migrate slotwise{option}")
 
 
 def test_dumpdata(project: Project) -> None:

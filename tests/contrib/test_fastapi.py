@@ -15,11 +15,14 @@ from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from starlette.requests import Request
+from tests.docs.markdown import ROOT, blocks
 
 from slotwise import JobContext, JobRegistry, SchemaMissing, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI
 from slotwise.contrib.fastapi import SlotwiseClient, SlotwiseRegistry, health_router, slotwise_lifespan
 from slotwise.embedded import EmbeddedPostgres
+
+pytest_plugins = ["pytester"]
 
 PATIENCE = 30
 
@@ -213,3 +216,18 @@ def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
     ):
         pass
     assert cast.registry.worker is None
+
+
+def test_the_pages_fixture_uses_the_test_database(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, pg_url: str
+) -> None:
+    """The registry and the application's engine: the address of the application itself leads nowhere."""
+    found = [block.code for block in blocks(ROOT / "docs" / "frameworks.md", "python")]
+    (fixture,) = [code for code in found if "slotwise_override" in code]
+    pytester.makepyfile(main="\n".join(found[:2]))  # the application, and the request's transaction
+    client = "from fastapi.testclient import TestClient\n"
+    pytester.makepyfile(test_orders=f"from main import *\n{client}{fixture}")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/x")
+    monkeypatch.setenv("TEST_DATABASE_URL", pg_url)
+    monkeypatch.syspath_prepend(pytester.path)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

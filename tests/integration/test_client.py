@@ -234,8 +234,16 @@ class AsyncSession:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (3, "int is not a SQLAlchemy Connection or Session"),
-        (sa.create_engine("sqlite://"), "Engine is not a SQLAlchemy Connection or Session"),
+        (
+            3,
+            "int cannot be joined; pass a Connection or Session of SQLAlchemy, a connection of psycopg, or "
+            "django.db.connection",
+        ),
+        (
+            sa.create_engine("sqlite://"),
+            "connection= is an Engine, which has no transaction; write: with engine.begin() as connection, and pass "
+            "connection=connection",
+        ),
         (AsyncSession(), "AsyncSession cannot be used from here; await client.aio.…(…, connection=…)"),
     ],
     ids=["a number", "an engine", "an async session"],

@@ -166,10 +166,15 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
             pytest.raises(ConfigurationError, match="Connection is not an async connection; pass an AsyncConnection"),
         ):
             await registry.client.aio.schedule(mail, {}, connection=waiting)
+        engine = create_async_engine("postgresql+psycopg://")
+        with pytest.raises(ConfigurationError, match=r"write: async with engine\.begin\(\) as connection"):
+            await registry.client.aio.schedule(mail, {}, connection=engine)
 
     asyncio.run(main())
     with psycopg.connect(pg_url) as connection:
         lite = JobRegistry(tasks=[mail], database_url="sqlite://")
+        with pytest.raises(ConfigurationError, match="psycopg's connections cannot be used for this"):
+            registry.client.schedule_recurring(mail, "a", Every("1h"), {}, connection=connection)
         with pytest.raises(ConfigurationError, match="leads to postgresql, the tables are in sqlite"):
             lite.client.schedule(mail, {}, connection=connection)
 

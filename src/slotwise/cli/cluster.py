@@ -23,7 +23,7 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.errors import DatabaseProblem, DatabaseUnreachable
+from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
@@ -51,7 +51,7 @@ def workers(given: Given, count: int | None) -> None:
     if given.json:
         print_json_list({**as_json(line), "state": _state(line)} for line in lines)
     elif not lines:
-        say("no workers; start one: slotwise worker --app …")
+        say(pasteable("no workers; start one: slotwise worker --app …"))
     else:
         told = any(line.revision for line in lines)
         print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])

@@ -37,8 +37,8 @@ class Slotwise:
 
     ``registry`` is a JobRegistry, or a function that makes one in each process. With ``worker`` a worker starts with
     the first request of each process, after the server's fork, or earlier by ``start()`` in gunicorn's
-    ``post_worker_init``; it drains when the process ends. Without, requests use the client, and ``flask slotwise
-    worker`` runs the jobs.
+    ``post_worker_init``; it drains when the process exits, but not if a signal kills the process. Without, requests use
+    the client, and ``flask slotwise worker`` runs the jobs.
     """
 
     def __init__(

@@ -20,7 +20,8 @@ class SlotwiseWSGI:
 
     WSGI has no start and no end. So the worker starts with the first request of each process, after the server's fork,
     or earlier by ``start()`` in a server's hook, such as gunicorn's ``post_worker_init``. It drains when the process
-    ends. Requests find the Host at ``environ["slotwise"]``. Arguments are those of ``Host``.
+    exits, but not if a signal kills the process. Requests find the Host at ``environ["slotwise"]``. Arguments are those
+    of ``Host``.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from slotwise.errors import pasteable
 from slotwise.explain.facts import Facts, Load, TaskFacts
 from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
@@ -230,7 +231,7 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
     elif row.state == State.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
-        yield f"It is dead after {tries}; to try it again: {again}."
+        yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
     elif row.state == State.BLOCKED:
         yield "It waits for other tasks to end."
     elif facts.paused is not None or row.state == State.PAUSED:

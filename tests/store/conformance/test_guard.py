@@ -251,7 +251,7 @@ def test_an_orm_session_will_do(user: User) -> None:
 @pytest.mark.parametrize("given", [None, "postgresql://", object()], ids=["None", "a text", "an object"])
 def test_what_is_no_connection_is_refused(user: User, given: object) -> None:
     """With the type that was given."""
-    with pytest.raises(ConfigurationError, match="is not a SQLAlchemy Connection or Session"):
+    with pytest.raises(ConfigurationError, match="cannot be joined; pass a Connection or Session of SQLAlchemy"):
         user.fence.guard(claimed(user), given)
 
 

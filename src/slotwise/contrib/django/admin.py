@@ -16,6 +16,7 @@ from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
 from slotwise.registry.inspection import Inspection
+from slotwise.schedules.short_text import short_text
 
 Rows = Iterable[Sequence[object]]
 
@@ -101,7 +102,7 @@ class JobPage(ReadOnlyPage):
         """Return a row for each job."""
         for one in inspect.jobs():
             yield (
-                self.link(one.job), one.state, one.schedule, one.next_slot, one.last_success,
+                self.link(one.job), one.state, short_text(one.schedule), one.next_slot, one.last_success,
                 one.consecutive_failures, _first_line(one.last_error),
             )  # fmt: skip
 

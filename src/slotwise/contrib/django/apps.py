@@ -13,6 +13,17 @@ from slotwise.errors import SlotwiseError
 PROGRAM: Final = "python manage.py slotwise"
 
 
+def upgrade_command() -> str:
+    """Return the command that creates the tables."""
+    from slotwise.contrib.django.databases import alias
+
+    try:
+        name = alias()
+    except SlotwiseError:
+        name = "default"  # the system check reports it
+    return "python manage.py migrate slotwise" + ("" if name == "default" else f" --database {name}")
+
+
 class SlotwiseConfig(AppConfig):
     """The app ``slotwise``."""
 
@@ -26,7 +37,7 @@ class SlotwiseConfig(AppConfig):
         from slotwise.contrib.django.checks import check_slotwise
         from slotwise.contrib.django.test_runs import guard_tests, release_before_drop
 
-        SlotwiseError.program = PROGRAM
+        SlotwiseError.program, SlotwiseError.upgrade = PROGRAM, upgrade_command()
         checks.register(check_slotwise)
         guard_tests()
         release_before_drop()

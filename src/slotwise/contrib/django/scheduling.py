@@ -6,15 +6,17 @@ import functools
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import connections, transaction
 from django.utils.asyncio import async_unsafe
+from sqlalchemy import make_url
 
 from slotwise.client.arguments import Receipt
-from slotwise.contrib.django.databases import alias, checked_alias
+from slotwise.contrib.django.databases import alias, checked_alias, database_address
 from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.test_runs import refuse_in_tests
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
+from slotwise.store.connect.database_errors import lacks_tables, place
 
 if TYPE_CHECKING:
     from slotwise.jobs.context import TaskOf
@@ -24,7 +26,8 @@ def joining(using: str | None = None) -> Any:
     """Return Django's connection if ``transaction.atomic`` is open on it, else None: for ``connection=`` of a client.
 
     ``using`` is another alias of the database that has slotwise's tables. Raises ConfigurationError for a name that is
-    no alias, and if the open transaction is not on PostgreSQL: the other connection would wait for it.
+    no alias, for the alias of another database, and if the open transaction is not on PostgreSQL: the other connection
+    would wait for it.
     """
     connection = connections[_alias(using)]
     if not connection.in_atomic_block:
@@ -82,12 +85,7 @@ def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None
             "connection= out, or call registry().client.schedule(…, connection=…)"
         )
     client, connection = registry().client, writing("schedule()", using)
-    try:
-        return client.schedule(task, cast("T", data), connection=connection, **options)
-    except ConfigurationError as error:
-        if using is None or using == alias():
-            raise
-        raise ConfigurationError(f"using={using!r}: {error}") from error  # the installation was compared: it names both
+    return client.schedule(task, cast("T", data), connection=connection, **options)
 
 
 @overload
@@ -101,6 +99,39 @@ async def aschedule(task: TaskOf[T], data: T | None = None, **options: Unpack[Op
 
 
 def _alias(using: str | None) -> str:
-    if using is None:
-        return alias()
-    return checked_alias(using, "using={!r}")
+    """Return the alias to use. Raise ConfigurationError for that of another database, in a transaction or not."""
+    ours = alias()
+    if using is None or checked_alias(using, "using={!r}") == ours:
+        return ours
+    addresses = database_address(using), database_address(ours)
+    if addresses[0] == addresses[1] or addresses in _seen_alike:
+        return using
+    if not _leads_here(using):
+        raise ConfigurationError(
+            f"using={using!r} leads to {place(make_url(addresses[0]))}, but slotwise's tables are in {ours!r}, "
+            f"{place(make_url(addresses[1]))}; name an alias of that database, or leave using= out"
+        )
+    if registry().client._make_store().installation.learn() is not None:  # else it could not be compared
+        _seen_alike.add(addresses)
+    return using
+
+
+#: Addresses that were seen to lead to the database of slotwise's tables, with the address of the latter.
+_seen_alike: set[tuple[str, str]] = set()
+
+
+def _leads_here(using: str) -> bool:
+    """Whether this alias, which has another address, leads to slotwise's tables: a pooler's address differs."""
+    connection = connections[using]
+    if not connection.vendor == connections[alias()].vendor == "postgresql":
+        return False  # two addresses of SQLite are two files
+    try:
+        with transaction.atomic(using=using):
+            registry().client._make_store().installation.join(connection, f"using={using!r}")
+    except ConfigurationError:
+        return False
+    except Exception as error:
+        if lacks_tables(error):
+            return False
+        raise
+    return True

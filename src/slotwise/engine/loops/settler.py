@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.errors import SlotwiseError
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import (
@@ -185,8 +186,9 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
 def _cure(claim: Claim) -> str:
     """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
     row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
+    program = SlotwiseError.program.split()
     if claim.slot is None:
-        return shlex.join(["slotwise", "tasks", "retry", row.task_name, instance])
+        return shlex.join([*program, "tasks", "retry", row.task_name, instance])
     if instance != RECURRING:
-        return shlex.join(["slotwise", "slots", row.task_name, "--id", instance])
-    return shlex.join(["slotwise", "retry", row.task_name, claim.slot.isoformat()])
+        return shlex.join([*program, "slots", row.task_name, "--id", instance])
+    return shlex.join([*program, "retry", row.task_name, claim.slot.isoformat()])

@@ -156,15 +156,18 @@ def is_without_transaction(connection: Joinable) -> bool:
     return status == 0 if status is not None else getattr(driver, "autocommit", False) is True
 
 
-def sqlalchemy_connection(connection: object) -> sa.Connection:
-    """Return the Connection, or that of a Session. Raise ConfigurationError with the cure."""
+def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connection:
+    """Return the Connection, or that of a Session. Raise ConfigurationError with the cure.
+
+    ``or_else`` names what else the caller takes.
+    """
     if isinstance(connection, sa.Connection):
         return connection
     from sqlalchemy.orm import Session, scoped_session  # late: slow to import, and rarely needed
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
-    if isinstance(connection, Joined):
+    if isinstance(connection, Joined) or _is_psycopg(connection):
         raise ConfigurationError("psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none")
     kind = type(connection).__name__
     if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
@@ -176,7 +179,17 @@ def sqlalchemy_connection(connection: object) -> sa.Connection:
         raise ConfigurationError(
             f"a connection of {module} cannot be joined; pass one of psycopg 3, or a SQLAlchemy Connection or Session"
         )
-    raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
+    if kind in ("Engine", "AsyncEngine"):
+        raise ConfigurationError(_is_an_engine(kind))
+    raise ConfigurationError(f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}")
+
+
+def _is_an_engine(kind: str) -> str:
+    prefix = "async " if kind == "AsyncEngine" else ""
+    return (
+        f"connection= is an {kind}, which has no transaction; write: {prefix}with engine.begin() as connection, and "
+        "pass connection=connection"
+    )
 
 
 def _executor(connection: object) -> Joinable:
@@ -184,7 +197,9 @@ def _executor(connection: object) -> Joinable:
         return connection
     if hasattr(connection, "ensure_connection"):
         return _wrapped_by_django(connection)
-    return Joined(connection) if _is_psycopg(connection) else sqlalchemy_connection(connection)
+    if _is_psycopg(connection):
+        return Joined(connection)
+    return sqlalchemy_connection(connection, ", a connection of psycopg, or django.db.connection")
 
 
 def _wrapped_by_django(wrapper: Any) -> Joined:
@@ -216,8 +231,11 @@ async def call_within(connection: object, work: Callable[[Any], Result]) -> Resu
     if (run_sync := getattr(connection, "run_sync", None)) is not None:  # AsyncConnection, AsyncSession
         return cast("Result", await run_sync(work))
     if not _is_async_psycopg(connection):
+        kind = type(connection).__name__
+        if kind == "AsyncEngine":
+            raise ConfigurationError(_is_an_engine(kind))
         raise ConfigurationError(
-            f"{type(connection).__name__} is not an async connection; pass an AsyncConnection or AsyncSession of "
+            f"{kind} is not an async connection; pass an AsyncConnection or AsyncSession of "
             "SQLAlchemy, or psycopg's AsyncConnection; or call client.… without aio"
         )
     try:
