@@ -15,7 +15,7 @@ from typing import Final, Self, TypeAlias
 
 from slotwise.contrib.locks.awaiting import in_thread
 from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
-from slotwise.errors import LockLost
+from slotwise.errors import InvalidSetting, LockLost
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import about, parse_duration
 
@@ -24,6 +24,8 @@ logger = logging.getLogger("slotwise.locks")
 #: Called once with the lease and the reason, on a thread of the lease or in the call that notices the loss.
 OnLost: TypeAlias = Callable[["Lease", LockLost], object]
 
+#: The unit of ShedLock and of Redis.
+SHORTEST: Final = timedelta(milliseconds=1)
 #: The longest wait without a look at the clock: waiting threads do not notice that the host was suspended.
 _LOOK: Final = 1.0
 
@@ -102,9 +104,14 @@ class Lease:
     def extend(self, at_most_for: timedelta | str | None = None) -> None:
         """Hold the lock for this long from now; default: the lock's ``at_most_for``.
 
-        Raise LockLost if the lease has ended, and LockUnavailable if the provider does not answer.
+        Raise LockLost if the lease has ended, LockUnavailable if the provider does not answer, and InvalidSetting for
+        less than a millisecond.
         """
         span = self.terms.at_most_for if at_most_for is None else parse_duration(at_most_for)
+        if span < SHORTEST:
+            raise InvalidSetting(
+                f"lock {self.name}: extend({at_most_for!r}) is too short; write at least 1ms, or call release()"
+            )
         with self._calls:
             self._raise_if_over()
             sent = elapsed()

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from slotwise.contrib.locks.awaiting import in_thread
-from slotwise.contrib.locks.lease import ENTERED, Lease, OnLost, Terms
+from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms
 from slotwise.contrib.locks.provider import LockProvider, record_of
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.model.clock import elapsed
@@ -28,8 +28,6 @@ logger = logging.getLogger("slotwise.locks")
 
 #: The width of the column in ShedLock's table.
 LONGEST_NAME: Final = 64
-#: The unit of ShedLock and of Redis.
-_SHORTEST: Final = timedelta(milliseconds=1)
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
@@ -59,7 +57,7 @@ class Lock:
     ) -> None:
         self.name = _checked_name(name)
         at_most, at_least = parse_duration(at_most_for), parse_duration(at_least_for)
-        if at_most < _SHORTEST:
+        if at_most < SHORTEST:
             raise InvalidSetting(f"lock {name}: at_most_for={at_most_for!r} is too short; write at least 1ms")
         if at_least > at_most:
             raise InvalidSetting(
@@ -68,6 +66,12 @@ class Lock:
         if not isinstance(provider, LockProvider):
             raise InvalidSetting(
                 f"lock {name}: provider={provider!r:.60} is not a LockProvider; pass e.g. SQLLocks(url)"
+            )
+        if not isinstance(keep_alive, bool):
+            raise InvalidSetting(f"lock {name}: keep_alive={keep_alive!r:.60} is not a bool; write True or False")
+        if on_lost is not None and not callable(on_lost):
+            raise InvalidSetting(
+                f"lock {name}: on_lost={on_lost!r:.60} cannot be called; pass a function of the lease and the error"
             )
         self.provider = provider
         self._terms = Terms(at_most_for=at_most, at_least_for=at_least, keep_alive=keep_alive, on_lost=on_lost)
