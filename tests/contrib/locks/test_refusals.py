@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired
 from slotwise.locks import Lock, RedisLocks, SQLLocks
 
 FILE = "sqlite:///locks.db"
@@ -126,6 +126,24 @@ def test_missing_file_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert "cannot be used; no lock is acquired until it can: " in record.getMessage()
     assert "table shedlock does not exist" in record.getMessage()
     assert "does not answer" not in record.getMessage()
+
+
+def test_who_holds_the_lock(tmp_path: Path) -> None:
+    """A second acquisition is told that this process is in its own way. Another provider stands for another process."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    provider, other = SQLLocks(url), SQLLocks(url)
+    provider.create_table()
+    lock, theirs = (Lock("a", at_most_for="1h", provider=one) for one in (provider, other))
+    with lock, pytest.raises(LockNotAcquired, match="lock a is held by this process already, and is not re-entrant"):
+        lock.acquire()
+    with theirs, pytest.raises(LockNotAcquired, match=r"lock a is held by another process$"):
+        lock.acquire()
+    kept = Lock("a", at_most_for="1h", at_least_for="1h", provider=provider)
+    kept.acquire().release()
+    with pytest.raises(LockNotAcquired, match="lock a is held by another process, or kept by at_least_for"):
+        kept.acquire()
+    provider.close()
+    other.close()
 
 
 def test_extend_by_nothing(tmp_path: Path) -> None:

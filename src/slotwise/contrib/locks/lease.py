@@ -64,6 +64,7 @@ class Lease:
         # Race: a renewal that reaches the provider after the release would prolong what at_least_for has left of
         # the lock. So calls that write take turns.
         self._calls = threading.Lock()
+        self._record.leases[grant.name] = self
         if terms.keep_alive or terms.on_lost is not None:
             self._start(self._watch)
         if terms.keep_alive:
@@ -93,6 +94,11 @@ class Lease:
     def left(self) -> timedelta:
         """The time for which the lock is held without a renewal; zero if it has run out."""
         return timedelta(seconds=max(self._deadline - elapsed(), 0))
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock by this lease, as far as it knows. Asks no provider."""
+        return not self._has_ended and not self.lost and self._pid == os.getpid()
 
     @property
     def aio(self) -> AwaitedLease:

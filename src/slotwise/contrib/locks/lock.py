@@ -110,13 +110,19 @@ class Lock:
             grant = self.provider.acquire(self.name, str(Identity.new()), self._terms.at_most_for)
         if grant is None:
             record.count("refused")
-            raise LockNotAcquired(f"lock {self.name} is held by another process")
+            raise LockNotAcquired(f"lock {self.name} is held by {self._holder()}")
         record.count("acquired")
         lease = Lease(self.provider, grant, self._terms, sent)
         if lease.lost:
             lease.release()
             raise LockUnavailable(f"lock {self.name}: the answer took longer than at_most_for")
         return lease
+
+    def _holder(self) -> str:
+        lease = record_of(self.provider).leases.get(self.name)
+        if lease is not None and lease.is_mine:
+            return "this process already, and is not re-entrant"
+        return "another process" + (", or kept by at_least_for" if self._terms.at_least_for else "")
 
     @property
     def aio(self) -> AwaitedLock:

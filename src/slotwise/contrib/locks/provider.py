@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from slotwise.errors import ConfigurationError, LockUnavailable, SlotwiseError
 
@@ -73,6 +73,14 @@ class LockCounts:
 Count: TypeAlias = Literal["acquired", "refused", "unavailable", "outages", "renewed", "renewals_failed", "lost"]
 
 
+class Leased(Protocol):
+    """A lease, as messages need it."""
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock by it."""
+
+
 class Record:
     """The counts of a provider, and whether it is down."""
 
@@ -81,6 +89,8 @@ class Record:
         self._mutex = threading.Lock()
         self._counts = LockCounts()
         self._is_down = False
+        #: The latest lease on each lock, for messages.
+        self.leases: WeakValueDictionary[str, Leased] = WeakValueDictionary()
 
     @property
     def counts(self) -> LockCounts:
