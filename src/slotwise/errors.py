@@ -55,7 +55,7 @@ class InvalidCronJobs(ConfigurationError):
     """Entries of CRON_JOBS cannot run."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(f"CRON_JOBS: {problem}" for problem in problems))
+        super().__init__("\n".join(one if one.startswith("CRON_JOBS ") else f"CRON_JOBS: {one}" for one in problems))
         #: Each with its job and field.
         self.problems = tuple(problems)
 

@@ -30,7 +30,7 @@ def marked(ctx):
     with open("log", "a") as log:
         log.write(f"{ctx.name} {ctx.slot.isoformat()} {ctx.attempt} {os.getpid()} {os.environ.get('POD', '')}\\n")
 
-@job(name="daily", schedule=Cron(os.environ.get("CRON", "0 0 * * *")))
+@job(name="daily", schedule=Cron(os.environ.get("CRON", "0 0 * * *")), start_within="1d")
 def daily(ctx):
     marked(ctx)
     print("began", flush=True)
@@ -40,16 +40,17 @@ def daily(ctx):
         if os.environ.get("POLITE"):
             ctx.check()
 
-@job(name="once", schedule=Cron("0 0 * * *"), on_lost="give_up")
+@job(name="once", schedule=Cron("0 0 * * *"), start_within="1d", on_lost="give_up")
 def once(ctx):
     daily.execute(ctx) if hasattr(daily, "execute") else daily(ctx)
 
-@job(name="bad", schedule=Cron("0 0 * * *"))
+@job(name="bad", schedule=Cron("0 0 * * *"), start_within="1d")
 def bad(ctx):
     marked(ctx)
     raise ValueError("no way")
 
-@job(name="again", schedule=Cron("0 0 * * *"), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=0.5)))
+@job(name="again", schedule=Cron("0 0 * * *"), start_within="366d",
+    retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=0.5)))
 def again(ctx):
     marked(ctx)
     if ctx.attempt < 3:
@@ -63,7 +64,7 @@ def each(ctx):
 def delay(ctx):
     marked(ctx)
 
-@job(name="gpu", schedule=Cron("0 0 * * *"), runs_on={"gpu"})
+@job(name="gpu", schedule=Cron("0 0 * * *"), start_within="1d", runs_on={"gpu"})
 def gpu(ctx):
     marked(ctx)
 
@@ -172,8 +173,8 @@ def test_retries_in_the_pod(shell: Shell, pg_url: str) -> None:
 @pytest.mark.extended
 def test_retry_is_left_without_waiting(shell: Shell) -> None:
     """With --no-wait, the pod that failed ends with 1; another one that finds the slot waiting ends with 0."""
-    shell.write("jobs.py", JOBS.replace("seconds=0.5", "hours=1").replace('"0 0 * * *"), retry', 'Y), retry'
-        ).replace("def marked", 'Y = f"0 0 1 1 *"\n\ndef marked'))  # fmt: skip
+    yearly = JOBS.replace('"0 0 * * *"), start_within="366d"', '"0 0 1 1 *"), start_within="366d"')
+    shell.write("jobs.py", yearly.replace("seconds=0.5", "hours=1"))
     failed, found = (shell.run("run", "again", "--slot", "due", "--no-wait") for _ in range(2))
     assert (failed.returncode, found.returncode) == (exits.FAILED, exits.OK), failed.stderr + found.stderr
     assert "attempt 2 is due at" in found.stderr
@@ -251,6 +252,23 @@ def test_no_wait(shell: Shell) -> None:
     assert re.search(r"daily .*: running; it is held by \S+; not waiting", second.stderr), second.stderr
     (shell.directory / "go").touch()
     assert first.end() == exits.OK
+    coming = (midnight() + timedelta(days=1)).isoformat()
+    third = shell.run("run", "daily", "--slot", coming, "--no-wait")
+    assert third.returncode == exits.OK, third.stderr
+    assert "daily" in third.stderr
+    assert re.search(r": waiting; it has not come, it is \S+Z in the database; not waiting", third.stderr), third.stderr
+    assert len(runs(shell)) == 1
+
+
+def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
+    """The first pod of a job runs no slot that came longer ago than an hour: 0, and the command that would run it."""
+    old = (datetime.now(UTC) - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
+    shell.write("jobs.py", JOBS.replace(', start_within="1d"', ""))
+    done = shell.run("run", "daily", "--slot", "due", CRON=f"0 {old.hour} * * *")
+    assert (done.returncode, runs(shell), ledger(pg_url, "daily")) == (exits.OK, [], []), done.stderr
+    at = old.isoformat().replace("+00:00", "Z")
+    assert f"to run it: slotwise backfill daily --from {at} --to {at}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 # -- stops ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import say
-from slotwise.contrib.advisory.cron_jobs import VARIABLE
+from slotwise.contrib.advisory.cron_jobs import VARIABLE, ZONE_VARIABLE
+from slotwise.errors import InvalidCronJobs
 
 if TYPE_CHECKING:
     from slotwise.contrib.advisory.key_uses import KeyUse
@@ -44,7 +45,7 @@ def lock_keys() -> None:
     short_help="List all problems of the registry and of the keys in use.",
     notes="""
     0  no problem
-    1  a collision, a key out of range or used twice; with --strict, also an unused gap
+    1  a collision, a key out of range or used twice, or CRON_JOBS cannot be read; with --strict, also an unused gap
     """,
     examples="""
     slotwise lock-keys check
@@ -66,7 +67,7 @@ def check(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> 
 
     keys, uses = _read(registry, paths)
     used = {use.key for use in uses}
-    found = [*keys.collisions(), *problems(keys, uses)]
+    found = [*keys.collisions(), *_unreadable(), *problems(keys, uses)]
     gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
     gaps += [f"{gap} of {gap.service} are not used" for one in keys.ranges for gap in unused(one, used)]
     if given.json:
@@ -77,7 +78,12 @@ def check(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> 
         for line in gaps:
             say(f"gap: {line}", err=True)
         if not found:
-            say(f"{len(keys.ranges)} services, {len(used)} keys in use: no problem")
+            verdict = (
+                f"{len(gaps)} unused gap{'s' * (len(gaps) > 1)}, which --strict refuses"
+                if strict and gaps
+                else "no problem"
+            )
+            say(f"{len(keys.ranges)} services, {len(used)} keys in use: {verdict}")
     return exits.FAILED if found or (strict and gaps) else exits.OK
 
 
@@ -140,6 +146,22 @@ def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
         ["SERVICE", "KEYS", "USED", "GAPS"],
         [[one.service, str(one), str(len(mine)), ", ".join(map(str, gaps)) or "–"] for one, mine, gaps in rows],
     )
+
+
+def _unreadable() -> list[str]:
+    """Return what is wrong with CRON_JOBS of the environment: its keys would not be found.
+
+    Zones are no matter of keys, and keys that are used twice are compared with those of files.
+    """
+    from slotwise.contrib.advisory import read_cron_jobs
+
+    if VARIABLE not in os.environ:
+        return []
+    try:
+        read_cron_jobs(os.environ, tz=os.environ.get(ZONE_VARIABLE) or "UTC")
+    except InvalidCronJobs as error:
+        return [f"{VARIABLE}: {problem}" for problem in error.problems if " is the key of " not in problem]
+    return []
 
 
 def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ from tests.contrib.locks.shedlock import ShedLockSQL
 from tests.integration.test_pooler import PGBOUNCER, pgbouncer
 
 from slotwise import Every, JobContext, JobRegistry, job
-from slotwise.contrib.advisory import parse_cron_jobs
+from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cron_jobs
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
 from slotwise.errors import ConfigurationError, InvalidSetting
@@ -25,6 +26,14 @@ from slotwise.testing import ManualWorker
 
 KEY = 5101
 HOUR = timedelta(hours=1)
+
+
+@job(name="plain", schedule=Every("1h"))
+def plain(ctx: JobContext) -> None: ...
+
+
+def keyed(name: str, key: int) -> KeyedJob:
+    return distributed_scheduled(cron="* * * * *", lock_key=key, name=name)(lambda ctx: None)
 
 
 @contextmanager
@@ -118,6 +127,30 @@ def test_the_key_is_kept_after_a_short_run(pg_empty_url: str, other: psycopg.Con
         assert began.is_set()
         assert not take(other)
         eventually(lambda: take(other), "the key is free")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"a": 1, "b": 2, "c": 1}, "jobs 'a' and 'c' have the lock key 1; take a key for each job"),
+        ([keyed("a", 1), keyed("b", 1)], "jobs 'a' and 'b' have the lock key 1; take a key for each job"),
+        ([keyed("a", 1), keyed("a", 2)], "job 'a' has the lock keys 1 and 2; remove one"),
+        ([plain], "'plain' has no lock key; declare it with @distributed_scheduled"),
+        (["plain"], "'plain' has no lock key; declare it with @distributed_scheduled"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_keys_that_are_no_keys(keys: Any, words: str) -> None:
+    """A job without a key would start without a lock; two jobs of one key would skip each other's slots."""
+    with pytest.raises(ConfigurationError) as caught:
+        AdvisoryGate("postgresql://host/db", keys)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_job_twice() -> None:
+    """It has one name and one key."""
+    AdvisoryGate("postgresql://host/db", [keyed("a", 1), keyed("a", 1)])
 
 
 def test_refusals() -> None:

@@ -195,6 +195,39 @@ def test_check_counts_gaps_if_asked(tmp_path: Path, capsys: Capture, monkeypatch
     assert (found["ok"], found["problems"], found["keys"], len(found["gaps"])) == (False, [], 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{bad", "not JSON"),
+        ("", "not JSON"),
+        ('{"a.x": {"schedule": "@daily", "lockKey": "1"}}', 'a.x.lockKey: "1" is not a whole number'),
+        ('{"a.x": {"schedule": "0 0 99 * * *", "lockKey": 1}}', "a.x.schedule: "),
+        ('{"a.x": {"schedule": "@daily"}, "a.y": {"schedule": "@daily"}}', "a.y.lockKey: missing"),
+    ],
+)
+def test_check_reads_cron_jobs(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    """A variable that no service could read fails with the lines of cron-jobs check: its keys were not compared."""
+    registry(tmp_path, "[services]\na = 1\n")
+    monkeypatch.setenv("CRON_JOBS", text)
+    monkeypatch.setenv("CRON_TZ", "UTC")
+    assert status(["cron-jobs", "check"]) == exits.FAILED
+    expected = [line.removeprefix("error: ") for line in capsys.readouterr().err.splitlines()]
+    assert status(["lock-keys", "check"]) == exits.FAILED
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [f"error: CRON_JOBS: {line}" for line in expected]
+    assert words in told.err
+    assert "no problem" not in told.out
+
+
+def test_check_with_strict_names_what_it_refuses(tmp_path: Path, capsys: Capture) -> None:
+    """A failure is not called no problem."""
+    registry(tmp_path, "[services]\na = 1\nb = 101\n")
+    assert status(["lock-keys", "check", "--strict"]) == exits.FAILED
+    assert capsys.readouterr().out == "2 services, 0 keys in use: 1 unused gap, which --strict refuses\n"
+
+
 def test_next(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lowest free key; an error if there is none, or no such service."""
     registry(tmp_path, "size = 2\n[services]\na = 1\nb = 3\nc = {start = 4, size = 2}\n")

@@ -226,6 +226,27 @@ def test_migration() -> None:
     assert pod_of(first)["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "owner"
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"env": {"A": "1"}}, {"service_account": "b"}, {"secret": "b"}, {"secret_key": "b"}, {"namespace": None}],
+    ids=str,
+)
+def test_migration_has_its_template_s_name(changed: dict[str, Any]) -> None:
+    """Whatever is in the template: applied under the old name, Kubernetes would refuse the change as immutable."""
+    jobs = [next(of_kind(exported(registry(), plan), "Job")) for plan in (FULL, replace(FULL, **changed))]
+    names = [one["metadata"]["name"] for one in jobs]
+    assert (names[0] == names[1]) is (jobs[0]["spec"] == jobs[1]["spec"])
+    assert (names[0] == names[1]) is ("namespace" in changed)
+
+
+def test_a_tag_without_a_job() -> None:
+    """A table that would have no effect is refused, with the tag that was meant."""
+    for tag, cure in (("gpuu", "did you mean gpu?"), ("fpga", "remove it, or declare runs_on={'fpga'}")):
+        with pytest.raises(ConfigurationError) as caught:
+            exported(registry(), Plan(image="a", tags={tag: Pods()}))
+        assert str(caught.value) == f"tags.{tag}: no job requires the tag {tag!r}; {cure}"
+
+
 def test_refusals() -> None:
     """Each job that cannot have a CronJob is a line."""
 
@@ -320,6 +341,57 @@ def test_mapping_problems(tmp_path: Path) -> None:
         read_plan(tmp_path / "none.toml")
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "cure"),
+    [
+        ("namespace", "Jobs", "up to 63"), ("namespace", "a.b", "up to 63"), ("namespace", "a" * 64, "up to 63"),
+        ("service_account", "my account", "up to 253"),
+        ("secret", "Shop", "up to 253"), ("secret", "a..b", "up to 253"),
+        ("migration_secret", "a" * 254, "up to 253"), ("secret_key", "a/b", "letters, digits"),
+        ("image", "shop:1 ", "registry.example"), ("image", "Shop", "registry.example"), ("image", "a::b", "write"),
+        ("image", "https://a/b", "write"), ("image", "", "write"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) -> None:
+    """One line with place, value and cure, before anything is applied."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(**{"image": "a", setting: value})
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{setting}: {value!r:.60} ")
+    assert cure in line
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("namespace", "a" * 63), ("service_account", "a.b-c"), ("secret", "a" * 253), ("secret_key", "DB_URL.txt"),
+        ("image", "localhost:5000/a/b-c__d:1.4_X@sha256:" + "a" * 64), ("image", "[::1]:5000/a"), ("image", "shop"),
+        ("image", "Registry.example/shop:latest"), ("env", {"TZ": "UTC", "SLOTWISE_LOG_FORMAT": "text"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_kubernetes_takes(setting: str, value: object) -> None:
+    """The limits themselves."""
+    assert getattr(read_plan(**{"image": "a", setting: value}), setting) == value
+
+
+def test_the_export_sets_no_other_name() -> None:
+    """Each variable of the export, except the format of the log, is one that the mapping must not set."""
+    made = registry(revision="7", schema="s", table_prefix="p_", only=["report", "train"])
+    for one in exported(made, FULL):
+        if one["kind"] != "PodDisruptionBudget":
+            for name in env_of(one).keys() - {"TZ", "SLOTWISE_LOG_FORMAT"}:
+                with pytest.raises(ConfigurationError, match=rf"^env\.{name} .*; "):
+                    read_plan(image="a", env={name: "x"})
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(image="a", env={"DATABASE_URL": "postgresql://me:hush@db/shop", "SLOTWISE_TAGS": "gpu"})
+    assert str(caught.value).splitlines() == [
+        "env.DATABASE_URL comes from the Secret; put the address there, and name it: secret",
+        "env.SLOTWISE_TAGS is set by the export, from the application and options; remove it",
+    ]
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
 
 APP = """
@@ -351,3 +423,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     capsys.readouterr()
     assert status(["export", "kubernetes", "--app", "exported_jobs"]) == exits.FAILED
     assert capsys.readouterr().err.startswith("error: image is missing; name it: --image")
+    several = ["export", "kubernetes", "--app", "exported_jobs", "--image", "Shop", "--namespace", "Jobs"]
+    assert status(several) == exits.FAILED
+    told = capsys.readouterr()
+    assert [line.split("'")[0] for line in told.err.splitlines()] == ["error: image: ", "error: namespace: "]
+    assert "\\n" not in told.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired
 from slotwise.locks import Lock, RedisLocks, SQLLocks
 
 FILE = "sqlite:///locks.db"
@@ -24,6 +24,8 @@ FILE = "sqlite:///locks.db"
         ({"at_most_for": "0s"}, "at least 1ms"),
         ({"at_most_for": 5}, "no unit"),
         ({"at_least_for": "2h"}, "longer than at_most_for"),
+        ({"keep_alive": "yes"}, "keep_alive='yes' is not a bool; write True or False"),
+        ({"on_lost": "x"}, "on_lost='x' cannot be called; pass a function"),
         ({"provider": "postgresql://host/db"}, "not a LockProvider"),
     ],
     ids=str,
@@ -116,10 +118,43 @@ def test_missing_table(pg_empty_url: str) -> None:
     provider.close()
 
 
-def test_missing_file_table(tmp_path: Path) -> None:
-    """So for SQLite."""
+def test_missing_file_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So for SQLite; and the log does not call it an outage of the server."""
     with pytest.raises(ConfigurationError, match="shedlock does not exist"):
         Lock("a", at_most_for="1h", provider=SQLLocks(f"sqlite:///{tmp_path}/a.db")).acquire()
+    (record,) = caplog.records
+    assert "cannot be used; no lock is acquired until it can: " in record.getMessage()
+    assert "table shedlock does not exist" in record.getMessage()
+    assert "does not answer" not in record.getMessage()
+
+
+def test_who_holds_the_lock(tmp_path: Path) -> None:
+    """A second acquisition is told that this process is in its own way. Another provider stands for another process."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    provider, other = SQLLocks(url), SQLLocks(url)
+    provider.create_table()
+    lock, theirs = (Lock("a", at_most_for="1h", provider=one) for one in (provider, other))
+    with lock, pytest.raises(LockNotAcquired, match="lock a is held by this process already, and is not re-entrant"):
+        lock.acquire()
+    with theirs, pytest.raises(LockNotAcquired, match=r"lock a is held by another process$"):
+        lock.acquire()
+    kept = Lock("a", at_most_for="1h", at_least_for="1h", provider=provider)
+    kept.acquire().release()
+    with pytest.raises(LockNotAcquired, match="lock a is held by another process, or kept by at_least_for"):
+        kept.acquire()
+    provider.close()
+    other.close()
+
+
+def test_extend_by_nothing(tmp_path: Path) -> None:
+    """It would end the lock without a release; the lease stays as it was."""
+    provider = SQLLocks(f"sqlite:///{tmp_path}/a.db")
+    provider.create_table()
+    with Lock("a", at_most_for="1h", provider=provider) as lease:
+        with pytest.raises(InvalidSetting, match=r"extend\('0s'\) is too short; write at least 1ms"):
+            lease.extend("0s")
+        lease.assert_held()
+    provider.close()
 
 
 @pytest.mark.parametrize(

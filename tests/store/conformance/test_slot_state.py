@@ -10,7 +10,7 @@ from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from slotwise.engine.process.slot_run import Leave, Over, Stay, Step, Take, next_step
 from slotwise.jobs.policies import Overlap
 from slotwise.model.records import RECURRING, Failed, Key
-from slotwise.schedules import Every, FixedDelay
+from slotwise.schedules import Cron, Every, FixedDelay
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.slot_state import slot_state
@@ -167,6 +167,20 @@ def test_a_new_job_begins_with_the_due_slot(bench: Bench, early: timedelta, firs
     deploy = Revision(started=beside.clock.now())
     Planner(beside.store).plan([beside.definitions["new"]], deploy, from_due=early)
     assert beside.row("new").slot == at(first)
+
+
+@pytest.mark.parametrize(
+    ("policies", "ago", "begins"),
+    [({}, 60, True), ({}, 61, False), ({"start_within": "2h"}, 120, True), ({"start_within": "5m"}, 6, False)],
+)
+def test_a_new_job_begins_with_no_old_slot(bench: Bench, policies: dict[str, str], ago: int, begins: bool) -> None:
+    """A slot that came longer ago than start_within, or an hour without it, is left out: nobody has asked for it."""
+    beside = bench.beside(a_job("new", Cron("0 12 * * *"), **policies))
+    beside.clock.tick(timedelta(minutes=ago))
+    deploy = Revision(started=beside.clock.now())
+    Planner(beside.store).plan([beside.definitions["new"]], deploy, from_due=timedelta(0))
+    assert beside.row("new").slot == (NOON if begins else NOON + timedelta(days=1))
+    assert (next_step(slot_state(beside.store, "new", NOON), me="me", waits=True) is None) is not begins
 
 
 def test_a_new_job_that_is_not_new_reopens_nothing(bench: Bench) -> None:

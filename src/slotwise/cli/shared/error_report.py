@@ -1,4 +1,4 @@
-"""Prints an error as one line with its cure, or as JSON, and chooses the exit status."""
+"""Prints an error as a line with its cure for each problem, or as JSON, and chooses the exit status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import ApplicationFailed
 from slotwise.cli.shared.terminal import say_error, say_json, say_lines
-from slotwise.errors import DatabaseProblem, SlotwiseError
+from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.model.error_text import hide_password
 from slotwise.store.connect.database_errors import describe
 
@@ -31,7 +31,9 @@ def report_error(error: BaseException, *, as_json: bool = False) -> int:
         return status
     if trace:
         say_lines(trace, err=True)
-    say_error(text)
+    # Each line of a mistake in the configuration is a problem of its own; others have one line.
+    for line in text.split("\n") if isinstance(error, ConfigurationError) else [text]:
+        say_error(line)
     return status
 
 

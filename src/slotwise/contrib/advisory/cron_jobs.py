@@ -52,7 +52,7 @@ def read_cron_jobs(
 ) -> tuple[CronJob, ...]:
     """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see ``parse_cron_jobs``."""
     if VARIABLE not in environ:
-        raise InvalidCronJobs([f"it is not set; write {_EXAMPLE}, or {{}} for no jobs"])
+        raise InvalidCronJobs([f"{VARIABLE} is not set; write {_EXAMPLE}, or {{}} for no jobs"])
     zone = tz or environ.get(ZONE_VARIABLE) or None
     return parse_cron_jobs(
         environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone, beside=beside

@@ -48,6 +48,28 @@ _TRY: Final = "SELECT pg_try_advisory_lock(%(key)s::bigint)"
 _UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
 
 
+def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dict[str, int]:
+    """Return the key of each job's name. Raise ConfigurationError for a job without a key, or with another's."""
+    found: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for name, key in keys.items() if isinstance(keys, Mapping) else map(_name_and_key, keys):
+        if names.setdefault(key, name) != name:
+            raise ConfigurationError(
+                f"jobs {names[key]!r} and {name!r} have the lock key {key}; take a key for each job"
+            )
+        if found.setdefault(name, key) != key:
+            raise ConfigurationError(f"job {name!r} has the lock keys {found[name]} and {key}; remove one")
+    return found
+
+
+def _name_and_key(job: CronJob | KeyedJob) -> tuple[str, int]:
+    if not hasattr(job, "lock_key"):
+        name = getattr(job, "name", job)
+        cure = "declare it with @distributed_scheduled, or pass names with keys"
+        raise ConfigurationError(f"AdvisoryGate: {name!r:.60} has no lock key; {cure}")
+    return job.name, job.lock_key
+
+
 class AdvisoryGate:
     """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
 
@@ -57,7 +79,8 @@ class AdvisoryGate:
     so that a program whose clock is behind does not run the same tick again. The session is looked at every
     ``check_every``; if it is gone, the handler is asked to stop with the reason ``lock_lost``.
 
-    Each running slot has a session of its own, because the keys of a session are re-entrant. Raises InvalidSetting.
+    Each running slot has a session of its own, because the keys of a session are re-entrant. Raises InvalidSetting,
+    and ConfigurationError for a job without a key and for two jobs of one key.
     """
 
     def __init__(
@@ -72,7 +95,7 @@ class AdvisoryGate:
         self._address = database_url(url)
         if self._address.drivername == SQLITE:
             raise InvalidSetting(f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database")
-        self._keys = dict(keys) if isinstance(keys, Mapping) else {job.name: job.lock_key for job in keys}
+        self._keys = _checked_keys(keys)
         self._hold_at_least = parse_duration(hold_at_least).total_seconds()
         self._check_every = parse_duration(check_every).total_seconds()
         self._timeout = parse_duration(timeout).total_seconds()

@@ -61,10 +61,21 @@ def distributed_scheduled(
         try:
             (found,) = parse_cron_jobs(entry, service=service, tz=zone)
         except InvalidCronJobs as error:
-            raise InvalidJob("\n".join(f"@distributed_scheduled: {problem}" for problem in error.problems)) from None
+            lines = (f"@distributed_scheduled: {_as_argument(mine, problem, tz)}" for problem in error.problems)
+            raise InvalidJob("\n".join(lines)) from None
         return KeyedJob(function, found, policies)
 
     return make
+
+
+def _as_argument(name: str, problem: str, tz: str | None) -> str:
+    """Return a problem of an entry with the names of the decorator's arguments."""
+    for field, argument in (("lockKey", "lock_key"), ("schedule", "cron")):
+        if problem.startswith(f"{name}.{field}: "):
+            problem = problem.replace(f"{name}.{field}: ", f"{name}.{argument}: ", 1)
+    if tz is not None and problem.startswith(f"{ZONE_VARIABLE}: "):
+        return problem.replace(ZONE_VARIABLE, "tz", 1)
+    return problem.replace(f"; set {ZONE_VARIABLE},", f"; write tz= or set {ZONE_VARIABLE},")
 
 
 def bind_cron_jobs(

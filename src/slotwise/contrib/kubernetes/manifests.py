@@ -7,11 +7,13 @@ expensive node runs nothing else. A job with a CronJob is known to no Deployment
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from slotwise.contrib.kubernetes.firing import Firing, firing
@@ -48,9 +50,11 @@ _POD_SECURITY: Final[Manifest] = {
 def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition]) -> tuple[list[Manifest], list[str]]:
     """Return the objects, and a line for each note: where a CronJob differs from the job's schedule.
 
-    Raise ConfigurationError, with a line for each job that cannot have a CronJob.
+    Raise ConfigurationError, with a line for each job that cannot have a CronJob, and for each tag without a job.
     """
-    known = {found.name: found for found in definitions if not settings.only or found.name in settings.only}
+    declared = list(definitions)
+    _check_tags(plan, declared)
+    known = {found.name: found for found in declared if not settings.only or found.name in settings.only}
     cron_jobs, pooled = _apart(plan, known)
     export = _Export(plan, settings)
     firings, notes = _firings(cron_jobs)
@@ -63,6 +67,17 @@ def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition])
     if not pooled:
         notes.append("no worker is exported: nothing prunes the ledger, and slots that no pod takes wait for the next")
     return objects, notes
+
+
+def _check_tags(plan: Plan, definitions: Iterable[Definition]) -> None:
+    known = {tag for found in definitions for tag in found.runs_on}
+    problems = []
+    for tag in sorted(plan.tags.keys() - known):
+        near = get_close_matches(tag, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"remove it, or declare runs_on={{{tag!r}}}"
+        problems.append(f"tags.{tag}: no job requires the tag {tag!r}; {cure}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
 
 
 def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition], list[Definition]]:
@@ -124,12 +139,12 @@ class _Export:
     # -- objects ----------------------------------------------------------------------------------------------
 
     def migration(self) -> Manifest:
-        """A Job's template cannot change, so its name changes with the image and the revision."""
+        """A Job's template cannot change, so its name changes with the template."""
         plan = self.plan
-        mark = hashlib.sha256(f"{plan.image}\0{self.settings.revision}".encode()).hexdigest()[:8]
         pod = self._pod(
             ["db", "upgrade"], Pods(), component="migration", secret=plan.migration_secret, restart="OnFailure", env={}
         )
+        mark = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:8]
         spec = {"backoffLimit": 4, "ttlSecondsAfterFinished": 86_400, "template": pod}
         return self._object("batch/v1", "Job", f"{plan.name}-migrate-{mark}", "migration", spec)
 

@@ -15,7 +15,26 @@ from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+#: A label of DNS, by RFC 1123; and names of several labels.
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(_LABEL)
+_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LONGEST_LABEL: Final = 63
+_LONGEST_SUBDOMAIN: Final = 253
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_PART: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+#: ``host:port/path:tag@digest``, as runtimes of containers read it.
+_IMAGE: Final = re.compile(
+    rf"([A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?/|\[[0-9a-fA-F:]+\](:[0-9]+)?/)?{_PART}(/{_PART})*"
+    r"(:[A-Za-z0-9_][-.A-Za-z0-9_]{0,127})?(@[A-Za-z][-+._A-Za-z0-9]*:[0-9a-fA-F]{32,})?"
+)
+_LONGEST_IMAGE: Final = 500
+#: What the export itself sets in each container.
+_ADDRESSES: Final = frozenset({"SLOTWISE_DATABASE_URL", "DATABASE_URL"})
+_OURS: Final = frozenset({
+    "SLOTWISE_APP", "SLOTWISE_ONLY", "SLOTWISE_REVISION", "SLOTWISE_SCHEMA", "SLOTWISE_SHUTDOWN_GRACE",
+    "SLOTWISE_TABLE_PREFIX", "SLOTWISE_TAGS",
+})  # fmt: skip
 #: The longest name: a CronJob's has at most 52 characters, and a Deployment's adds its tags.
 _LONGEST_NAME: Final = 30
 _REQUESTS: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
@@ -158,16 +177,47 @@ class _Reading:
 _Read: TypeAlias = Callable[[_Reading, str, object], Any]
 
 
-def _text(at: _Reading, place: str, value: object) -> str:
-    if isinstance(value, str) and value.strip() and value.isprintable():
-        return value
-    raise _Wrong("is not a string of printable characters; write one")
-
-
 def _name(at: _Reading, place: str, value: object) -> str:
     if isinstance(value, str) and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value):
         return value
-    raise _Wrong(f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 and -, with a letter first")
+    raise _Wrong(f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 and, between them, -")
+
+
+def _namespace(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and len(value) <= _LONGEST_LABEL and _NAME.fullmatch(value):
+        return value
+    raise _Wrong(f"is not a namespace's name; write up to {_LONGEST_LABEL} of a-z, 0-9 and, between them, -")
+
+
+def _object_name(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and len(value) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(value):
+        return value
+    raise _Wrong(f"is not a name of Kubernetes; write up to {_LONGEST_SUBDOMAIN} of a-z, 0-9 and, between them, - or .")
+
+
+def _key(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and _KEY.fullmatch(value):
+        return value
+    raise _Wrong("is not a key of a Secret; write letters, digits, -, _ and .")
+
+
+def _image(at: _Reading, place: str, value: object) -> str:
+    if isinstance(value, str) and len(value) <= _LONGEST_IMAGE and _IMAGE.fullmatch(value):
+        return value
+    raise _Wrong("is not an image; write e.g. registry.example/shop:1.4")
+
+
+def _env(at: _Reading, place: str, value: object) -> dict[str, str]:
+    found = _texts(at, place, value)
+    for name in found:  # their values may hold a password, and are not shown
+        why = None
+        if name in _ADDRESSES:
+            why = "comes from the Secret; put the address there, and name it: secret"
+        elif name in _OURS:
+            why = "is set by the export, from the application and options; remove it"
+        if why is not None:
+            at.problems.append(f"{at.file}{place}.{name} {why}")
+    return found
 
 
 def _count(at: _Reading, place: str, value: object) -> int:
@@ -231,15 +281,15 @@ def _tags(at: _Reading, place: str, value: object) -> dict[str, object]:
 
 
 _PLAN: Final[Mapping[str, _Read]] = {
-    "image": _text,
+    "image": _image,
     "name": _name,
-    "namespace": _name,
-    "service_account": _text,
-    "secret": _text,
-    "secret_key": _text,
-    "migration_secret": _text,
+    "namespace": _namespace,
+    "service_account": _object_name,
+    "secret": _object_name,
+    "secret_key": _key,
+    "migration_secret": _object_name,
     "early": _duration,
-    "env": _texts,
+    "env": _env,
     "cron_jobs": _names,
     "workers": _workers,
     "tags": _tags,

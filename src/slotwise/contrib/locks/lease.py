@@ -15,7 +15,7 @@ from typing import Final, Self, TypeAlias
 
 from slotwise.contrib.locks.awaiting import in_thread
 from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
-from slotwise.errors import LockLost
+from slotwise.errors import InvalidSetting, LockLost
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import about, parse_duration
 
@@ -24,6 +24,8 @@ logger = logging.getLogger("slotwise.locks")
 #: Called once with the lease and the reason, on a thread of the lease or in the call that notices the loss.
 OnLost: TypeAlias = Callable[["Lease", LockLost], object]
 
+#: The unit of ShedLock and of Redis.
+SHORTEST: Final = timedelta(milliseconds=1)
 #: The longest wait without a look at the clock: waiting threads do not notice that the host was suspended.
 _LOOK: Final = 1.0
 
@@ -62,6 +64,7 @@ class Lease:
         # Race: a renewal that reaches the provider after the release would prolong what at_least_for has left of
         # the lock. So calls that write take turns.
         self._calls = threading.Lock()
+        self._record.leases[grant.name] = self
         if terms.keep_alive or terms.on_lost is not None:
             self._start(self._watch)
         if terms.keep_alive:
@@ -93,6 +96,11 @@ class Lease:
         return timedelta(seconds=max(self._deadline - elapsed(), 0))
 
     @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock by this lease, as far as it knows. Asks no provider."""
+        return not self._has_ended and not self.lost and self._pid == os.getpid()
+
+    @property
     def aio(self) -> AwaitedLease:
         """The same methods, awaited."""
         return AwaitedLease(self)
@@ -102,9 +110,14 @@ class Lease:
     def extend(self, at_most_for: timedelta | str | None = None) -> None:
         """Hold the lock for this long from now; default: the lock's ``at_most_for``.
 
-        Raise LockLost if the lease has ended, and LockUnavailable if the provider does not answer.
+        Raise LockLost if the lease has ended, LockUnavailable if the provider does not answer, and InvalidSetting for
+        less than a millisecond.
         """
         span = self.terms.at_most_for if at_most_for is None else parse_duration(at_most_for)
+        if span < SHORTEST:
+            raise InvalidSetting(
+                f"lock {self.name}: extend({at_most_for!r}) is too short; write at least 1ms, or call release()"
+            )
         with self._calls:
             self._raise_if_over()
             sent = elapsed()

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from slotwise.contrib.locks.awaiting import in_thread
-from slotwise.contrib.locks.lease import ENTERED, Lease, OnLost, Terms
+from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms
 from slotwise.contrib.locks.provider import LockProvider, record_of
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.model.clock import elapsed
@@ -28,8 +28,6 @@ logger = logging.getLogger("slotwise.locks")
 
 #: The width of the column in ShedLock's table.
 LONGEST_NAME: Final = 64
-#: The unit of ShedLock and of Redis.
-_SHORTEST: Final = timedelta(milliseconds=1)
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 
@@ -59,7 +57,7 @@ class Lock:
     ) -> None:
         self.name = _checked_name(name)
         at_most, at_least = parse_duration(at_most_for), parse_duration(at_least_for)
-        if at_most < _SHORTEST:
+        if at_most < SHORTEST:
             raise InvalidSetting(f"lock {name}: at_most_for={at_most_for!r} is too short; write at least 1ms")
         if at_least > at_most:
             raise InvalidSetting(
@@ -68,6 +66,12 @@ class Lock:
         if not isinstance(provider, LockProvider):
             raise InvalidSetting(
                 f"lock {name}: provider={provider!r:.60} is not a LockProvider; pass e.g. SQLLocks(url)"
+            )
+        if not isinstance(keep_alive, bool):
+            raise InvalidSetting(f"lock {name}: keep_alive={keep_alive!r:.60} is not a bool; write True or False")
+        if on_lost is not None and not callable(on_lost):
+            raise InvalidSetting(
+                f"lock {name}: on_lost={on_lost!r:.60} cannot be called; pass a function of the lease and the error"
             )
         self.provider = provider
         self._terms = Terms(at_most_for=at_most, at_least_for=at_least, keep_alive=keep_alive, on_lost=on_lost)
@@ -106,13 +110,19 @@ class Lock:
             grant = self.provider.acquire(self.name, str(Identity.new()), self._terms.at_most_for)
         if grant is None:
             record.count("refused")
-            raise LockNotAcquired(f"lock {self.name} is held by another process")
+            raise LockNotAcquired(f"lock {self.name} is held by {self._holder()}")
         record.count("acquired")
         lease = Lease(self.provider, grant, self._terms, sent)
         if lease.lost:
             lease.release()
             raise LockUnavailable(f"lock {self.name}: the answer took longer than at_most_for")
         return lease
+
+    def _holder(self) -> str:
+        lease = record_of(self.provider).leases.get(self.name)
+        if lease is not None and lease.is_mine:
+            return "this process already, and is not re-entrant"
+        return "another process" + (", or kept by at_least_for" if self._terms.at_least_for else "")
 
     @property
     def aio(self) -> AwaitedLock:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from slotwise.errors import LockUnavailable, SlotwiseError
+from slotwise.errors import ConfigurationError, LockUnavailable, SlotwiseError
 
 logger = logging.getLogger("slotwise.locks")
 
@@ -73,6 +73,14 @@ class LockCounts:
 Count: TypeAlias = Literal["acquired", "refused", "unavailable", "outages", "renewed", "renewals_failed", "lost"]
 
 
+class Leased(Protocol):
+    """A lease, as messages need it."""
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds the lock by it."""
+
+
 class Record:
     """The counts of a provider, and whether it is down."""
 
@@ -81,6 +89,8 @@ class Record:
         self._mutex = threading.Lock()
         self._counts = LockCounts()
         self._is_down = False
+        #: The latest lease on each lock, for messages.
+        self.leases: WeakValueDictionary[str, Leased] = WeakValueDictionary()
 
     @property
     def counts(self) -> LockCounts:
@@ -100,20 +110,26 @@ class Record:
             yield
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._note_failure(reason)
+            self._note_failure(reason, refused=isinstance(error, ConfigurationError))
             if isinstance(error, SlotwiseError):
                 raise
             raise LockUnavailable(f"{self._provider}: {reason}") from error
         self._note_answer()
 
-    def _note_failure(self, reason: str) -> None:
+    def _note_failure(self, reason: str, *, refused: bool) -> None:
+        """``refused``: the provider answers, and cannot be used as it is, e.g. without its table."""
         with self._mutex:
             self._add("unavailable")
             was_down, self._is_down = self._is_down, True
             if not was_down:
                 self._add("outages")
         if not was_down:
-            logger.warning("%s does not answer; no lock is acquired until it does: %s", self._provider, reason)
+            what = (
+                "cannot be used; no lock is acquired until it can"
+                if refused
+                else ("does not answer; no lock is acquired until it does")
+            )
+            logger.warning("%s %s: %s", self._provider, what, reason)
 
     def _note_answer(self) -> None:
         if self._is_down:

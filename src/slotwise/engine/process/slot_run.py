@@ -262,13 +262,16 @@ class SlotRun:
         return schedule
 
     def _instant(self, wanted: datetime, schedule: Schedule, now: datetime) -> datetime:
-        """Return the instant if it is a slot that has come, or is about to. Raise ConfigurationError otherwise."""
+        """Return the instant if it is a slot that has come, or is about to. Raise ConfigurationError otherwise.
+
+        A slot that is not due is returned to a process that does not wait: it ends with a line.
+        """
         if schedule.next_after(wanted - TICK) != wanted and self._state(wanted).entry is None:
             near = [schedule.latest_before(wanted), schedule.next_after(wanted)]
             nearest = " and ".join(_told(one) for one in near if one is not None)
             cure = f"its nearest slots are {nearest}" if nearest else f"its schedule, {schedule}, has no slots"
             raise ConfigurationError(f"{_told(wanted)} is no slot of job {self._name!r}; {cure}")
-        if wanted - now > self._early:
+        if self._waits and wanted - now > self._early:
             raise ConfigurationError(
                 f"slot {_told(wanted)} of job {self._name!r} has not come, it is {_told(now)} in the database; wait, "
                 "or allow a longer --early"
@@ -287,7 +290,10 @@ class SlotRun:
         """Return the end of a slot for which nothing is to do here; None if it has not come, or is to run."""
         slot = found.slot
         if slot > found.now:
-            return None
+            if self._waits or slot - found.now <= self._early:
+                return None
+            why = f"it has not come, it is {_told(found.now)} in the database; not waiting"
+            return SlotEnd(job=self._name, slot=slot, outcome=State.WAITING, left=why)
         if not found.is_over and not self._schedule.runs(slot):  # the ledger has it once the next slot has come
             return SlotEnd(job=self._name, slot=slot, outcome=Outcome.SKIPPED, reason=Reason.CALENDAR)
         step = self._step(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -21,6 +21,9 @@ from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
 
+#: How late the first slot of a job may start in the pod that plans the job, if it declares no ``start_within``.
+LATE: Final = timedelta(hours=1)
+
 
 def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, Any] | None]:
     """Lock a row and return it with its document ``plan``; both are None without a row."""
@@ -32,16 +35,19 @@ def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None,
 
 
 def born(
-    key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None
-) -> dict[str, Any]:
+    key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None,
+    latest: timedelta = LATE,
+) -> dict[str, Any]:  # fmt: skip
     """Return the columns of a new plan row. ``newest`` is the newest slot of this key that was ever decided.
 
-    ``from_due``: the first slot is the newest that has come, unless the next one comes within this time.
+    ``from_due``: the first slot is the newest that has come, if it came at most ``latest`` ago and the next one does
+    not come within ``from_due``.
     """
     blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
     first = first_slot(blank, schedule, now)
     if from_due is not None and not schedule.from_end and (first is None or first - now > from_due):
-        first = schedule.running.latest_before(now + TICK, floor=newest) or first
+        due = schedule.running.latest_before(now + TICK, floor=newest)
+        first = first if due is None or now - due > latest else due
     return {
         **key._asdict(), "kind": Kind.PLAN, "picked": False, "version": to_micros(now),
         "created_version": to_micros(now), "watermark": newest, "schedule": stored_text(schedule, name_of(key)),

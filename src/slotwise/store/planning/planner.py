@@ -19,7 +19,7 @@ from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.calendars import calendars_of
-from slotwise.store.planning.plan_rows import born, lock, replanned, write
+from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
@@ -155,7 +155,7 @@ class Planner:
     ) -> bool:  # fmt: skip
         key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
         (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
-        columns = born(key, schedule, newest, now, from_due=from_due)
+        columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
         return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
