@@ -108,3 +108,13 @@ def test_an_old_libpq_sends_it_afterwards(pg_url: str, monkeypatch: pytest.Monke
         registry.client.schedule(mail)
     registry.database.close()
     assert ["pg_notify" in statement for statement, _ in sent] == [False, True]
+
+
+def test_a_refused_statement_is_no_warning_of_the_pipeline(opened: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """Race: its error may come before the block of the pipeline has ended, so the test tries it often."""
+    with saying(opened, "ours") as connection:
+        connection.exec_driver_sql("INSERT INTO one VALUES (1)")
+        for _ in range(300):
+            with pytest.raises(IntegrityError):
+                connection.exec_driver_sql("INSERT INTO one VALUES (1)")
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("psycopg")] == []

@@ -390,19 +390,26 @@ def _execute_with_notification(cursor: Cursor, statement: str, parameters: Any, 
     said: Along | None = context.execution_options.get(ALONG)
     if said is None:
         return False
-    driver, committed = cursor.connection, None
+    driver, committed, failed = cursor.connection, None, None
     try:
         with driver.pipeline():
-            driver.execute("BEGIN")  # else the whole pipeline would be one transaction
-            cursor.execute(statement, parameters)
-            committed = driver.execute("COMMIT")
-            driver.execute(NOTIFY, said)
+            try:
+                driver.execute("BEGIN")  # else the whole pipeline would be one transaction
+                cursor.execute(statement, parameters)
+                committed = driver.execute("COMMIT")
+                driver.execute(NOTIFY, said)
+            except psycopg().Error as error:
+                # Race: the reply to the statement may come before the block ends. If its error left the block, psycopg
+                # would log a warning about the pipeline that it ended.
+                failed = error
     except psycopg().Error as error:
+        failed = failed or error
+    if failed is not None:
         if committed is None or committed.statusmessage is None:
             with suppress(psycopg().Error):  # the connection is lost: the first error says why
                 driver.rollback()
-            raise
-        logger.debug("no worker was notified, polls will find the row: %s", error)
+            raise failed
+        logger.debug("no worker was notified, polls will find the row: %s", failed)
     return True
 
 
