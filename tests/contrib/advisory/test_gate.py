@@ -138,7 +138,7 @@ def test_the_key_is_kept_after_a_short_run(pg_empty_url: str, other: psycopg.Con
         ([plain], "'plain' has no lock key; declare it with @distributed_scheduled"),
         (["plain"], "'plain' has no lock key; declare it with @distributed_scheduled"),
     ],
-    ids=str,
+    ids=["one key for two jobs", "one key for two jobs that are declared", "two keys", "a plain job", "a name"],
 )  # fmt: skip
 def test_keys_that_are_no_keys(keys: Any, words: str) -> None:
     """A job without a key would start without a lock; two jobs of one key would skip each other's slots."""
