@@ -133,7 +133,7 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     bench = make_bench(mail)
     bench.registry.client.schedule(mail)
     bench.worker.runner.drain()
-    assert bench.worker.poller.claim(1) == 1
+    assert bench.worker.poller.planner.claim(1) == 1
     (holding,) = bench.worker.active_claims
     bench.worker.settler.flush()
     row = bench.row(holding)
