@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Common, Service
-from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
@@ -139,8 +138,9 @@ class Worker:
         self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
         self.runner.report_to(self.settler.put, self.lease_watch.limit)
         self.heartbeat = Heartbeat(
-            common, self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew
-        )
+            common, self.store, self.active_claims, interval=interval, lease=settings.lease,
+            sign_in=self.entrance.membership.renew,
+        )  # fmt: skip
         self.reaper = Reaper(
             common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.poller.poll_now,
