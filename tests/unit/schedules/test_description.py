@@ -114,8 +114,7 @@ WHOLE = [
     ("-", "Never: the job keeps its row and does not run."),
     (
         "BETWEEN(0 2 * * *; 2026-01-01T00:00Z; 2027-01-01T00:00Z)",
-        "At 02:00 every day, by the clocks of UTC. "
-        "Only from 2026-01-01T00:00:00Z on and before 2027-01-01T00:00:00Z.",
+        "At 02:00 every day, by the clocks of UTC. Only from 2026-01-01T00:00:00Z on and before 2027-01-01T00:00:00Z.",
     ),
     (
         "EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101]; following)",
