@@ -27,7 +27,7 @@ from slotwise.client.client import Client
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
-from slotwise.schedules.short_text import UTC
+from slotwise.schedules.description import UTC
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader

@@ -13,7 +13,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
-from slotwise.schedules.short_text import short_text
+from slotwise.schedules.description import short_text
 from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.schema.column_types import from_micros

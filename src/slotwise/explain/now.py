@@ -10,7 +10,7 @@ from slotwise.explain.facts import Facts, facts
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, State
-from slotwise.schedules.short_text import short_text
+from slotwise.schedules.description import short_text
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import JobInfo, SlotInfo
 from slotwise.store.slots.store import Store

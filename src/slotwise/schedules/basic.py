@@ -12,7 +12,7 @@ from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import EPOCH, MICROSECOND, SECOND, Schedule, an_instant, floor_second, in_utc, instant_text
 from slotwise.schedules.days import EVERY_DAY, days_of
-from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, Times
+from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule
 from slotwise.schedules.timeline import DAY, Grid, Line, Window, zone_named
 
 _TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
@@ -33,7 +33,7 @@ class Daily(LocalSchedule):
         if not 1 <= len(times) <= _MOST_TIMES:
             raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
         listed = sorted({_time_of_day(value) for value in times})
-        pattern = LocalPattern(days_of(EVERY_DAY), Times(map(_seconds, listed)))
+        pattern = LocalPattern(days_of(EVERY_DAY), map(_seconds, listed))
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
         text = ",".join(value.isoformat("seconds").removesuffix(":00") for value in listed)
         self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")

@@ -12,16 +12,7 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
-from slotwise.schedules.business_days import (
-    Arrangement,
-    Calendar,
-    LeftOut,
-    Numbered,
-    Roll,
-    Rolled,
-    arranged,
-    calendar_name,
-)
+from slotwise.schedules.business_days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
 
@@ -240,27 +231,29 @@ MOST_CALENDARS = 8
 class Arranged(LineSchedule, ABC):
     """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
 
-    __slots__ = ("_given", "schedule")
+    __slots__ = ("_calendars", "schedule")
     schedule: LocalSchedule
-    _given: tuple[Calendar | str, ...]
+    _calendars: Mapping[str, Calendar | None]
 
     def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
-        for calendar in given:
-            calendar_name(calendar.name if isinstance(calendar, Calendar) else calendar)
-        self._set(schedule=schedule, _given=given)
+        bound = {one.name: one for one in given if isinstance(one, Calendar)}
+        names = [one.name if isinstance(one, Calendar) else calendar_name(one) for one in given]
+        self._set(schedule=schedule, _calendars={name: bound.get(name) for name in names})
         if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
             raise InvalidSchedule(f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}")
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
-        return {one.name: one for one in self._given if isinstance(one, Calendar)} | {
-            one: None for one in self._given if isinstance(one, str)
-        }
+        return self._calendars
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        schedule = self.schedule.bind(name, calendars)
+        """One that is bound stays as it is if it is not among those given."""
+        schedule, known = self.schedule.bind(name, calendars), calendars or {}
         assert isinstance(schedule, LocalSchedule)
-        return self._on(schedule, tuple(_found(one, calendars or {}) for one in self._given))
+        found = {name: known.get(name, bound) for name, bound in self.calendars.items()}
+        if missing := [name for name, one in found.items() if one is None]:
+            raise InvalidSchedule(f"calendar {missing[0]} is not among those given: {', '.join(known) or 'none'}")
+        return self._on(schedule, tuple(one for one in found.values() if one is not None))
 
     @abstractmethod
     def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
@@ -275,16 +268,19 @@ class Arranged(LineSchedule, ABC):
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
-        walk, bound = self.schedule.walk, tuple(one for one in self._given if isinstance(one, Calendar))
+        walk, bound = self.schedule.walk, tuple(one for one in self.calendars.values() if one is not None)
         if isinstance(walk, Unbound):
             return walk
-        if len(bound) < len(self._given):
+        if len(bound) < len(self.calendars):
             names = ", ".join(name for name, found in self.calendars.items() if found is None)
             return Unbound(f"calendar {names} is not bound: its days are in the database")
         days = arranged(walk.pattern.days, arrangement, bound or (_MONDAY_TO_FRIDAY,))
         if not days:
             raise InvalidSchedule(f"{self} never fires: none of its days is left")
         return walk.on(days)
+
+
+_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
 
 
 class Excluding(Arranged):
@@ -300,7 +296,7 @@ class Excluding(Arranged):
             raise InvalidSchedule('excluding takes calendars, as excluding("AT", roll="following")')
         self._prepare(schedule, calendars)
         self._set(roll=roll, _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})")
-        line = self._line_by(LeftOut() if roll in ("skip", "drop") else Rolled(roll))
+        line = self._line_by(roll)
         is_flagged = roll == "skip" and isinstance(line, Walk)
         self._set(_line=schedule.line if is_flagged else line)
         self._set(_running=Excluding(schedule, calendars, "drop") if is_flagged else self)
@@ -325,23 +321,10 @@ class BusinessDay(Arranged):
         self._prepare(schedule, calendars)
         listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
         self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
-        self._set(_line=self._line_by(Numbered(n)))
+        self._set(_line=self._line_by(n))
 
     def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
         return BusinessDay(schedule, self.n, given)
-
-
-_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
-
-
-def _found(calendar: Calendar | str, known: Mapping[str, Calendar]) -> Calendar:
-    """The calendar as it is known now; one that is bound stays if it is not known."""
-    name = calendar if isinstance(calendar, str) else calendar.name
-    if name in known:
-        return known[name]
-    if isinstance(calendar, Calendar):
-        return calendar
-    raise InvalidSchedule(f"calendar {name} is not among those given: {', '.join(known) or 'none'}")
 
 
 class Succession(Schedule):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -20,18 +20,17 @@ from slotwise.schedules.cron_fields import (
     MINUTE,
     MONTH,
     SECOND,
-    DayRule,
     Field,
-    both_needed,
     has_hash,
     month_days,
     quoted,
     week_days,
 )
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, Times, one_of
+from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of
 from slotwise.schedules.timeline import Unbound, zone_named
 
+DayRule = Literal["or", "and", "vixie"]
 LONGEST_EXPRESSION: Final = 255
 MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -63,9 +62,15 @@ class Cron(LocalSchedule):
     Raises InvalidSchedule for an invalid expression and for one that can never fire.
     """
 
-    __slots__ = ("day_rule", "expression")
+    __slots__ = ("dates", "day_rule", "expression", "texts", "values")
     expression: str
     day_rule: DayRule
+    texts: tuple[str, ...]
+    """The six fields as they were written, seconds first."""
+    values: tuple[Sequence[int], ...]
+    """The values of each field, sorted; of a day field without those of L, W and #. With an H, of some job."""
+    dates: DatePattern
+    """The days that the expression picks."""
 
     def __init__(
         self,
@@ -82,9 +87,9 @@ class Cron(LocalSchedule):
         parsed = _parse(expression, day_rule)
         lack = Unbound(f"{quoted(parsed.text)} has an H, which only the name of a job turns into a number")
         self._prepare(lack if parsed.hashed else parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
-        self._set(expression=parsed.text, day_rule=day_rule)
+        self._set(expression=parsed.text, texts=_six(parsed.text.split()), values=parsed.values, dates=parsed.dates)
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
-        self._set(_text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
+        self._set(day_rule=day_rule, _text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         bound = _hashed(self.expression, name)
@@ -98,6 +103,8 @@ class _Parsed:
     text: str
     hashed: bool
     fixed: bool
+    values: tuple[Sequence[int], ...]
+    dates: DatePattern
     pattern: LocalPattern
 
 
@@ -105,11 +112,11 @@ class _Parsed:
 def _parse(expression: str, rule: DayRule) -> _Parsed:
     texts = _split(expression)
     second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
+    day, weekday = ("*" if text == "?" else text for text in (day, weekday))
     clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
-    of_month, of_week = month_days(day), week_days(weekday)
-    seconds, minutes, hours, days, months, weekdays = _expand(
-        (*clock, of_month.plain, MONTH.plain(month), of_week.plain)
-    )
+    of_month, (of_week, nth) = month_days(day), week_days(weekday)
+    values = _expand((*clock, of_month.plain, MONTH.plain(month), of_week))
+    seconds, minutes, hours, days, months, weekdays = values
     dates = DatePattern(
         months=frozenset(months),
         days=frozenset(days),
@@ -117,18 +124,27 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
         nearest=of_month.nearest,
         last_working_day=of_month.last_working_day,
         weekdays=frozenset(weekdays),
-        nth=of_week.nth,
-        both=both_needed(rule, day, weekday),
+        nth=nth,
+        both=_both_needed(rule, day, weekday),
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
-    times = (hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds))
+    times = [hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds)]
     return _Parsed(
         text=" ".join(texts),
         hashed=any(map(has_hash, texts)),
         fixed=not (minute.startswith("*") or hour.startswith("*")),
-        pattern=LocalPattern(days_of(dates), Times(times)),
+        values=values,
+        dates=dates,
+        pattern=LocalPattern(days_of(dates), times),
     )
+
+
+def _both_needed(rule: DayRule, day: str, weekday: str) -> bool:
+    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
+    if rule == "or":
+        return not {day, weekday}.isdisjoint(("*", "*/1"))
+    return rule == "and" or day.startswith("*") or weekday.startswith("*")
 
 
 _RATE: Final = re.compile(r"every +([0-9]+) *(s|m|h|d)[a-z]*", re.IGNORECASE)
@@ -156,8 +172,8 @@ def _split(expression: str) -> list[str]:
     return texts
 
 
-def _six(texts: list[str]) -> list[str]:
-    return texts if len(texts) == 6 else ["0", *texts]
+def _six(texts: Sequence[str]) -> tuple[str, ...]:
+    return (*["0"][: 6 - len(texts)], *texts)
 
 
 def _hashed(text: str, name: str) -> str:
@@ -167,30 +183,23 @@ def _hashed(text: str, name: str) -> str:
 
 
 def _macro(text: str) -> str:
-    try:
-        return MACROS[text.lower()]
-    except KeyError:
-        pass
-    if text.lower() == "@reboot":
+    if (name := text.lower()) in MACROS:
+        return MACROS[name]
+    if name == "@reboot":
         raise InvalidSchedule("@reboot: a cluster never reboots as a whole; run the command at its start instead")
-    near = get_close_matches(text.lower(), MACROS, n=1)
+    near = get_close_matches(name, MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
 
 
-def _expand(plain: tuple[str, ...]) -> list[list[int]]:
+def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
     """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
     import croniter  # late: a worker without cron expressions does without
 
-    try:
-        expanded, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
-    except croniter.CroniterError as error:  # unreachable as far as we know: the fields have been checked
-        raise InvalidSchedule(f"{quoted(' '.join(plain))}: {error}") from error
-    seconds_first = [expanded[5], *expanded[:5]]
-    return [
-        _values(field, values) if text else [] for field, text, values in zip(FIELDS, plain, seconds_first, strict=True)
-    ]
+    found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
+    return tuple(_values(field, values) if text else () for field, text, values in seconds_first)
 
 
-def _values(field: Field, expanded: Sequence[int | str]) -> list[int]:
-    return [*range(field.low, field.high + 1)] if "*" in expanded else sorted(map(int, expanded))
+def _values(field: Field, expanded: Sequence[int | str]) -> Sequence[int]:
+    return range(field.low, field.high + 1) if "*" in expanded else sorted(map(int, expanded))

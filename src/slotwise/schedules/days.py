@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Mapping
+from calendar import isleap, monthrange
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+from slotwise.schedules.cron_fields import LAST
 
 _CYCLE_YEARS: Final = 400
 _CYCLE: Final = 146_097  # days in 400 years: the calendar then repeats, weekdays included
 _BEFORE_1970: Final = 719_162  # days from 1 January of year 1, a Monday, to 1970
 
-LAST: Final = -1
+_YEAR_STARTS: Final = (0, *accumulate(365 + isleap(year) for year in range(1, _CYCLE_YEARS + 1)))
+#: Years of one kind are alike, weekdays included: whether it is a leap year, and the weekday on which it begins.
+_YEAR_KINDS: Final = tuple((isleap(year), _YEAR_STARTS[year - 1] % 7) for year in range(1, _CYCLE_YEARS + 1))
+_SPECIMENS: Final = {kind: year for year, kind in enumerate(_YEAR_KINDS)}
 
 
-class YearKind(NamedTuple):
-    """Years that are alike, weekdays included; `first` is the weekday of 1 January, Sunday = 0."""
-
-    leap: bool
-    first: int
-
-
-def _is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-
-
-_LENGTHS: Final = {leap: (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31) for leap in (False, True)}
-_YEAR_STARTS: Final = (0, *accumulate(366 if _is_leap(year) else 365 for year in range(1, _CYCLE_YEARS + 1)))
-_YEAR_KINDS: Final = tuple(
-    YearKind(_is_leap(year), (_YEAR_STARTS[year - 1] + 1) % 7) for year in range(1, _CYCLE_YEARS + 1)
-)
-_SPECIMENS: Final = {kind: year for year, kind in enumerate(_YEAR_KINDS, start=1)}
+def weekday(day: int) -> int:
+    """Sunday = 0; 1 January 1970 was a Thursday."""
+    return (day + 4) % 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +46,10 @@ class DatePattern:
     nth: frozenset[tuple[int, int]] = frozenset()
     both: bool
 
-    def in_month(self, length: int, first: int) -> list[int]:
+    def in_month(self, length: int, first: int) -> set[int]:
         """The days picked in a month of this length that begins on weekday `first`."""
         of_month, of_week = self._of_month(length, first), self._of_week(length, first)
-        return sorted(of_month & of_week if self.both else of_month | of_week)
+        return of_month & of_week if self.both else of_month | of_week
 
     def _of_month(self, length: int, first: int) -> set[int]:
         picked = {day for day in self.days if day <= length}
@@ -106,11 +98,15 @@ class DaySet(Hashable, Protocol):
 
 
 class Days:
-    """Days that are the same in all years of a kind: for each, those picked, counted from 1 January = 0."""
+    """Days that are the same in all years of a kind; `pick` gives those between the first and last day of a year."""
 
     __slots__ = ("_of_year", "_starts")
 
-    def __init__(self, kinds: Mapping[YearKind, tuple[int, ...]]) -> None:
+    def __init__(self, pick: Callable[[int, int], Iterable[int]]) -> None:
+        kinds = {}
+        for kind, year in _SPECIMENS.items():
+            first, end = (start - _BEFORE_1970 for start in _YEAR_STARTS[year : year + 2])
+            kinds[kind] = tuple(sorted(day - first for day in pick(first, end - 1)))
         self._of_year = tuple(kinds[kind] for kind in _YEAR_KINDS)
         self._starts = (0, *accumulate(map(len, self._of_year)))
 
@@ -136,10 +132,8 @@ class Days:
             cycle, day = divmod(place + _BEFORE_1970, _CYCLE)
             year = bisect_right(_YEAR_STARTS, day) - 1
             start = cycle * _CYCLE + _YEAR_STARTS[year] - _BEFORE_1970
-            picked = self._of_year[year]
-            found += [
-                start + day for day in picked[bisect_left(picked, place - start) : bisect_right(picked, last - start)]
-            ]
+            days = self._of_year[year]
+            found += [start + day for day in days[bisect_left(days, place - start) : bisect_right(days, last - start)]]
             place = start + _YEAR_STARTS[year + 1] - _YEAR_STARTS[year]
         return found
 
@@ -170,26 +164,19 @@ class ChangedDays:
 @lru_cache(maxsize=1024)
 def days_of(pattern: DatePattern) -> Days:
     """The days of a pattern, computed once for all schedules that share it."""
-    return Days({kind: tuple(_days_of_year(pattern, *kind)) for kind in _SPECIMENS})
 
+    def pick(first: int, last: int) -> Iterable[int]:
+        for month in range(1, 13):
+            begin, end = month_around(first)
+            if month in pattern.months:
+                yield from (begin + day - 1 for day in pattern.in_month(end - begin + 1, weekday(begin)))
+            first = end + 1
 
-def _days_of_year(pattern: DatePattern, leap: bool, first: int) -> Iterable[int]:
-    """The days picked, counted from 1 January = 0, in a year that begins on weekday `first`."""
-    start = 0
-    for month, length in enumerate(_LENGTHS[leap], start=1):
-        if month in pattern.months:
-            yield from (start + day - 1 for day in pattern.in_month(length, (first + start) % 7))
-        start += length
-
-
-def years_of_each_kind() -> Iterable[tuple[YearKind, int, int]]:
-    """One year of each kind, with the numbers of its first and last day."""
-    for kind, year in _SPECIMENS.items():
-        yield kind, _YEAR_STARTS[year - 1] - _BEFORE_1970, _YEAR_STARTS[year] - _BEFORE_1970 - 1
+    return Days(pick)
 
 
 def month_around(day: int) -> tuple[int, int]:
     """The first and the last day of the month of a day."""
     found = date.fromordinal(day + _BEFORE_1970 + 1)
     first = day - found.day + 1
-    return first, first + _LENGTHS[_is_leap(found.year)][found.month - 1] - 1
+    return first, first + monthrange(found.year, found.month)[1] - 1

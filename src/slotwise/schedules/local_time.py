@@ -24,26 +24,6 @@ from slotwise.schedules.business_days import Calendar, Roll
 from slotwise.schedules.days import DaySet
 from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at
 
-
-class Times:
-    """Different times of day in order, in seconds after midnight: ``rank(time)`` of them are before a time."""
-
-    def __init__(self, times: Iterable[int]) -> None:
-        self.listed = array("i", times)
-
-    def __len__(self) -> int:
-        return len(self.listed)
-
-    def rank(self, time: int) -> int:
-        return bisect_left(self.listed, time)
-
-    @cached_property
-    def bits(self) -> int:
-        """All of them as the bits of a number, that of midnight first."""
-        is_listed = map(frozenset(self.listed).__contains__, range(DAY - 1, -1, -1))
-        return int("".join(map("01".__getitem__, is_listed)), 2)
-
-
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
 
@@ -52,22 +32,23 @@ HORIZON: Final = 100 * 366 * DAY
 
 
 class LocalPattern:
-    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one."""
+    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one.
 
-    __slots__ = ("days", "times")
+    Times are seconds after midnight, each once and in order.
+    """
 
-    def __init__(self, days: DaySet, times: Times) -> None:
-        self.days, self.times = days, times
+    def __init__(self, days: DaySet, times: Iterable[int]) -> None:
+        self.days, self.times = days, array("i", times)
 
     def rank(self, local: int) -> int:
         day, time = divmod(local, DAY)
         days_before = self.days.rank(day)
         rank = days_before * len(self.times)
-        return rank + self.times.rank(time) if self.days.rank(day + 1) > days_before else rank
+        return rank + bisect_left(self.times, time) if self.days.rank(day + 1) > days_before else rank
 
     def at(self, rank: int) -> int:
         day, time = divmod(rank, len(self.times))
-        return self.days.at(day) * DAY + self.times.listed[time]
+        return self.days.at(day) * DAY + self.times[time]
 
     def between(self, low: int, high: int) -> range:
         """The ranks of the local times with `low <= local < high`."""
@@ -75,9 +56,8 @@ class LocalPattern:
 
     def within(self, low: int, high: int) -> list[int]:
         """The local times with `low <= local < high`."""
-        found = [
-            day * DAY + time for day in self.days.within(low // DAY, (high - 1) // DAY) for time in self.times.listed
-        ]
+        days = self.days.within(low // DAY, (high - 1) // DAY)
+        found = [day * DAY + time for day in days for time in self.times]
         return found[bisect_left(found, low) : bisect_left(found, high)]
 
     def bits(self, low: int, high: int) -> int:
@@ -85,8 +65,13 @@ class LocalPattern:
         first, last = low // DAY, (high - 1) // DAY
         found = 0
         for day in self.days.within(first, last):
-            found |= self.times.bits << (day - first) * DAY
+            found |= self._bits_of_day << (day - first) * DAY
         return found >> low - first * DAY & (1 << high - low) - 1
+
+    @cached_property
+    def _bits_of_day(self) -> int:
+        is_listed = map(frozenset(self.times).__contains__, range(DAY - 1, -1, -1))
+        return int("".join(map("01".__getitem__, is_listed)), 2)
 
 
 @dataclass(frozen=True, slots=True)

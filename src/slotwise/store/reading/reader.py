@@ -15,7 +15,7 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
-from slotwise.schedules.short_text import UTC
+from slotwise.schedules.description import UTC
 from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (

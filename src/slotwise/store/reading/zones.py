@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from slotwise.schedules.short_text import zone_of
+from slotwise.schedules.description import zone_of
 from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
