@@ -14,12 +14,12 @@ from slotwise.client.arguments import AnyTask, Task
 from slotwise.client.client import Client
 from slotwise.client.operations import instant_of, name_of
 from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
-from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
