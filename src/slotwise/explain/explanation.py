@@ -1,22 +1,24 @@
-"""Explain why a slot ran, was skipped or still waits, and why a task waits: facts as sentences. Pure."""
+"""Explain why a slot ran, was skipped or still waits, why a task waits, and why a job does not run now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.errors import pasteable
-from slotwise.explain.facts import Facts, Load, TaskFacts
 from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
-from slotwise.model.records import TICK, Row
+from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules.description import short_text
 from slotwise.store.operations.audit import AuditEntry
-from slotwise.store.reading.views import SlotInfo
+from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import JobInfo, SlotInfo
 from slotwise.store.schema.column_types import from_micros
+from slotwise.store.slots.store import Store
 
 # -- what a reason in the ledger means ------------------------------------------------------------------------------
 
@@ -60,9 +62,9 @@ def _why_cancelled(reason: str | None) -> str:
 
 
 def paused_by(facts: Facts | TaskFacts) -> str:
-    if facts.paused is not None:
-        note = f": {facts.paused.note}" if facts.paused.note else ""
-        return f"All is paused since {when(facts.paused.since)}, by {facts.paused.author}{note}."
+    if (every := facts.all_paused) is not None:
+        note = f": {every.note}" if every.note else ""
+        return f"All is paused since {when(every.since)}, by {every.author}{note}."
     orders = facts.orders if isinstance(facts, Facts) else ()
     pauses = [order for order in orders if order.operation == "pause" and order.job is not None]
     return said(pauses[0]) if pauses else "The job is paused."
@@ -181,6 +183,16 @@ class TaskExplanation:
     sentences: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExplanation:
+    """``state`` as in listings, or unknown; ``sentences`` say why it does not run now, and when it will."""
+
+    job: str
+    id: str
+    state: str
+    sentences: tuple[str, ...]
+
+
 #: Start and due time of a slot are compared with this tolerance: a due time may be rounded.
 _ROUNDING = timedelta(seconds=1)
 
@@ -199,8 +211,8 @@ def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | No
     if entry is not None:
         told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
         return entry.outcome, entry.reason, list(told)
-    if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
-        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row, definition))
+    if facts.beside is not None:  # also a slot of a range that did not run: a backfill has it run after all
+        return State.WAITING, facts.beside.origin, list(_waits(facts, facts.beside, definition))
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
     if facts.plan is not None and facts.plan.slot == facts.slot:
@@ -223,27 +235,25 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
 
 
 def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
-    due = row.due
     if row.picked:
-        beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
-        asked = "; it was asked to stop" if row.cancel_requested else ""
-        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{beat}{asked}."
+        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{_signs_of_life(row, facts.now)}."
     elif row.state == State.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
         yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
     elif row.state == State.BLOCKED:
         yield "It waits for other tasks to end."
-    elif facts.paused is not None or row.state == State.PAUSED:
+    elif facts.all_paused is not None or row.state == State.PAUSED:
         yield paused_by(facts)
-    elif due > facts.now:
-        retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
-        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - facts.now)}."
     else:
-        yield f"It is due since {when(due)}, and no worker has taken it."
-        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+        yield from _until_due(facts, row, definition)
     if facts.error and not row.picked:
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
+
+
+def _signs_of_life(row: Row, now: datetime) -> str:
+    beat = f"; the last heartbeat was {about(now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+    return beat + ("; it was asked to stop" if row.cancel_requested else "")
 
 
 # -- it began ---------------------------------------------------------------------------------------------------
@@ -285,7 +295,7 @@ def _late(entry: SlotInfo) -> str:
 
 
 def _ending(facts: Facts, entry: SlotInfo) -> str:
-    row = facts.row or facts.plan
+    row = facts.beside or facts.plan
     if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
         return _under_way(facts, entry, row)
     if entry.finished is None:
@@ -310,31 +320,26 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
         return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger lists it as running, but no row is held for it: the next worker that starts will end it."
-    beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
-    asked = "; it was asked to stop" if row.cancel_requested else ""
     verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
-    return f"It {verb}{beat}{asked}."
+    return f"It {verb}{_signs_of_life(row, facts.now)}."
 
 
 # -- it waits, is to come, or never was -------------------------------------------------------------------------
 
 
 def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
-    due = row.due
     yield from _passed_over(facts)
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
     elif row.state == State.QUEUED:
         other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
         yield f"It waits until {other} has ended."
-    elif row.state == State.PAUSED or facts.paused is not None:
+    elif row.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, row)
-    elif due > facts.now:
-        yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
-        yield from _deferred(facts, row, definition)
     else:
-        yield f"It is due since {when(due)}, and no worker has taken it."
-        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+        yield from _until_due(facts, row, definition)
+        if row.due > facts.now:
+            yield from _deferred(facts, row, definition)
 
 
 def _deferred(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
@@ -370,10 +375,16 @@ def _no_place(load: Load, definition: Definition) -> str | None:
     return f"{slots(load.places)} of the job run or wait for a retry, and overlap={definition.overlap!r} permits {most}"
 
 
-def _untaken(obstacle: str | None, load: Load, now: datetime, definition: Definition | None) -> Iterator[str]:
-    """Explain why a due row waits: no worker can take it, or a limit holds it back."""
-    if obstacle is not None:
-        yield f"No live worker can: {obstacle}."
+def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
+    """Explain when a waiting row is due; or why it waits: no worker can take it, or a limit holds it back."""
+    due, now, load = row.due, facts.now, facts.load
+    if due > now:
+        retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
+        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - now)}."
+        return
+    yield f"It is due since {when(due)}, and no worker has taken it."
+    if facts.obstacle is not None:
+        yield f"No live worker can: {facts.obstacle}."
     elif definition is not None and (limit := _limit(load, now, definition) or _no_place(load, definition)) is not None:
         yield f"A limit holds it back: {limit}."
     else:
@@ -408,8 +419,8 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
 def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
-        gone = [said(order) for order in facts.orders if order.operation == "delete"][:1]
-        return State.UNKNOWN, None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
+        told = "The job has no row, and neither ledger nor gaps know this slot."
+        return State.UNKNOWN, None, [told, *_deletion(facts)]
     if schedule is None:
         return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:
@@ -453,7 +464,7 @@ def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
         yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
-    elif plan.state == State.PAUSED or facts.paused is not None:
+    elif plan.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, plan)
     else:
         yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
@@ -470,7 +481,7 @@ def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
         f"{when(next_slot)}."
     )
-    if plan.state == State.PAUSED or facts.paused is not None:
+    if plan.state == State.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
         yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
 
@@ -486,3 +497,56 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
+
+
+# -- a job, now ----------------------------------------------------------------------------------------------------
+
+
+def _deletion(facts: Facts) -> list[str]:
+    return [said(order) for order in facts.orders if order.operation == "delete"][:1]
+
+
+def explain_now(
+    store: Store, name: str, id: str = RECURRING, definition: Definition | None = None
+) -> JobExplanation | None:
+    """Explain the row of a job, or of an instance. None if neither a row nor the ledger has it as one."""
+    reader = Reader(store)
+    line = reader.job(name, id)
+    last = next(reader.slots(name, id, limit=1, ended=True), None)
+    if line is None and (last is None or id != RECURRING):
+        return None
+    if line is not None and line.state == State.UNREADABLE:
+        told: Iterable[str] = [f"Its row cannot be read: {line.reason}."]
+    else:
+        slot = reader.now() if line is None or line.next_slot is None else line.next_slot
+        found = facts(store, name, slot, id)
+        told = _gone(found) if line is None else _present(line, found, definition)
+    ended = [_last(last)] if last is not None else []
+    return JobExplanation(
+        job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended)
+    )
+
+
+def _gone(facts: Facts) -> Iterator[str]:
+    yield "The job has no row, so it does not run: it was deleted, or its history comes from another database."
+    yield from _deletion(facts)
+    yield "A worker that registers it plans it when it starts."
+
+
+def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iterator[str]:
+    if line.state in (State.DISABLED, State.ENDED):
+        why = "Its schedule is disabled" if line.state == State.DISABLED else "Its schedule has no further slot"
+        yield f"{why}: {short_text(line.schedule)}."
+        yield "It runs again only if a deploy changes the schedule; to run it once: slotwise trigger."
+        return
+    if line.next_slot is not None:
+        verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
+        yield f"{verb} {when(line.next_slot)}; its schedule is {short_text(line.schedule)}."
+    yield from explain(facts, definition).sentences
+
+
+def _last(line: SlotInfo) -> str:
+    if line.last is not None:
+        return f"Before that, {line.count} slots up to {when(line.last)} were skipped ({line.reason})."
+    reason = f" ({line.reason})" if line.reason and line.outcome != Outcome.SUCCEEDED else ""
+    return f"The slot before, {when(line.slot)}, ended as {line.outcome}{reason}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias
@@ -14,8 +13,8 @@ import sqlalchemy as sa
 from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
-from slotwise.model.vocabulary import Origin, State
-from slotwise.schedules.description import UTC
+from slotwise.model.vocabulary import Kind, Origin, State
+from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
@@ -24,14 +23,12 @@ from slotwise.store.reading.views import (
     SlotInfo,
     Unreadable,
     gap_info,
+    job_info,
     obstacle,
     paused_by,
-    readable_job,
     slot_info,
-    unreadable_job,
     waiting_info,
 )
-from slotwise.store.reading.zones import job_zones
 from slotwise.store.schema.readable import Unread, rows_apart
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
@@ -61,8 +58,17 @@ class Reader:
         return self._store.now()
 
     def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
-        """Return the zone of each of these jobs and instances that has a plan row."""
-        return job_zones(self._store, keys)
+        """Return the zone of each of these jobs and instances that has a plan row: of its schedule, else UTC."""
+        names, instances = (sorted({key[part] for key in keys}) for part in (0, 1))
+        columns = self._tasks.c.task_name, self._tasks.c.task_instance, self._tasks.c.schedule
+        wanted = self._plans().with_only_columns(*columns).where(columns[0].in_(names), columns[1].in_(instances))
+        rows = self._rows(wanted) if keys else ()
+        return {(row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in rows}
+
+    def common_zone(self) -> ZoneInfo:
+        """Return the zone of all jobs that have one, for times that belong to no job; UTC if there are several."""
+        zones = {zone_of(text) for text in self.schedules()} - {UTC}
+        return zones.pop() if len(zones) == 1 else UTC
 
     def zone(self, name: str, instance: str = RECURRING) -> ZoneInfo:
         """Return the zone of a job, or of its instance; UTC without a plan row."""
@@ -92,20 +98,9 @@ class Reader:
         workers, now = self.workers(), self.now()
         with self._store.transaction() as connection:
             apart = list(rows_apart(connection, statement, self._tasks.c.task_name, self._tasks.c.task_instance))
-        rows = [row for row in apart if not isinstance(row, Unread)]
-        pauses = self._pauses(
-            [row["control"] for row in rows if row["state"] == State.PAUSED and row["control"] is not None]
-        )
-        lines = [
-            (unreadable_job(row.key[0], row.key[1], row.error), None)
-            if isinstance(row, Unread)
-            else (readable_job(row, workers, now), pauses.get(row["control"]))
-            for row in apart
-        ]
-        return [
-            line if pause is None or line.state != State.PAUSED else replace(line, reason=pause)
-            for line, pause in lines
-        ]
+        orders = [row["control"] for row in apart if not isinstance(row, Unread) and row["state"] == State.PAUSED]
+        pauses = self._pauses([order for order in orders if order is not None])
+        return [job_info(row, workers, now, pauses) for row in apart]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
         """Return the author, time and reason of those of these orders that are pauses."""
@@ -212,52 +207,41 @@ class Reader:
 
         Rows of tasks that no live worker registers are counted apart, as orphans, if any worker is alive.
         """
-        tasks, tags = self._tasks, runs_on(self._tasks)
+        tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
-            waiting = connection.execute(
-                sa.select(tasks.c.task_name, sa.func.count(), sa.func.min(tasks.c.execution_time))
-                .where(due)
-                .group_by(tasks.c.task_name)
-            ).all()
-            alone = connection.scalars(sa.select(tasks.c.task_name).where(due, is_task(tasks)).distinct()).all()
-            choosy = connection.execute(
-                sa.select(tasks.c.task_name, tags.label("tags")).where(due, tags.is_not(None)).distinct()
-            ).all()
-            held_rows = sa.select(tasks.c.task_name, tasks.c.task_instance, tasks.c.last_heartbeat, tasks.c.lease)
-            apart = list(
-                rows_apart(connection, held_rows.where(tasks.c.picked), tasks.c.task_name, tasks.c.task_instance)
-            )
-            held = [
-                (row["task_name"], row["last_heartbeat"], row["lease"]) for row in apart if not isinstance(row, Unread)
-            ]
             paused = all_paused(connection, self._store.tables)
-            waiting, choosy, alone = ([], [], []) if paused is not None else (waiting, choosy, alone)
-            unreadable = self._unreadable(connection)
-            unreadable += [
-                Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False)
-                for row in apart
-                if isinstance(row, Unread)
-            ]
+            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
+            oldest = sa.func.min(tasks.c.execution_time)
+            late = sa.select(tasks.c.task_name, tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
+            waiting = connection.execute(late.group_by(sa.text("1, 2, 3"))).all()
+            waiting = [] if paused is not None else waiting
+            key = tasks.c.task_name, tasks.c.task_instance
+            held_rows = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
+            unreadable, silent = self._unreadable(connection), list[str]()
+            for row in rows_apart(connection, held_rows, *key):
+                if isinstance(row, Unread):
+                    unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
+                elif row["last_heartbeat"] is not None and row["lease"] is not None:
+                    silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
         workers = self.workers()
         live = [worker for worker in workers if worker.live]
-        known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
-        silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]
-        orphans = [(name, count) for name, count, _ in waiting if name not in known]
+        known = {name for worker in live for name in worker.tasks}
+        known = known if live else {name for name, *_ in waiting} | set(silent)
+        orphans = [(name, count) for name, _, _, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
         passed_over = {name for worker in live for name in worker.passed_over}
-        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over} | {
-            found.task_name: tags_of(found.tags) for found in choosy
-        }
-        obstacles = {name: obstacle(name, asked, live) for name, asked in asking.items() if name in known and live}
+        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over}
+        asking |= {name: tags_of(tags) for name, _, tags, *_ in waiting if tags is not None}
+        obstacles = {name: obstacle(name, tags, live) for name, tags in asking.items() if name in known and live}
+        alone = {name for name, kind, *_ in waiting if kind == Kind.TASK}
         obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
             live_workers=len(live),
-            overdue=sum(count for name, count, _ in waiting if name in known),
-            oldest_due=utc(min((oldest for name, _, oldest in waiting if name in known), default=None)),
+            overdue=sum(count for name, _, _, count, _ in waiting if name in known),
+            oldest_due=utc(min((oldest for name, *_, oldest in waiting if name in known), default=None)),
             silent=sum(name in known for name in silent),
             dead=dead,
             unreadable_workers=sorted(worker.worker for worker in workers if worker.state == State.UNREADABLE),
