@@ -15,8 +15,7 @@ from slotwise.cli.shared.options import Command, Given, Group, common, pass_give
 from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.contrib.crontab import Crontabs, Entry, read_crontabs
-from slotwise.contrib.crontab.crontabs import Format
-from slotwise.contrib.crontab.module import module_text
+from slotwise.contrib.crontab.crontabs import Format, module_text
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidCrontab
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not ne
     from slotwise.contrib.command import CommandJob
     from slotwise.contrib.crontab import Crontabs, Problem
     from slotwise.contrib.crontab.crontabs import Format
-    from slotwise.contrib.crontab.problems import Level
+    from slotwise.contrib.crontab.reader import Level
 
 logger = logging.getLogger("slotwise.crontab")
 
@@ -43,7 +43,7 @@ class CrontabChoice:
             return []
         from slotwise.contrib.crontab import read_crontabs
         from slotwise.contrib.crontab.crontabs import STDIN
-        from slotwise.contrib.crontab.problems import runnable
+        from slotwise.contrib.crontab.reader import runnable
 
         if STDIN in self.files:
             raise InvalidCrontab("--crontab -: name a file; each process of a worker reads it when it starts")
@@ -111,7 +111,7 @@ def crontab_options(function: Callable[..., Result]) -> Callable[..., Result]:
 def with_host(found: Crontabs, *, level: Level = "error") -> Crontabs:
     """The same crontabs with the problems of this host."""
     from slotwise.contrib.crontab import Crontabs
-    from slotwise.contrib.crontab.problems import host_problems
+    from slotwise.contrib.crontab.reader import host_problems
 
     problems = [*found.problems, *host_problems(found.entries, level)]
     problems.sort(key=lambda problem: (problem.file, problem.line or 0))

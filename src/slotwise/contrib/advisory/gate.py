@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from slotwise.contrib.advisory.cron_jobs import CronJob
-from slotwise.contrib.advisory.scheduled import KeyedJob
+from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.jobs.context import Context, Skip
