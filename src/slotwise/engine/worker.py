@@ -148,9 +148,10 @@ class Worker:
         self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
         self.history = History(common, keep)
-        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
+        #: The loops in their start order: those that renew claims, and settle them to the end, before the others. Each
+        #: has a ``name`` and tells its ``progress`` and whether it is ``busy_since`` long ago.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
-        self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
         self._shutdown = Shutdown(self)
 
     # -- start ------------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class Worker:
         self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
-        for service in self.services:
+        for service in self.loops:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
@@ -277,6 +278,11 @@ class Worker:
     def state(self) -> Any:
         """What the registry's lifespan has yielded; None without one."""
         return self.loop.state
+
+    @property
+    def database_is_away(self) -> bool:
+        """Whether at least one loop cannot reach the database."""
+        return self._common.is_away
 
     @property
     def unfinished(self) -> int:

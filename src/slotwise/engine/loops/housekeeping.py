@@ -233,6 +233,7 @@ class WakeUp(Service):
             if self._hearing is None:
                 self._hearing = self._listen()
                 self._recovered()
+            self.busy_since = None  # a wait for notifications is no work
             self._heed(self._wait(self._hearing, None))
             self._stopping.wait(BLINK)
         except Exception as error:
