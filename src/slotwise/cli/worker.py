@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import click
 
+from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
-from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
 from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
