@@ -158,7 +158,7 @@ class Planner:
         columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
-        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
+        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns)
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

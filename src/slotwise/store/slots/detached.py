@@ -64,7 +64,7 @@ def detach(
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
-    is_new = dialect.by_row.insert_new(connection, tasks, row, tasks.c.task_instance)
+    is_new = dialect.by_row.insert_new(connection, tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
 
 

@@ -249,7 +249,7 @@ class Settlements:
         try:
             if missing:  # skipped is not lost
                 with self.transaction() as connection:
-                    left = dict.fromkeys(self.dialect.still_held(connection, missing), LOCKED)
+                    left = dict.fromkeys(self.dialect.by_row.still_held(connection, missing), LOCKED)
         except SQLAlchemyError as error:  # the others are settled already, and nothing is raised
             left = {claim.fence: error for claim in missing}
         return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
+from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
@@ -26,6 +26,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.installation import Installation
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import row_of
@@ -87,9 +88,9 @@ class Store:
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
     if name == PostgreSQL.name:
         return PostgreSQL
-    from slotwise.store.dialects.sqlite import sqlite  # late, as its driver
+    from sqlalchemy.dialects.sqlite import insert  # late, as its driver
 
-    return sqlite
+    return lambda tables, clock: Portable(tables, clock, insert, lambda connection: clock.override() or host_now())
 
 
 #: After so many seconds a problem of a row is logged again.
@@ -138,7 +139,7 @@ class HeldRows:
             return set()
         with self.database.heart.begin() as connection:
             # Skipped is not lost: an operator's command may have locked the row for a moment.
-            kept = self.dialect.still_held(connection, missing)
+            kept = self.dialect.by_row.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
