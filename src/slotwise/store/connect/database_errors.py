@@ -209,6 +209,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield from _chain(inner)
 
 
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return PostgreSQL's error code, also of an error that SQLAlchemy has wrapped."""
+    return next(filter(None, map(_sqlstate, _chain(error))), None)
+
+
 def _sqlstate(error: BaseException | None) -> str | None:
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else None

@@ -7,11 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ConfigurationError, SchemaMissing
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.caller_transaction import Joinable, address_of, joined, whole
-from slotwise.store.connect.database_errors import describe, is_transient, lacks_permission, lacks_tables, place
+from slotwise.store.connect.database_errors import (
+    describe,
+    is_transient,
+    lacks_permission,
+    lacks_tables,
+    place,
+    sqlstate_of,
+)
 
 if TYPE_CHECKING:
     from slotwise.store.connect.database import Database
@@ -20,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: How long our own id is not asked for again after the database could not be reached.
 PAUSE = timedelta(minutes=1)
+_ABORTED = "25P02"
 
 
 class Installation:
@@ -28,6 +37,8 @@ class Installation:
     def __init__(self, database: Database, meta: sa.Table) -> None:
         self._database, self._meta = database, meta
         self._id: str | None = None
+        #: As ``require`` has read it.
+        self._first: str | None = None
         self._ask_again_at = 0.0
         #: The addresses that were seen to lead here. Not the connections: Django opens one for each request.
         self._ours: set[sa.URL] = set()
@@ -72,6 +83,32 @@ class Installation:
                     describe(error),
                 )
         return self._id
+
+    def require(self, own: Joinable) -> None:
+        """Raise ConfigurationError unless this connection leads here: work and settlement can only commit together.
+
+        Our id is read once, so that ``db new-epoch`` rejects whatever this process has claimed before.
+        """
+        try:
+            found = own.execute(self._select()).fetchone()
+        except Exception as error:
+            state = sqlstate_of(error)
+            if is_transient(error) or (state is None and not isinstance(error, DBAPIError)):
+                raise
+            raise ConfigurationError(
+                "the transaction of this connection was aborted by an error before, and nothing of it will stay: "
+                "roll back, and do its work again in another one"
+                if state == _ABORTED
+                else f"this connection does not reach {self._meta.name}: pass one to the database that holds "
+                "slotwise's tables"
+            ) from error
+        theirs = found[0] if found else None
+        if self._first is None:  # in memory there is but the one connection, which the caller has
+            self._first = theirs if self._database.in_memory else self.read()
+        if theirs != self._first:
+            raise ConfigurationError(
+                "this connection leads to another installation of slotwise; pass one to the worker's own database"
+            )
 
     def read(self) -> str | None:
         """Read our id without a transaction of ours: on SQLite that is a writer, and would wait for the caller's."""
