@@ -126,6 +126,14 @@ def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: 
     return connection.execute(known.union_all(waits)).first() is not None
 
 
+def newest_passed(connection: sa.Connection, dialect: Dialect, row: Row) -> datetime | None:
+    """The newest slot that the plan row of a detached one has started or decided: none before it is the next try."""
+    tasks = dialect.tables.tasks
+    plan = of_key(tasks, Key(row.task_name, ledger_instance(row)))
+    watermark: datetime | None = connection.scalar(sa.select(tasks.c.watermark).where(*plan))
+    return watermark
+
+
 # -- slots of a schedule that run side by side ------------------------------------------------------------------
 
 
