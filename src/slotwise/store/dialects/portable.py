@@ -20,7 +20,6 @@ from slotwise.model.clock import Clock
 from slotwise.model.records import (
     EARLIEST,
     FOREVER,
-    RECURRING,
     AttemptOutcome,
     Cancelled,
     Claim,
@@ -52,7 +51,6 @@ from slotwise.store.schema.rows import (
     ledger_instance,
     row_of,
     stored,
-    utc,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables, is_plan
 
@@ -67,9 +65,6 @@ if TYPE_CHECKING:
 Values: TypeAlias = dict[str, object]
 Expression: TypeAlias = sa.ColumnElement[Any]
 Conditions: TypeAlias = list[sa.ColumnElement[bool]]
-
-#: Of so many slots one may have been started again after newer ones.
-_NEWEST = 100
 
 #: What a row is without its holder.
 _RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
@@ -162,25 +157,6 @@ class Portable:
         places = {name: place for place, name in enumerate(names)}
         return [*rank, sa.case(places, value=self._tasks.c.task_name)] if kind == IS_TASK else rank
 
-    def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
-        """Return the latest start among the newest slots of a job's schedule, by the ledger."""
-        slots = self._slots
-        newest = (
-            sa.select(slots.c.started)
-            .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
-            .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
-            .order_by(slots.c.slot.desc())
-            .limit(_NEWEST)
-            .subquery()
-        )
-        found = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
-        return None if found is None else utc(found)
-
-    def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
-        """Return the rows that this holder holds."""
-        mine = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.picked_by == holder)
-        return [hold_of(values) for values in connection.execute(mine)]
-
     def enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]) -> bool:
         """Write the ledger row of the claim's slot; return False if it may not run (again)."""
         gives_up = row.task_name in strict
@@ -192,20 +168,17 @@ class Portable:
         }  # fmt: skip
         return connection.execute(_entry(self.insert, self._slots, strict=gives_up), values).first() is not None
 
-    def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
+    def undo_entry(self, connection: sa.Connection, row: Row) -> None:
         """Restore the ledger to its state before this claim entered the row's slot, which never began.
 
-        An entry of this claim alone is deleted, unless it is to be kept as ``claimed``. An entry that stays gets the
-        token of the waiting row. Race: a mark of this claim that arrives late then finds nothing.
+        An entry of this claim alone is deleted. An entry that stays gets the token of the waiting row. Race: a mark of
+        this claim that arrives late then finds nothing.
         """
         slots, mine = self._slots, self._open_entry(row)
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
-        if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
-            return
-        before: Values = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
-        if not keep:  # else this very transaction records the rest
-            before["token"] = slots.c.token + 1
-        connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
+        if not connection.execute(slots.delete().where(*mine, *alone)).rowcount:
+            before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before, "token": slots.c.token + 1}
+            connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         """Read, without a lock, which of these claims of one holder still hold their rows."""

@@ -28,7 +28,7 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
-from slotwise.store.schema.rows import row_of
+from slotwise.store.schema.rows import hold_of, row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import Claims, Due
@@ -156,8 +156,10 @@ class HeldRows:
 
     def held_by(self, holder: str) -> list[Claim]:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""
+        tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
-            return [claim_of(row) for row in self.dialect.by_row.rows_of(connection, holder)]
+            mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
+            return [claim_of(hold_of(values)) for values in connection.execute(mine)]
 
 
 class LedgerFence:
