@@ -53,8 +53,7 @@ from slotwise.schedules import Disabled, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
-from slotwise.store.queue.follow_ups import write_follow_ups
-from slotwise.store.queue.queue import queue_of
+from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, release_queued, tell_plan_rows
