@@ -145,7 +145,7 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
 
     with in_its_letters("this operation"):
         if not rehearse:
-            return commit_surely(store.database, store.dialect, work)
+            return commit_surely(store.database, store.dialect.committed, work)
         with store.database.main.connect() as connection, connection.begin() as transaction:
             _, result = work(connection)
             transaction.rollback()

@@ -154,7 +154,7 @@ class Settlements:
     def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
         """Do this work; None, with nothing written, where a row spoils it."""
         try:
-            return commit_surely(self.database, self.dialect, work)
+            return commit_surely(self.database, self.dialect.committed, work)
         except Parted:
             return None
         except DBAPIError as error:
@@ -291,7 +291,7 @@ class Settlements:
             self.hooks.write(connection, changes)
             return (changes[0].held.transaction_id if changes else None), changes
 
-        changes = commit_surely(self.database, self.dialect, work)
+        changes = commit_surely(self.database, self.dialect.committed, work)
         self.database.wake_ups.tell(*words)
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
