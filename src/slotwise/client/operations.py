@@ -169,7 +169,7 @@ class Operations:
             raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
-            raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
+            raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
                 at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=id

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import TypeVar
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -15,6 +16,7 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, 
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.schedules.short_text import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
@@ -109,6 +111,10 @@ class Operation:
         """As ``plan_and_family``, the plan row alone."""
         return self.plan_and_family(job, instance)[0]
 
+    def told(self, instant: datetime, *rows: Row) -> str:
+        """Return an instant as people read it in the zone of the job that has these rows, with its offset."""
+        return zoned_text(instant, zone_of(next((row.schedule for row in rows if row.is_plan), None)))
+
     def change(self, row: Row, **columns: object) -> None:
         """Write columns of a locked row; the due time of a paused row goes into ``parked_due``."""
         due, state = columns.get("execution_time"), columns.get("state", row.state)
@@ -164,3 +170,9 @@ def schedule_in(row: Row) -> Schedule:
         return parse_schedule(row.schedule or "-")
     except InvalidSchedule as error:
         raise ConfigurationError(f"job {row.task_name!r}: {error}; use the slotwise of the workers") from None
+
+
+def zoned_text(instant: datetime, zone: ZoneInfo) -> str:
+    """Return an instant in ISO 8601, in a zone with its offset; UTC is a Z."""
+    text = instant.astimezone(zone).isoformat()
+    return text.removesuffix("+00:00") + "Z" if zone.key == "UTC" else text

@@ -102,12 +102,12 @@ class Reader:
         pauses = self._pauses([order for order in orders if order is not None])
         return [job_info(row, workers, now, pauses) for row in apart]
 
-    def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Return the author, time and reason of those of these orders that are pauses."""
+    def _pauses(self, orders: Sequence[int]) -> dict[int, Paused]:
+        """Return those of these orders that are pauses."""
         controls = self._store.tables.controls
         wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
         rows = self._rows(wanted) if orders else []
-        return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
+        return {row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Return recurring instances of a task, by id, from the one after ``after``."""
@@ -250,7 +250,7 @@ class Reader:
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
             unreadable=[one for one in unreadable if one.task in known or not live],
-            paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
+            paused=None if paused is None else paused_by(paused, self.common_zone()),
         )
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
