@@ -18,10 +18,9 @@ from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
-from slotwise.store.operations.audit import Author
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
-from slotwise.store.operations.transaction import Operation, carry_out
+from slotwise.store.operations.transaction import Author, Operation, carry_out
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

@@ -15,7 +15,7 @@ from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.business_days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.operations.audit import Author
+from slotwise.store.operations.transaction import Author
 from slotwise.store.planning.plan_rows import replanned, write
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import Tables, is_detached

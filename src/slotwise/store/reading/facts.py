@@ -15,8 +15,8 @@ from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.short_text import zone_of
 from slotwise.schedules.text import readable
-from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
 from slotwise.store.schema.rows import row_of, utc

@@ -20,10 +20,9 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, is_without_transaction, within
+from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import sqlstate
-from slotwise.store.connect.installation import Installation
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
