@@ -13,12 +13,11 @@ from slotwise.cli.shared.options import Command, Given, Written, common, exact_s
 from slotwise.cli.shared.output import print_json
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.explain.explanation import explain as explain_slot
-from slotwise.explain.explanation import explain_task
-from slotwise.explain.facts import facts, task_facts
-from slotwise.explain.now import explain_now
+from slotwise.explain.explanation import explain_now, explain_task
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
+from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.store import Store
 

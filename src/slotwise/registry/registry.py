@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
@@ -24,7 +24,6 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
-from slotwise.registry.builder import RegistryBuilder
 from slotwise.registry.validation import (
     Customize,
     by_settings,
@@ -32,6 +31,7 @@ from slotwise.registry.validation import (
     checked_lifespan,
     customized,
     defined,
+    listed,
     refuse_own_loop,
     unique,
 )
@@ -337,6 +337,63 @@ class JobRegistry:
     def _cancel(self) -> None:
         if (worker := self.worker) is not None:
             worker.cancel()
+
+
+class RegistryBuilder:
+    """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[object]] = {}
+        self._options: dict[str, Any] = {}
+
+    def with_job(self, job: object) -> Self:
+        return self.with_jobs([job])
+
+    def with_jobs(self, jobs: Iterable[object]) -> Self:
+        return self._with("jobs", *listed(jobs, "jobs"))
+
+    def with_task(self, task: object) -> Self:
+        return self.with_tasks([task])
+
+    def with_tasks(self, tasks: Iterable[object]) -> Self:
+        return self._with("tasks", *listed(tasks, "tasks"))
+
+    def with_listener(self, listener: Listener) -> Self:
+        return self._with("listeners", listener)
+
+    def with_interceptor(self, interceptor: Interceptor) -> Self:
+        return self._with("interceptors", interceptor)
+
+    def with_before_start(self, hook: BeforeStart) -> Self:
+        return self._with("before_start", hook)
+
+    def with_at_insert(self, hook: AtInsert) -> Self:
+        return self._with("at_insert", hook)
+
+    def with_after_settle(self, hook: AfterSettle) -> Self:
+        return self._with("after_settle", hook)
+
+    def lifespan(self, lifespan: Lifespan) -> Self:
+        self._options["lifespan"] = lifespan
+        return self
+
+    def settings(self, **settings: Unpack[SettingsKeywords]) -> Self:
+        """Set any settings by keyword, as in the constructor; a later call changes those that it names."""
+        self._options.update(settings)
+        return self
+
+    def customize(self, function: Customize) -> Self:
+        """``function(settings) -> settings`` runs last, in ``build``, and has precedence over everything."""
+        self._options["customize"] = function
+        return self
+
+    def build(self) -> JobRegistry:
+        """Check everything and build. Opens no connection."""
+        return JobRegistry(**self._options | self._parts)
+
+    def _with(self, part: str, *given: object) -> Self:
+        self._parts.setdefault(part, []).extend(given)
+        return self
 
 
 async def _run_beside(

@@ -17,8 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
-from slotwise.store.operations.audit import Author
-from slotwise.store.operations.transaction import Operation
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.slots.ledger import end_orphans

@@ -20,10 +20,9 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, is_without_transaction, within
+from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import sqlstate_of
-from slotwise.store.connect.installation import Installation
+from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
@@ -180,7 +179,7 @@ class LedgerFence:
         return within(connection, lambda own: self._guard(own, claim, completes=True))
 
     def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
-        self._installation.require(own)
+        self._installation.check(own)
         try:
             held = self._lock(own, claim)
             if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
@@ -191,7 +190,7 @@ class LedgerFence:
             if held and (not completes or ledger.complete(own, self._dialect, claim)):
                 return
         except Exception as error:
-            if sqlstate_of(error) != _SERIALIZATION_FAILURE:
+            if sqlstate(error) != _SERIALIZATION_FAILURE:
                 raise
             raise _lost(claim) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
         raise _completed(claim) if is_done else _lost(claim)
