@@ -208,14 +208,12 @@ def fresh_ids() -> Iterator[str]:
 def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
     """Return the error for an id that exists; ``instance`` is None if the task has ended since."""
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
-    match state:
-        case State.RUNNING:
-            said = "running; choose another id, or if_exists='keep'"
-        case State.DEAD:
-            said = "dead; retry it, or put this one in its place with if_exists='replace'"
-        case _:
-            said = "already scheduled; choose another id, or if_exists='keep'"
-    return InstanceExists(f"task {name!r} {which} {said}")
+    said: dict[str | None, str] = {
+        State.RUNNING: "running; choose another id, or if_exists='keep'",
+        State.DEAD: "dead; retry it, or put this one in its place with if_exists='replace'",
+    }
+    scheduled = "already scheduled; choose another id, or if_exists='keep'"
+    return InstanceExists(f"task {name!r} {which} {said.get(state, scheduled)}")
 
 
 def checked_choice(if_exists: object, name: str) -> None:

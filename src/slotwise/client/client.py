@@ -44,7 +44,7 @@ from slotwise.store.connect.database_errors import lacks_tables, problem, unstor
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, task_info, task_result
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of
 
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
@@ -121,7 +121,7 @@ class Client:
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.reader.find(own, Key(name, row.instance))
-                raise taken(name, row.instance, task_info(found).state if found else None)
+                raise taken(name, row.instance, found.state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def schedule_many(
@@ -310,8 +310,7 @@ class Client:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
-            found = queue.reader.find(own, key)
-        return None if found is None else task_info(found)
+            return queue.reader.find(own, key)
 
     def list(
         self,
@@ -336,13 +335,13 @@ class Client:
             raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
         place = Key(after.task, after.id) if isinstance(after, TaskInfo) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
-            return [task_info(row) for row in queue.reader.page(own, name=name, state=state, after=place, size=limit)]
+            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
 
     def history(self, task: Task, id: str, *, connection: Connection | None = None) -> builtins.list[TaskResult]:
         """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
-            return [task_result(row) for row in queue.reader.ends(own, key)]
+            return queue.reader.ends(own, key)
 
     def result(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""

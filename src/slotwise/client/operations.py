@@ -18,10 +18,9 @@ from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
-from slotwise.store.operations.audit import Author
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
-from slotwise.store.operations.transaction import Operation, carry_out
+from slotwise.store.operations.transaction import Author, Operation, carry_out
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -169,7 +168,7 @@ class Operations:
             raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
-            raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
+            raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
                 at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=id

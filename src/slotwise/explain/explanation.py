@@ -12,8 +12,9 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
+from slotwise.schedules import Schedule
 from slotwise.schedules.description import short_text
-from slotwise.store.operations.audit import AuditEntry
+from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import JobInfo, SlotInfo
@@ -51,11 +52,6 @@ def how_ended(outcome: str, reason: str | None, when: str) -> str:
 def why_again(reason: str | None) -> str | None:
     """Return why a slot waits, as a part of a sentence."""
     return _of(reason).waits
-
-
-def _why_cancelled(reason: str | None) -> str:
-    """Return what ended a slot before it began, as a part of a sentence."""
-    return "the job was deleted" if reason == Reason.DELETED else why_again(reason) or "it was cancelled"
 
 
 # -- parts of sentences ---------------------------------------------------------------------------------------------
@@ -201,22 +197,20 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
-    return Explanation(
-        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
-    )  # fmt: skip
+    return Explanation(job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked))
 
 
-def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
+def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, Iterable[str]]:
     entry = facts.entry
     if entry is not None:
         told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
-        return entry.outcome, entry.reason, list(told)
+        return entry.outcome, entry.reason, told
     if facts.beside is not None:  # also a slot of a range that did not run: a backfill has it run after all
-        return State.WAITING, facts.beside.origin, list(_waits(facts, facts.beside, definition))
+        return State.WAITING, facts.beside.origin, _waits(facts, facts.beside, definition)
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
-        return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
+        return Outcome.SKIPPED, facts.gap.reason, skipped(facts, facts.gap, definition)
     if facts.plan is not None and facts.plan.slot == facts.slot:
-        return State.WAITING, None, list(_waits(facts, facts.plan, definition))
+        return State.WAITING, None, _waits(facts, facts.plan, definition)
     return _without_trace(facts)
 
 
@@ -267,7 +261,8 @@ _ORIGINS: dict[str, str] = {
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
-        yield f"It did not run: {_why_cancelled(entry.reason)} at {when(entry.finished)}, before it began."
+        why = "the job was deleted" if entry.reason == Reason.DELETED else why_again(entry.reason) or "it was cancelled"
+        yield f"It did not run: {why} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
     if entry.origin in _ORIGINS and entry.attempts:
@@ -275,8 +270,9 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.missed_count:
         yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
     if entry.started is not None and entry.attempts:
-        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
-        yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
+        times, delay = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})", entry.started - entry.slot
+        late = "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
+        yield f"It started at {when(entry.started)}{times}, {late} on {entry.worker}."
     yield _ending(facts, entry)
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
@@ -286,12 +282,6 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
 def _instead(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.reason == Reason.OVERLAP and entry.finished is not None and facts.after is not None:
         yield f"The newer one that began next is {when(facts.after.slot)}."
-
-
-def _late(entry: SlotInfo) -> str:
-    assert entry.started is not None
-    delay = entry.started - entry.slot
-    return "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
 
 
 def _ending(facts: Facts, entry: SlotInfo) -> str:
@@ -416,7 +406,7 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
         yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
 
 
-def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
+def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
         told = "The job has no row, and neither ledger nor gaps know this slot."
@@ -426,12 +416,12 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     if schedule.from_end:
         return State.NO_SLOT, None, [f"It runs {short_text(schedule)}: no run ended at this instant."]
     if not facts.is_slot:
-        return State.NO_SLOT, None, list(_no_slot(facts))
+        return State.NO_SLOT, None, _no_slot(facts, schedule)
     if plan.slot is not None and facts.slot > plan.slot:
         if facts.slot <= facts.now:
-            return State.UNDECIDED, None, list(_undecided(facts, plan))
-        return State.UPCOMING, None, list(_upcoming(facts, plan, plan.slot))
-    return State.UNKNOWN, None, list(_unknown(facts, plan))
+            return State.UNDECIDED, None, _undecided(facts, plan, plan.slot)
+        return State.UPCOMING, None, _upcoming(facts, schedule, plan, plan.slot)
+    return State.UNKNOWN, None, _unknown(facts, plan)
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
@@ -440,47 +430,38 @@ def _passed_over(facts: Facts) -> Iterator[str]:
         yield from filter(None, [why_skipped(Reason.CALENDAR)])
 
 
-def _no_slot(facts: Facts) -> Iterator[str]:
-    schedule = facts.schedule
-    assert schedule is not None
+def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
     before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
     near = [when(slot) for slot in (before, after) if slot is not None]
     if not near:
-        yield (
-            "Its schedule is disabled, and has no slots."
-            if str(schedule) == "-"
-            else f"{short_text(schedule)} has none."
-        )
+        is_disabled = str(schedule) == "-"
+        yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
         return
     yield f"The schedule, {short_text(schedule)}, has no slot then."
     yield from why_no_slot(schedule, facts.slot)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 
-def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
+def _undecided(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     """Say what will decide about a slot that has come, and that the plan row has not reached."""
-    assert plan.slot is not None
     yield from _passed_over(facts)
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
-        yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
+        yield f"It came while {when(next_slot)} {state}; the job's overlap decides about it when that slot ends."
     elif plan.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, plan)
     else:
-        yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+        yield f"It came after {when(next_slot)}, which waits; the job's catch-up decides with the next claim."
         if (obstacle := facts.obstacle) is not None:
             yield f"No live worker can claim it: {obstacle}."
 
 
-def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
-    schedule = facts.schedule
-    assert schedule is not None
+def _upcoming(facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime) -> Iterator[str]:
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
-    yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
-        f"{when(next_slot)}."
-    )
+    before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
+    yield f"It is to come, in {about(facts.slot - facts.now)}; {before}."
     if plan.state == State.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
         yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
@@ -492,7 +473,7 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
         yield f"History up to {when(facts.pruned_until)} was pruned, so it is unknown whether it ran."
         yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
         return
-    elif born is not None and facts.slot <= born:
+    if born is not None and facts.slot <= born:
         yield f"The job's row was made at {when(born)}, after this slot, so it was not to run."
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."

@@ -15,8 +15,8 @@ from slotwise.client.operations import instant_of, name_of
 from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
-from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.job_operations import Paused
+from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
+from slotwise.schedules.description import zone_of
 from slotwise.schedules.text import readable
-from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
 from slotwise.store.schema.rows import row_of, utc
@@ -74,7 +75,7 @@ class SlotState:
     def paused(self) -> str | None:
         """Who paused the job, or all."""
         if (every := self.all_paused) is not None:
-            return f"all is {paused_by(every.author, every.since, every.note)}"
+            return f"all is {paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
         is_paused = self.plan is not None and self.plan.state == State.PAUSED and not self.plan.picked
         return "the job is paused" if is_paused else None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -15,8 +15,8 @@ from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules.description import UTC, zone_of
-from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.reading.views import (
     Health,
     JobInfo,
@@ -40,7 +40,7 @@ PAGE = 500
 #: Why no worker claims a one-time row whose name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
 
-
+Line = TypeVar("Line")
 #: A query for rows of a table.
 Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
 
@@ -102,12 +102,12 @@ class Reader:
         pauses = self._pauses([order for order in orders if order is not None])
         return [job_info(row, workers, now, pauses) for row in apart]
 
-    def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Return the author, time and reason of those of these orders that are pauses."""
+    def _pauses(self, orders: Sequence[int]) -> dict[int, Paused]:
+        """Return those of these orders that are pauses."""
         controls = self._store.tables.controls
         wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
         rows = self._rows(wanted) if orders else []
-        return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
+        return {row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Return recurring instances of a task, by id, from the one after ``after``."""
@@ -117,16 +117,15 @@ class Reader:
 
     def instance_counts(self) -> dict[str, int]:
         """Return the number of recurring instances of each task that has any."""
-        tasks = self._tasks
-        wanted = self._plans().where(tasks.c.task_instance != RECURRING)
-        counted = wanted.with_only_columns(tasks.c.task_name, sa.func.count().label("count"))
-        return {row["task_name"]: row["count"] for row in self._rows(counted.group_by(tasks.c.task_name))}
+        return self._counts(self._tasks.c.task_name, self._tasks.c.task_instance != RECURRING)
 
     def schedules(self) -> dict[str, int]:
         """Return each schedule in force, as text, with the number of its jobs and instances."""
-        tasks = self._tasks
-        counted = self._plans().with_only_columns(tasks.c.schedule, sa.func.count().label("count"))
-        return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
+        return self._counts(self._tasks.c.schedule)
+
+    def _counts(self, column: sa.Column[str], *conditions: sa.ColumnElement[bool]) -> dict[str, int]:
+        counted = self._plans().with_only_columns(column, sa.func.count().label("count")).where(*conditions)
+        return {row[column.name]: row["count"] for row in self._rows(counted.group_by(column))}
 
     def _plans(self) -> Statement:
         return sa.select(self._tasks).where(is_plan(self._tasks))
@@ -135,8 +134,7 @@ class Reader:
 
     def known(self, name: str, *, kind: str = "job") -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name; ``kind`` is what the message calls it."""
-        columns = (self._tasks.c.task_name, self._slots.c.task_name, self._gaps.c.task_name)
-        if any(self._rows(sa.select(column).where(column == name).limit(1)) for column in columns):
+        if self._is_known(name):
             return
         wanted = sa.select(self._tasks.c.task_name).distinct().limit(50)
         wanted = wanted.where(is_task(self._tasks)) if kind == "task" else wanted
@@ -150,11 +148,16 @@ class Reader:
     def known_instance(self, name: str, instance: str) -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name and this instance."""
         self.known(name)
-        for table in (self._tasks, self._slots, self._gaps):
-            mine = sa.select(table.c.task_name).where(table.c.task_name == name, table.c.task_instance == instance)
-            if instance == RECURRING or self._rows(mine.limit(1)):
-                return
-        raise UnknownTask(f"job {name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}")
+        if instance != RECURRING and not self._is_known(name, instance):
+            raise UnknownTask(
+                f"job {name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}"
+            )
+
+    def _is_known(self, name: str, instance: str | None = None) -> bool:
+        tables = (self._tasks, self._slots, self._gaps)
+        return any(
+            self._rows(_of(table, name, instance).with_only_columns(table.c.task_name).limit(1)) for table in tables
+        )
 
     # -- workers and health -----------------------------------------------------------------------------------
 
@@ -195,12 +198,9 @@ class Reader:
             .order_by(tasks.c.task_name, dead)
         )
         return [
-            Unreadable(
-                task=name, rows=rows, since=utc(first),
-                error=error.removeprefix(UNREADABLE), dead=is_dead,
-            )
+            Unreadable(task=name, rows=rows, since=utc(first), error=error.removeprefix(UNREADABLE), dead=is_dead)
             for name, is_dead, rows, first, error in found
-        ]  # fmt: skip
+        ]
 
     def health(self, overdue_after: timedelta) -> Health:
         """Count rows that have been due for longer than ``overdue_after``, and rows that are held past their lease.
@@ -250,22 +250,20 @@ class Reader:
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
             unreadable=[one for one in unreadable if one.task in known or not live],
-            paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
+            paused=None if paused is None else paused_by(paused, self.common_zone()),
         )
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
-        """Yield the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
+        """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
         table = self._store.tables.controls
         about = [] if job is None else [(table.c.task_name == job) | table.c.task_name.is_(None)]
-        older: list[sa.ColumnElement[bool]] = []
-        while limit is None or limit > 0:
-            size = PAGE if limit is None else min(limit, PAGE)
-            page = sa.select(table).where(*about, *older).order_by(table.c.id.desc()).limit(size)
-            found = [audit_entry(row) for row in self._rows(page)]
-            yield from found
-            if len(found) < size:
-                return
-            older, limit = [table.c.id < found[-1].number], None if limit is None else limit - len(found)
+
+        def page(size: int, last: AuditEntry | None) -> list[AuditEntry]:
+            older = [] if last is None else [table.c.id < last.number]
+            statement = sa.select(table).where(*about, *older).order_by(table.c.id.desc()).limit(size)
+            return [audit_entry(row) for row in self._rows(statement)]
+
+        return _paged(limit, page)
 
     # -- the ledger -------------------------------------------------------------------------------------------
 
@@ -344,30 +342,22 @@ class Reader:
         before: datetime | None = None,
         ended: bool = False,
     ) -> Iterator[SlotInfo]:
-        """Yield ledger and gaps of a job, merged, the newest first; pages are read as needed.
+        """Return ledger and gaps of a job, merged, the newest first; pages are read as needed.
 
         A gap stands where its last slot stands. ``before`` continues where an earlier listing ended. ``ended``: without
         what ``standing`` lists.
         """
-        cursor = None if before is None else _Place(before, 0, "")
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, instance, size, since, cursor, ended)
-            yield from (line for _, line in page)
-            if len(page) < size:
-                return
-            cursor = page[-1][0]
-            left = None if left is None else left - len(page)
+        start = None if before is None else _Place(before, 0, "")
+
+        def page(size: int, last: tuple[_Place, SlotInfo] | None) -> list[tuple[_Place, SlotInfo]]:
+            return self._page(name, instance, size, since, start if last is None else last[0], ended)
+
+        return (line for _, line in _paged(limit, page))
 
     def slots_within(self, name: str, instance: str, start: datetime, end: datetime) -> list[datetime]:
         """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or in a row."""
-        found, tasks = set(), self._tasks
-        families = [
-            (self._slots, self._slots.c.task_instance == instance),
-            (tasks, of_plan(tasks, instance)),
-        ]
-        for table, family in families:
+        found, slots, tasks = set(), self._slots, self._tasks
+        for table, family in ((slots, slots.c.task_instance == instance), (tasks, of_plan(tasks, instance))):
             within = [table.c.task_name == name, family, table.c.slot >= start, table.c.slot < end]
             found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
         return sorted(found)
@@ -410,7 +400,7 @@ class Reader:
             return [_of(self._slots, name, instance)]
         return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
 
-    def _rows(self, statement: Statement) -> Sequence[sa.RowMapping]:
+    def _rows(self, statement: sa.Executable) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
 
@@ -419,6 +409,18 @@ def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str
     """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
+
+
+def _paged(limit: int | None, page: Callable[[int, Line | None], list[Line]]) -> Iterator[Line]:
+    """Yield up to ``limit`` lines; ``page`` returns the next ones, after the last line of the page before."""
+    last: Line | None = None
+    while limit is None or limit > 0:
+        size = PAGE if limit is None else min(limit, PAGE)
+        found = page(size, last)
+        yield from found
+        if len(found) < size:
+            return
+        last, limit = found[-1], None if limit is None else limit - len(found)
 
 
 def _of(table: sa.Table, name: str, instance: str | None) -> Statement:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -12,6 +13,9 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
+from slotwise.schedules.description import UTC, zone_of
+from slotwise.store.operations.job_operations import Paused
+from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.schema.readable import MALFORMED, Unread
 from slotwise.store.schema.rows import utc
@@ -149,7 +153,7 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
 
 
 def job_info(
-    row: sa.RowMapping | Unread, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, str]
+    row: sa.RowMapping | Unread, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
 ) -> JobInfo:
     """Return a plan row as a line, at ``now``, with what the workers say about it; ``pauses`` by their orders."""
     if isinstance(row, Unread):
@@ -160,12 +164,15 @@ def job_info(
         return JobInfo(job=row["task_name"], id=row["task_instance"], state=State.UNREADABLE, reason=str(error))
 
 
-def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, str]) -> JobInfo:
+def _job_info(
+    row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
+) -> JobInfo:
     declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
     state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
-    reason = pauses.get(row["control"]) if state == State.PAUSED else None
+    pause = pauses.get(row["control"]) if state == State.PAUSED else None
+    reason = None if pause is None else paused_by(pause, zone_of(row["schedule"]))
     if state == State.WAITING and row["execution_time"] <= now:
         reason = obstacle(row["task_name"], declared.runs_on, workers)
         state = state_of_stuck(reason) if reason else state
@@ -185,10 +192,10 @@ def _job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime, 
     )  # fmt: skip
 
 
-def paused_by(author: str, since: datetime, note: str | None) -> str:
+def paused_by(pause: Paused, zone: ZoneInfo = UTC) -> str:
     """Return author, time and note of a pause, as text."""
-    said = f": {note}" if note else ""
-    return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
+    said = f": {pause.note}" if pause.note else ""
+    return f"paused by {pause.author} at {zoned_text(pause.since.replace(microsecond=0), zone)}{said}"
 
 
 def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:
