@@ -76,7 +76,7 @@ class HeldRunner(Runner):
         """End the attempt with this outcome, without running its handler."""
         if holding in self.waiting:
             self.waiting.remove(holding)
-        self._on_end(holding, outcome)
+        self.on_end(holding, outcome)
 
 
 class _HeldWorker(Worker):
@@ -287,7 +287,7 @@ class ManualWorker:
     def drain(self) -> list[Ended]:
         """Stop claiming, hand back waiting claims, settle ended ones; started handlers continue."""
         self._check_alive()
-        self._runner.drain()
+        self._runner.is_draining = True
         for claim in self.waiting:
             self.begin(claim)
         return self.settle()

@@ -191,7 +191,7 @@ class SlotRun:
             self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
             heartbeat_interval=interval,
         )  # fmt: skip
-        self._pause = min(settings.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+        self._pause = min(worker.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
