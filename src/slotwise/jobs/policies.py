@@ -18,7 +18,7 @@ from tenacity import RetryCallState as RetryState
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.errors import InvalidJob, InvalidSetting, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import is_whole
 
@@ -213,10 +213,8 @@ class Overlap:
 
 
 def _span(where: str, name: str, value: timedelta | str) -> timedelta:
-    try:
+    with located(f"{where}({name}={value!r})", InvalidJob):
         return parse_duration(value)
-    except InvalidSetting as error:
-        raise InvalidJob(f"{where}({name}={value!r}): {error}") from None
 
 
 def _whole(where: str, value: int) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import EPOCH, MICROSECOND, SECOND, Schedule, an_instant, floor_second, in_utc, instant_text
 from slotwise.schedules.days import EVERY_DAY, days_of
@@ -109,10 +109,8 @@ def positive_duration(kind: str, value: timedelta | str | None, parts: timedelta
     """The one duration that a constructor was given, as a value or in parts. Raises InvalidSchedule."""
     if (value is None) == (not parts):
         raise InvalidSchedule(f'{kind} takes one duration, as {kind}("5m") or {kind}(minutes=5)')
-    try:
+    with located(kind, InvalidSchedule):
         duration = parse_duration(parts if value is None else value)
-    except InvalidSetting as error:
-        raise InvalidSchedule(f"{kind}: {error}") from None
     if not duration:
         raise InvalidSchedule(f"{kind}: {format_duration(duration)} is too short; it must be above zero")
     return duration

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
 from slotwise.schedules.business_days import Arrangement, Calendar, Roll, arranged, calendar_name
@@ -200,10 +200,8 @@ class Spread(Around):
     by: timedelta
 
     def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
-        try:
+        with located(f"{schedule} spread by", InvalidSchedule):
             by = parse_duration(by)
-        except InvalidSetting as error:
-            raise InvalidSchedule(f"{schedule} spread by: {error}") from None
         if schedule.from_end:
             raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
         if by < MICROSECOND:

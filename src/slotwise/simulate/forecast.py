@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import JobContext
-from slotwise.jobs.declaration import POLICIES
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import POLICIES, Definition
 from slotwise.jobs.job import job
 from slotwise.model.clock import ManualClock
 from slotwise.model.durations import format_duration

@@ -9,7 +9,7 @@ from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext
-from slotwise.jobs.declaration import POLICIES, duration
+from slotwise.jobs.definition import POLICIES, duration
 from slotwise.jobs.job import DistributedJob
 
 if TYPE_CHECKING:

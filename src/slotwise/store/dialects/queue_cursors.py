@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from slotwise.jobs.declaration import USUAL_PRIORITY
+from slotwise.jobs.definition import USUAL_PRIORITY
 from slotwise.model.records import Claim
 
 #: How long a row may stay before its cursor, in seconds.
