@@ -112,7 +112,7 @@ class Snooze(Steering):
     Snooze(duration='90s')
     """
 
-    @told("Snooze")
+    @told
     def __init__(self, duration: timedelta | str) -> None:
         self.duration = parse_duration(duration)
         super().__init__(f"again in {format_duration(self.duration)}")
@@ -121,35 +121,27 @@ class Snooze(Steering):
         return f"Snooze(duration={format_duration(self.duration)!r})"
 
 
-class Cancel(Steering):
-    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
-
-    @told("Cancel")
+class _WithReason(Steering):
+    @told
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
 
 
-class Skip(Steering):
+class Cancel(_WithReason):
+    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
+
+
+class Skip(_WithReason):
     """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt is counted.
 
     A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised by a handler, which
     has started by then, it ends the slot as cancelled with this reason.
     """
 
-    @told("Skip")
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
-
-class Fail(Steering):
+class Fail(_WithReason):
     """End this slot as failed, without another attempt, whatever ``retry`` says."""
-
-    @told("Fail")
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 _BOTH = (

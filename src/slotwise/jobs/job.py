@@ -189,7 +189,7 @@ class TaskPolicies(Policies, total=False):
     result_retention: timedelta | str | None
 
 
-@told("@job")
+@told
 def job(
     *, name: str, schedule: Schedule | str, **policies: Unpack[JobPolicies]
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
@@ -204,7 +204,7 @@ def job(
     return make
 
 
-@told("@task")
+@told
 def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 

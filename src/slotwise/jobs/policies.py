@@ -32,28 +32,24 @@ Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
-def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
-    """Make a function raise InvalidJob with its signature, under this name, when the arguments do not fit."""
+def told(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Make a function or method of a declaration raise InvalidJob with its signature if the arguments do not fit."""
+    own = inspect.signature(function)
+    named = [one.replace(annotation=inspect.Parameter.empty) for one in own.parameters.values()]
+    takes = inspect.Signature([one for one in named if one.name not in ("self", "cls")])
 
-    def around(function: Callable[Given, Made]) -> Callable[Given, Made]:
-        own = inspect.signature(function)
-        asked = [one for one in own.parameters.values() if one.name not in ("self", "cls")]
-        takes = own.replace(
-            parameters=[one.replace(annotation=inspect.Parameter.empty) for one in asked],
-            return_annotation=inspect.Signature.empty,
-        )
+    @functools.wraps(function)
+    def call(*given: Given.args, **keywords: Given.kwargs) -> Made:
+        try:
+            own.bind(*given, **keywords)
+        except TypeError as error:
+            owner, _, name = function.__qualname__.rpartition(".")
+            owner = type(given[0]).__name__ if name == "__init__" else owner
+            name = owner if name == "__init__" else f"{owner}.{name}" if owner else f"@{name}"
+            raise InvalidJob(f"{name}: {error}; write {name}{takes}") from None
+        return function(*given, **keywords)
 
-        @functools.wraps(function)
-        def call(*given: Given.args, **named: Given.kwargs) -> Made:
-            try:
-                own.bind(*given, **named)
-            except TypeError as error:
-                raise InvalidJob(f"{name}: {error}; write {name}{takes}") from None
-            return function(*given, **named)
-
-        return call
-
-    return around
+    return call
 
 
 #: The longest and the shortest period of a rate.
@@ -93,7 +89,6 @@ class Rate:
         return max(self.window / 100, timedelta(milliseconds=1))
 
 
-_Answer = TypeVar("_Answer")
 #: One exception type or several, as ``except`` takes them.
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 OnLost: TypeAlias = Literal["rerun", "give_up"]
@@ -132,22 +127,22 @@ class CatchUp:
     pace: timedelta | None = None
 
     @classmethod
-    @told("CatchUp.none")
+    @told
     def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
         return cls("none", grace=_span("CatchUp.none", "grace", grace))
 
     @classmethod
-    @told("CatchUp.latest")
+    @told
     def latest(cls) -> CatchUp:
         return cls()
 
     @classmethod
-    @told("CatchUp.first")
+    @told
     def first(cls) -> CatchUp:
         return cls("first")
 
     @classmethod
-    @told("CatchUp.all")
+    @told
     def all(
         cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
     ) -> CatchUp:
@@ -185,29 +180,29 @@ class Overlap:
         return self.mode in ("allow", "cancel_previous")
 
     @classmethod
-    @told("Overlap.skip")
+    @told
     def skip(cls) -> Overlap:
         return cls()
 
     @classmethod
-    @told("Overlap.queue")
+    @told
     def queue(cls, max: int = 1) -> Overlap:
         _whole("Overlap.queue", max)
         return cls("queue", max)
 
     @classmethod
-    @told("Overlap.queue_all")
+    @told
     def queue_all(cls) -> Overlap:
         return cls("queue_all")
 
     @classmethod
-    @told("Overlap.allow")
+    @told
     def allow(cls, max: int) -> Overlap:
         _whole("Overlap.allow", max)
         return cls("allow", max)
 
     @classmethod
-    @told("Overlap.cancel_previous")
+    @told
     def cancel_previous(cls) -> Overlap:
         return cls("cancel_previous")
 
@@ -267,7 +262,7 @@ class Retry:
         return wanted and not isinstance(error, self.give_up_on)
 
     @classmethod
-    @told("Retry.exponential")
+    @told
     def exponential(
         cls,
         max_attempts: int = 3,
@@ -308,25 +303,13 @@ class Retry:
         if attempt >= self.max_attempts:
             return None
         state = _retry_state(attempt, elapsed)
-        pause = self._ask(self._pause, state)
-        state.upcoming_sleep = (pause or timedelta(0)).total_seconds()
-        stops = self._ask(lambda state: self.stop is not None and bool(self.stop(state)), state)
-        if stops:
-            return None
-        return _within_bounds(_FALLBACK(state)) if stops is None or pause is None else pause
-
-    def _pause(self, state: RetryState) -> timedelta:
-        return _within_bounds(self.wait(state))
-
-    def _ask(
-        self, strategy: Callable[[tenacity.RetryCallState], _Answer], state: tenacity.RetryCallState
-    ) -> _Answer | None:
-        """Return None if a user's strategy raises: other outcomes of the batch must not fail with it."""
         try:
-            return strategy(state)
-        except Exception:
+            pause = _within_bounds(self.wait(state))
+            state.upcoming_sleep = pause.total_seconds()
+            return None if self.stop is not None and self.stop(state) else pause
+        except Exception:  # other outcomes of the batch must not fail with a user's strategy
             logger.exception("%r failed; the next attempt comes after a doubling pause", self)
-            return None
+            return _within_bounds(_FALLBACK(state))
 
 
 def _within_bounds(seconds: float) -> timedelta:
