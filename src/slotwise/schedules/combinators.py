@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
-from slotwise.schedules.business_days import Arrangement, Calendar, Roll, arranged, calendar_name
+from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
 

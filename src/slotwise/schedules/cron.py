@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.business_days import Calendar
 from slotwise.schedules.cron_fields import (
     FIELDS,
     HOUR,
@@ -26,7 +25,7 @@ from slotwise.schedules.cron_fields import (
     quoted,
     week_days,
 )
-from slotwise.schedules.days import DatePattern, days_of
+from slotwise.schedules.days import Calendar, DatePattern, days_of
 from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of
 from slotwise.schedules.timeline import Unbound, zone_named
 

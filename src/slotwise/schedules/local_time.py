@@ -1,4 +1,4 @@
-"""Schedules in local time: times of day, the walker that finds their slots, and what Cron and Daily share.
+"""Schedules in local time: Daily, what it shares with Cron, and the walker that finds their slots.
 
 The walker lays a pattern over each span of constant offset in turn. Within a span, local time and real time run
 alike, so finding and counting are plain arithmetic on ranks. What the gap and fold rules add or remove lies at
@@ -7,12 +7,13 @@ the two ends of the span. All instants are whole seconds since 1970, local ones 
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -20,9 +21,8 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import EPOCH, SECOND, Schedule
-from slotwise.schedules.business_days import Calendar, Roll
-from slotwise.schedules.days import DaySet
-from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at
+from slotwise.schedules.days import EVERY_DAY, Calendar, DaySet, Roll, days_of
+from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -277,3 +277,46 @@ def one_of(name: str, value: object, choice: object) -> None:
         near = get_close_matches(str(value)[:20], allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InvalidSchedule(f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}")
+
+
+_TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+_MOST_TIMES: Final = 1440
+
+
+class Daily(LocalSchedule):
+    """At these local times of every day: `"02:00"`, `"02:00:30"` or `datetime.time`. Default zone UTC.
+
+    In a night of clock change each fires once, by `gap` (`end`: right after it, `shift`: later by its length,
+    `skip`: not at all) and `fold` (`first`, `second`, `both`). Raises InvalidSchedule.
+    """
+
+    __slots__ = ("times",)
+    times: tuple[time, ...]
+
+    def __init__(self, *times: str | time, tz: str | ZoneInfo = "UTC", gap: Gap = "end", fold: Fold = "first") -> None:
+        if not 1 <= len(times) <= _MOST_TIMES:
+            raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
+        listed = sorted({_time_of_day(value) for value in times})
+        pattern = LocalPattern(days_of(EVERY_DAY), map(_seconds, listed))
+        self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
+        text = ",".join(map(time_text, listed))
+        self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")
+
+
+def _time_of_day(value: str | time) -> time:
+    if isinstance(value, str) and (match := _TIME.fullmatch(value.strip())):
+        return time(int(match[1]), int(match[2]), int(match[3] or 0))
+    if not isinstance(value, time):
+        raise InvalidSchedule(f"a time of day must be 00:00–23:59, with seconds as 02:00:30, got {value!r:.40}")
+    if value.tzinfo is not None or value.microsecond:
+        raise InvalidSchedule(f"time of day {value!r}: whole seconds, and the zone goes into tz=")
+    return value.replace(fold=0)
+
+
+def time_text(value: time) -> str:
+    """`02:00`, or `02:00:30`."""
+    return value.isoformat("seconds").removesuffix(":00")
+
+
+def _seconds(value: time) -> int:
+    return value.hour * 3600 + value.minute * 60 + value.second

@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import Schedule, parse_instant
-from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
-from slotwise.schedules.business_days import Calendar, parse_calendar
+from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, parse_instant
 from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
+from slotwise.schedules.days import Calendar, parse_calendar
+from slotwise.schedules.local_time import Daily
 
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8

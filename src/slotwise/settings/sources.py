@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
-from slotwise.settings.db_scheduler import OTHER_NAMES, translated
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -270,7 +270,7 @@ def _layer(
 ) -> Layer:
     by_fold = {_fold(name): name for name in known}
     layer: Layer = {}
-    for key, value in translated(pairs, _fold, label):
+    for key, value in _translated(pairs, label):
         name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
         if name is None:
             near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
@@ -322,3 +322,82 @@ def _yaml(path: Path, text: str) -> Mapping[str, object]:
 
 def _fold(key: str) -> str:
     return key.replace("-", "").replace("_", "").casefold()
+
+
+# Keys that configurations of db-scheduler use, as settings of ours; each in any spelling, as all keys. ``jobs-config``
+# is a table with the address of the scheduler's own pool; in the environment its keys are variables, such as
+# ``SLOTWISE_JOBS_CONFIG_USERNAME``.
+
+#: Keys without ``-``, ``_`` and capitals, with the setting that each means.
+OTHER_NAMES: Final = {
+    "pollinginterval": "poll_interval",
+    "shutdownmaxwait": "shutdown_grace",
+    "jobsconfig": "database_url",
+    "jobsconfigmaximumpoolsize": "pool_size",
+}
+#: Keys without a counterpart, and what to do instead.
+ABSENT: Final = {
+    "deleteunresolvedafter": "slotwise never deletes rows of tasks that it does not know; remove it, find such rows "
+    "with `slotwise health`, and delete a job with `slotwise delete`",
+}
+
+_POOL = "jobsconfig"
+_KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
+_ADDRESS = "write jdbc:postgresql://host:5432/database"
+_OTHER_DATABASE = re.compile(r"jdbc:(?P<name>(?!postgres|sqlite)\w+):")
+_FORM = "write jdbc-url, username, password and maximum-pool-size"
+
+
+def _translated(pairs: Iterable[tuple[str, object]], label: Callable[[str], str]) -> Iterator[tuple[str, object]]:
+    """Yield the pairs, with the keys of ``jobs-config`` as one address. Raises InvalidSetting with the cure."""
+    pool: dict[str, str] = {}
+    name = ""
+    for key, value in pairs:
+        folded = _fold(key)
+        if folded in ABSENT:
+            raise InvalidSetting(f"{label(key)} is not a setting: {ABSENT[folded]}")
+        if not folded.startswith(_POOL):
+            yield key, value
+            continue
+        if folded == _POOL and not isinstance(value, Mapping):
+            raise InvalidSetting(f"{label(key)} must be a table, but was of type {type(value).__name__}; {_FORM}")
+        name = name or (key if folded == _POOL else "JOBS_CONFIG")
+        parts = (
+            ((f"{key}-{part}", text) for part, text in value.items()) if isinstance(value, Mapping) else [(key, value)]
+        )
+        for full, text in parts:
+            part = _fold(full).removeprefix(_POOL)
+            if f"{_POOL}{part}" in OTHER_NAMES:
+                yield full, text
+            elif part not in _KEYS:
+                raise InvalidSetting(f"{label(full)} is not a setting of {label(name)}; {_FORM}")
+            elif not isinstance(text, str):
+                raise InvalidSetting(f"{label(full)} must be a string, but was of type {type(text).__name__}; {_FORM}")
+            else:
+                pool[_KEYS[part]] = text
+    if pool:
+        yield name, _address(pool, label(name))
+
+
+def _address(pool: Mapping[str, str], label: str) -> str:
+    address = pool.get("jdbc-url", "")
+    kind, found, rest = address.partition("://")
+    if not address:
+        raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
+    other = _OTHER_DATABASE.match(address)
+    if other:
+        raise InvalidSetting(f"{label}: {other['name']} databases are not supported; {_ADDRESS}")
+    if not found:
+        raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
+    if "username" not in pool:
+        if "password" in pool:
+            raise InvalidSetting(f"{label} has a password and no username; add username")
+        return address
+    if "@" in rest.partition("/")[0]:
+        raise InvalidSetting(
+            f"{label}: {hide_password(address)} cannot be combined with username; write jdbc:postgresql://host/database"
+        )
+    login = quote(pool["username"], safe="")
+    if "password" in pool:
+        login += f":{quote(pool['password'], safe='')}"
+    return f"{kind}://{login}@{rest}"
