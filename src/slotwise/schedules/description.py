@@ -194,7 +194,7 @@ def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
     return listed([one for run in told for one in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)])
 
 
-# Any schedule. ----------------------------------------------------------------------------------------------------
+# All schedules. ----------------------------------------------------------------------------------------------------
 
 _GAP: Final = {
     "end": "comes right after the gap",
