@@ -7,7 +7,7 @@ import hashlib
 import inspect
 from abc import ABC
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
+T = TypeVar("T")
 AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
 
 NAME_LIMIT = 100
@@ -49,152 +50,21 @@ USUAL_PRIORITY = 50
 LARGEST_PRIORITY = 32_767
 PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
 
+_UNSAID = object()
 _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with its handler."""
-
-    name: str
-    handler: Callable[..., object]
-    is_async: bool
-    schedule: Schedule | None = None
-    catch_up: CatchUp = field(default_factory=CatchUp.latest)
-    overlap: Overlap = field(default_factory=Overlap.skip)
-    on_lost: str = LossPolicy.RERUN
-    max_lost: int = 3
-    retry: Retry | None = None
-    timeout: timedelta | None = None
-    start_within: timedelta | None = None
-    spread: timedelta | None = None
-    payload: Payload = UNTYPED
-    min_interval: timedelta | None = None
-    priority: int = USUAL_PRIORITY
-    runs_on: frozenset[str] = frozenset()
-    record: str = "none"
-    result_retention: timedelta | None = None
-    concurrency: int | None = None
-    rate_limit: Rate | None = None
-    isolation: str | None = None
-    is_job: bool = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_job", self.schedule is not None)
-
-    @property
-    def is_weighed(self) -> bool:
-        """Whether each slot needs a decision, also one on time: it may be too late to start, or find no place."""
-        limits = (self.start_within, self.catch_up.window)
-        return any(limit is not None for limit in limits) or self.catch_up.mode == "none" or self.overlap.detaches
-
-    def may_run_on(self, tags: AbstractSet[str]) -> bool:
-        """Whether a worker that carries these tags may run it."""
-        return self.runs_on <= tags
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether only some of its due rows may start; they are claimed in a statement of their own."""
-        return self.concurrency is not None or self.rate_limit is not None
-
-    @property
-    def leaves_traces(self) -> bool:
-        """Whether a success writes more than the end of its row."""
-        return self.record == "all" or self.result_retention is not None
-
-    @property
-    def gives_up(self) -> bool:
-        """Whether each slot starts at most once."""
-        return self.on_lost == LossPolicy.GIVE_UP
-
-    @property
-    def fingerprint(self) -> str:
-        """Return a short hash of the schedule and policies, which is stored in the row and compared at a redeploy."""
-        text = "\n".join(
-            repr(part) for part in (str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost)
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def define(subject: object) -> Definition:
-    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
-    source = instance_of(subject)
-    where = label_of(source)
-    is_job = isinstance(source, DistributedJob)
-    name = name_of(source, where)
-    refuse_near_misses(source, where)
-    policies = {word: policy_of(source, where, word) for word in POLICIES}
-    if policies["retry"] is UNSAID:
-        policies["retry"] = None if is_job or policies["on_lost"] == LossPolicy.GIVE_UP else TASK_RETRY
-    handler = handler_of(source, where)
-    definition = Definition(
-        name=name,
-        handler=handler,
-        is_async=inspect.iscoroutinefunction(handler),
-        schedule=spread_by(declared_schedule(source, where), where, name, policies["spread"]) if is_job else None,
-        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
-        **policies,
-    )
-    if definition.gives_up and definition.retry is not None:
-        raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
-    if definition.min_interval is not None and definition.overlap.detaches:
-        raise InvalidJob(f"{where}: min_interval contradicts Overlap.{definition.overlap.mode}; drop one of them")
-    if definition.schedule is not None:
-        check_schedule(definition.schedule, definition, where)
-    return definition
-
-
-def rescheduled(definition: Definition, text: str, where: str) -> Definition:
-    """Return the job with the schedule of the settings. Raise InvalidSchedule or InvalidJob."""
-    if not definition.is_job:
-        raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
-    schedule = spread_by(parsed(text, where), where, definition.name, definition.spread)
-    check_schedule(schedule, definition, where)
-    return replace(definition, schedule=schedule)
-
-
-def check_schedule(schedule: Schedule, definition: Definition, where: str) -> None:
-    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would never end."""
-    if schedule.from_end and definition.overlap.detaches:
-        raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
-    if definition.catch_up.mode != "all":
-        return
-    if schedule.from_end:
-        raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
-    if isinstance(schedule, Once):
-        raise InvalidJob(f"{where}: {schedule} has one slot, so CatchUp.all() means nothing; remove catch_up")
-    shortest = shortest_interval(schedule, definition.name)
-    for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
-        if least is not None and shortest is not None and least >= shortest:
-            raise InvalidJob(
-                f"{where}: {word}={format_duration(least)}) never catches up with a schedule that comes "
-                f"every {format_duration(shortest)}; make it shorter"
-            )
-
-
-def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
-    """Return the shortest of the next ``count`` intervals; None if a schedule has none, or depends on a calendar that
-    only the database has.
-    """
-    if schedule.from_end or None in schedule.calendars.values():
-        return None
-    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
-    return min((after - before for before, after in pairwise(slots)), default=None)
-
-
-UNSAID = object()
 #: Converts a value of the right type, or raises InvalidJob; with the place for the message.
 Read: TypeAlias = "Callable[[Any, str], object]"
 
 
 class Policy(NamedTuple):
-    """What may be declared besides name, schedule and execute: types, default, an example, and for what."""
+    """What may be declared besides name, schedule and execute: types, an example, and for what."""
 
     types: tuple[type, ...]
-    default: object
     example: str
-    read: Read = lambda value, where: value
-    of: Literal["jobs", "tasks", "both"] = "both"
+    read: Read
+    of: Literal["jobs", "tasks", "both"]
 
 
 def duration(value: object, where: str) -> timedelta:
@@ -247,29 +117,162 @@ def is_priority(value: object) -> TypeGuard[int]:
     return is_whole(value, -LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
-_SPAN = (timedelta, str, type(None))
-_A_SPAN = '"5m" or a timedelta'
-_MAYBE_INT = (int, type(None))
-_LOSSES, _RECORDS = '"rerun" or "give_up"', '"none", "failures" or "all"'
+_NONE = type(None)
+_SPAN, _INTEGER, _TEXT, _RETRY = (timedelta, str, _NONE), (int, _NONE), (str, _NONE), (Retry, _NONE)
+_CATCH_UPS, _OVERLAPS = "CatchUp.latest(), .none(), .first() or .all()", "Overlap.skip(), .queue() or .allow(2)"
+_LOSSES, _RECORDS, _PLACES = '"rerun" or "give_up"', '"none", "failures" or "all"', '"process", or None'
+_A_SPAN, _A_RATE = '"5m" or a timedelta', '"100/m": how many in which time'
+_TAGS, _SET = 'a set of tags: {"gpu"}', (tuple, list, set, frozenset)
+_SOME = "a whole number such as 3"
+
+
+def _policy(
+    types: tuple[type, ...],
+    example: str,
+    read: Read = lambda value, where: value,
+    of: Literal["jobs", "tasks", "both"] = "both",
+) -> dict[str, Policy]:
+    """Return the metadata of a field of ``Definition`` that users may declare."""
+    return {"policy": Policy(types, example, read, of)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with its handler."""
+
+    name: str
+    handler: Callable[..., object]
+    is_async: bool
+    schedule: Schedule | None = None
+    payload: Payload = UNTYPED
+    catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs"))
+    overlap: Overlap = field(default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs"))
+    on_lost: str = field(default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES)))
+    max_lost: int = field(default=3, metadata=_policy((int,), _SOME, _count))
+    #: Where it is not declared, tasks have TASK_RETRY.
+    retry: Retry | None = field(default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)"))
+    start_within: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    timeout: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration))
+    min_interval: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    spread: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    priority: int = field(default=USUAL_PRIORITY, metadata=_policy((int,), "a whole number such as 50", _priority))
+    isolation: str | None = field(default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES)))
+    runs_on: frozenset[str] = field(default=frozenset(), metadata=_policy(_SET, _TAGS, _tags))
+    record: str = field(default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks"))
+    result_retention: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks"))
+    concurrency: int | None = field(default=None, metadata=_policy(_INTEGER, _SOME, _count, "tasks"))
+    rate_limit: Rate | None = field(default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks"))
+    is_job: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_job", self.schedule is not None)
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether each slot needs a decision, also one on time: it may be too late to start, or find no place."""
+        limits = (self.start_within, self.catch_up.window)
+        return any(limit is not None for limit in limits) or self.catch_up.mode == "none" or self.overlap.detaches
+
+    def may_run_on(self, tags: AbstractSet[str]) -> bool:
+        """Whether a worker that carries these tags may run it."""
+        return self.runs_on <= tags
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether only some of its due rows may start; they are claimed in a statement of their own."""
+        return self.concurrency is not None or self.rate_limit is not None
+
+    @property
+    def leaves_traces(self) -> bool:
+        """Whether a success writes more than the end of its row."""
+        return self.record == "all" or self.result_retention is not None
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether each slot starts at most once."""
+        return self.on_lost == LossPolicy.GIVE_UP
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a short hash of the schedule and policies, which is stored in the row and compared at a redeploy."""
+        text = "\n".join(
+            repr(part) for part in (str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost)
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+#: What users may declare, by name.
 POLICIES: dict[str, Policy] = {
-    "catch_up": Policy((CatchUp,), CatchUp.latest(), "CatchUp.latest(), .none(), .first() or .all()", of="jobs"),
-    "overlap": Policy((Overlap,), Overlap.skip(), "Overlap.skip(), .queue() or .allow(2)", of="jobs"),
-    "on_lost": Policy((str,), LossPolicy.RERUN, _LOSSES, _one_of(_LOSSES)),
-    "max_lost": Policy((int,), 3, "a whole number such as 3", _count),
-    # the default is None for a job, TASK_RETRY for a task
-    "retry": Policy((Retry, type(None)), UNSAID, "Retry.exponential(max_attempts=3)"),
-    "start_within": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
-    "timeout": Policy(_SPAN, None, _A_SPAN, duration),
-    "min_interval": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
-    "spread": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
-    "priority": Policy((int,), USUAL_PRIORITY, "a whole number such as 50", _priority),
-    "isolation": Policy((str, type(None)), None, '"process"', _one_of('"process", or None')),
-    "runs_on": Policy((tuple, list, set, frozenset), frozenset(), 'a set of tags: {"gpu"}', _tags),
-    "record": Policy((str,), "none", _RECORDS, _one_of(_RECORDS), "tasks"),
-    "result_retention": Policy(_SPAN, None, _A_SPAN, duration, "tasks"),
-    "concurrency": Policy(_MAYBE_INT, None, "a whole number such as 3", _count, "tasks"),
-    "rate_limit": Policy((str, type(None)), None, '"100/m": how many in which time', _rate, "tasks"),
+    one.name: one.metadata["policy"] for one in fields(Definition) if "policy" in one.metadata
 }
+
+
+def define(subject: object) -> Definition:
+    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
+    source = instance_of(subject)
+    where = label_of(source)
+    is_job = isinstance(source, DistributedJob)
+    name = name_of(source, where)
+    refuse_near_misses(source, where)
+    policies = {word: value for word in POLICIES if (value := policy_of(source, where, word)) is not _UNSAID}
+    if not is_job and policies.get("on_lost") != LossPolicy.GIVE_UP:
+        policies.setdefault("retry", TASK_RETRY)
+    handler = handler_of(source, where)
+    definition = Definition(
+        name=name,
+        handler=handler,
+        is_async=inspect.iscoroutinefunction(handler),
+        schedule=spread_by(declared_schedule(source, where), where, name, policies.get("spread")) if is_job else None,
+        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
+        **policies,
+    )
+    if definition.gives_up and definition.retry is not None:
+        raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+    if definition.min_interval is not None and definition.overlap.detaches:
+        raise InvalidJob(f"{where}: min_interval contradicts Overlap.{definition.overlap.mode}; drop one of them")
+    if definition.schedule is not None:
+        check_schedule(definition.schedule, definition, where)
+    return definition
+
+
+def rescheduled(definition: Definition, text: str, where: str) -> Definition:
+    """Return the job with the schedule of the settings. Raise InvalidSchedule or InvalidJob."""
+    if not definition.is_job:
+        raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
+    schedule = spread_by(parsed(text, where), where, definition.name, definition.spread)
+    check_schedule(schedule, definition, where)
+    return replace(definition, schedule=schedule)
+
+
+def check_schedule(schedule: Schedule, definition: Definition, where: str) -> None:
+    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would never end."""
+    if schedule.from_end and definition.overlap.detaches:
+        raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
+    if definition.catch_up.mode != "all":
+        return
+    if schedule.from_end:
+        raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
+    if isinstance(schedule, Once):
+        raise InvalidJob(f"{where}: {schedule} has one slot, so CatchUp.all() means nothing; remove catch_up")
+    shortest = shortest_interval(schedule, definition.name)
+    for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
+        if least is not None and shortest is not None and least >= shortest:
+            raise InvalidJob(
+                f"{where}: {word}={format_duration(least)}) never catches up with a schedule that comes "
+                f"every {format_duration(shortest)}; make it shorter"
+            )
+
+
+def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
+    """Return the shortest of the next ``count`` intervals; None if a schedule has none, or depends on a calendar that
+    only the database has.
+    """
+    if schedule.from_end or None in schedule.calendars.values():
+        return None
+    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
+    return min((after - before for before, after in pairwise(slots)), default=None)
+
+
 _OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
 _OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
@@ -362,11 +365,11 @@ def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
 
 
 def policy_of(source: object, where: str, word: str) -> Any:
-    """Return a policy as declared, or its default. Raise InvalidJob with the cure."""
+    """Return a policy as declared; _UNSAID if it is not. Raise InvalidJob with the cure."""
     policy = POLICIES[word]
-    value = declared(source, word, UNSAID)
-    if value is UNSAID:
-        return policy.default
+    value = declared(source, word, _UNSAID)
+    if value is _UNSAID:
+        return value
     if word == "runs_on" and isinstance(value, str):
         raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
     if not isinstance(value, policy.types) or isinstance(value, bool):
