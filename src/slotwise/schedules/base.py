@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
@@ -27,23 +28,16 @@ def instant_text(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def parse_instant(text: str) -> datetime:
-    """The instant of an ISO 8601 text that says its offset. Raises InvalidSchedule."""
-    text = text.strip()
-    try:
-        instant = datetime.fromisoformat(text)
-        if instant.utcoffset() is not None:
-            return in_utc(instant)
-    except (ValueError, OverflowError):
-        pass
-    raise InvalidSchedule(f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z")
-
-
-def in_utc(instant: datetime) -> datetime:
-    """The same instant in UTC. Raises InvalidSchedule if it is naive: nobody knows which instant that is."""
-    if not isinstance(instant, datetime) or instant.utcoffset() is None:
-        raise InvalidSchedule(f"{instant!r:.60} is not an aware datetime; give it a tzinfo")
-    return instant.astimezone(UTC)
+def in_utc(value: datetime | str) -> datetime:
+    """The instant in UTC of an aware datetime, or of ISO 8601 with an offset. Raises InvalidSchedule."""
+    cure = "is not an aware datetime; give it a tzinfo"
+    if isinstance(value, str):
+        value, cure = value.strip(), "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
+    with suppress(ValueError, OverflowError):
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(instant, datetime) and instant.utcoffset() is not None:
+            return instant.astimezone(UTC)
+    raise InvalidSchedule(f"{value!r:.60} {cure}")
 
 
 def floor_second(instant: datetime) -> int:
@@ -54,11 +48,6 @@ def floor_second(instant: datetime) -> int:
 def ceiling_second(instant: datetime) -> int:
     """The first whole second since 1970 that is not before the instant."""
     return -((EPOCH - instant) // SECOND)
-
-
-def an_instant(value: datetime | str) -> datetime:
-    """The instant in UTC of an aware datetime or of its text. Raises InvalidSchedule."""
-    return parse_instant(value) if isinstance(value, str) else in_utc(value)
 
 
 class Schedule(ABC):
@@ -254,7 +243,7 @@ class Every(Schedule):
         self,
         interval: timedelta | str | None = None,
         *,
-        anchor: datetime = EPOCH,
+        anchor: datetime | str = EPOCH,
         days: int = 0,
         hours: int = 0,
         minutes: int = 0,
@@ -361,7 +350,7 @@ class Once(Schedule):
     at: datetime
 
     def __init__(self, at: datetime | str) -> None:
-        self._set(at=an_instant(at))
+        self._set(at=in_utc(at))
         self._set(_text=f"ONCE|{instant_text(self.at)}")
 
     def next_after(self, t: datetime) -> datetime | None:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
+from slotwise.schedules.base import MICROSECOND, Schedule, ceiling_second, in_utc, instant_text
 from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
@@ -123,8 +123,8 @@ class Between(Around):
     end: datetime | None
 
     def __init__(self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None) -> None:
-        start = None if start is None else an_instant(start)
-        end = None if end is None else an_instant(end)
+        start = None if start is None else in_utc(start)
+        end = None if end is None else in_utc(end)
         bounds = [instant_text(bound) if bound else "-" for bound in (start, end)]
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
