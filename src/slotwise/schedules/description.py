@@ -24,7 +24,16 @@ from slotwise.schedules.base import (
     floor_second,
     instant_text,
 )
-from slotwise.schedules.combinators import AnyOf, Arranged, Between, BusinessDay, Excluding, Spread, Succession
+from slotwise.schedules.combinators import (
+    AnyOf,
+    Arranged,
+    Between,
+    BusinessDay,
+    Combined,
+    Excluding,
+    Spread,
+    Succession,
+)
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, Field, has_hash
 from slotwise.schedules.days import Calendar, weekend_text
@@ -366,10 +375,8 @@ def _pass(slot: datetime, zone: ZoneInfo) -> str:
 def _walks(schedule: Schedule) -> Iterator[Walk]:
     """The lines in local time that a schedule consists of."""
     match schedule:
-        case AnyOf():
+        case Combined():
             yield from (walk for part in schedule.schedules for walk in _walks(part))
-        case Between() | Spread():
-            yield from _walks(schedule.schedule)
         case Succession():
             yield from (*_walks(schedule.before), *_walks(schedule.after))
         case LineSchedule() if isinstance(schedule.line, Walk):

@@ -135,7 +135,7 @@ def _offset(zone: ZoneInfo, instant: int) -> int:
 
 
 class Line(Protocol):
-    """Slots in order; every method asks for those with `low <= slot < high`."""
+    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`."""
 
     def first(self, low: int, high: int) -> int | None: ...
     def last(self, low: int, high: int) -> int | None: ...
@@ -212,20 +212,16 @@ class Window:
     end: int
 
     def first(self, low: int, high: int) -> int | None:
-        low, high = self._within(low, high)
-        return self.line.first(low, high) if low < high else None
+        return self.line.first(*self._within(low, high))
 
     def last(self, low: int, high: int) -> int | None:
-        low, high = self._within(low, high)
-        return self.line.last(low, high) if low < high else None
+        return self.line.last(*self._within(low, high))
 
     def count(self, low: int, high: int) -> int:
-        low, high = self._within(low, high)
-        return self.line.count(low, high) if low < high else 0
+        return self.line.count(*self._within(low, high))
 
     def within(self, low: int, high: int) -> Iterable[int]:
-        low, high = self._within(low, high)
-        return self.line.within(low, high) if low < high else ()
+        return self.line.within(*self._within(low, high))
 
     def bits(self, low: int, high: int) -> int:
         first, end = self._within(low, high)
