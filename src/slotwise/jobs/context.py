@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeA
 from typing_extensions import TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting, JobCancelled
-from slotwise.jobs.policies import told
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
 from slotwise.model.vocabulary import Origin
@@ -112,7 +111,6 @@ class Snooze(Steering):
     Snooze(duration='90s')
     """
 
-    @told
     def __init__(self, duration: timedelta | str) -> None:
         self.duration = parse_duration(duration)
         super().__init__(f"again in {format_duration(self.duration)}")
@@ -122,7 +120,6 @@ class Snooze(Steering):
 
 
 class _WithReason(Steering):
-    @told
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)

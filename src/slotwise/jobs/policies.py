@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import logging
 import re
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import tenacity
 from tenacity import RetryCallState as RetryState
@@ -26,30 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
-
-
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
-
-
-def told(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Make a function or method of a declaration raise InvalidJob with its signature if the arguments do not fit."""
-    own = inspect.signature(function)
-    named = [one.replace(annotation=inspect.Parameter.empty) for one in own.parameters.values()]
-    takes = inspect.Signature([one for one in named if one.name not in ("self", "cls")])
-
-    @functools.wraps(function)
-    def call(*given: Given.args, **keywords: Given.kwargs) -> Made:
-        try:
-            own.bind(*given, **keywords)
-        except TypeError as error:
-            owner, _, name = function.__qualname__.rpartition(".")
-            owner = type(given[0]).__name__ if name == "__init__" else owner
-            name = owner if name == "__init__" else f"{owner}.{name}" if owner else f"@{name}"
-            raise InvalidJob(f"{name}: {error}; write {name}{takes}") from None
-        return function(*given, **keywords)
-
-    return call
 
 
 #: The longest and the shortest period of a rate.
@@ -127,22 +100,18 @@ class CatchUp:
     pace: timedelta | None = None
 
     @classmethod
-    @told
     def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
         return cls("none", grace=_span("CatchUp.none", "grace", grace))
 
     @classmethod
-    @told
     def latest(cls) -> CatchUp:
         return cls()
 
     @classmethod
-    @told
     def first(cls) -> CatchUp:
         return cls("first")
 
     @classmethod
-    @told
     def all(
         cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
     ) -> CatchUp:
@@ -180,29 +149,24 @@ class Overlap:
         return self.mode in ("allow", "cancel_previous")
 
     @classmethod
-    @told
     def skip(cls) -> Overlap:
         return cls()
 
     @classmethod
-    @told
     def queue(cls, max: int = 1) -> Overlap:
         _whole("Overlap.queue", max)
         return cls("queue", max)
 
     @classmethod
-    @told
     def queue_all(cls) -> Overlap:
         return cls("queue_all")
 
     @classmethod
-    @told
     def allow(cls, max: int) -> Overlap:
         _whole("Overlap.allow", max)
         return cls("allow", max)
 
     @classmethod
-    @told
     def cancel_previous(cls) -> Overlap:
         return cls("cancel_previous")
 
@@ -262,7 +226,6 @@ class Retry:
         return wanted and not isinstance(error, self.give_up_on)
 
     @classmethod
-    @told
     def exponential(
         cls,
         max_attempts: int = 3,
