@@ -376,18 +376,7 @@ class Context:
     def then(self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]) -> str: ...
     @overload
     def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
-    def then(
-        self,
-        task: TaskOf[T],
-        data: T | None = None,
-        *,
-        id: str | None = None,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        priority: int | None = None,
-        if_exists: IfExists = "keep",
-        countdown: int = 0,
-    ) -> str:
+    def then(self, task: TaskOf[T], data: T | None = None, **options: Unpack[TaskOptions]) -> str:
         """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together. Return its id.
 
         The arguments are those of ``client.schedule``; ``delay`` counts from the end of this attempt. ``if_exists`` is
@@ -396,11 +385,9 @@ class Context:
         its id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
         ``connection`` to ``client.schedule`` instead.
         """
-        if if_exists == "raise":
+        if options.get("if_exists") == "raise":
             raise ConfigurationError(_CANNOT_RAISE)
-        follow: Follow = self.client._follow(
-            task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
-        )
+        follow: Follow = self.client._follow(task, data, **options)
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from calendar import isleap, monthrange
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.cron_fields import LAST, WEEKDAY, quoted
@@ -91,22 +91,12 @@ def _nearest_working_day(day: int, length: int, first: int) -> int:
     return day
 
 
-class DaySet(Hashable, Protocol):
-    """Days in order, numbered from 1 January 1970 = 0: `rank(day)` of them lie before a day, `at(rank)` is one.
-
-    Both take a few look-ups, however rare or distant the days. `within` lists those of a while, both ends included.
-    """
-
-    def __bool__(self) -> bool:
-        """Whether there is any day at all."""
-
-    def rank(self, day: int) -> int: ...
-    def at(self, rank: int) -> int: ...
-    def within(self, first: int, last: int) -> list[int]: ...
-
-
 class Days:
-    """Days that are the same in all years of a kind; `pick` gives those between the first and last day of a year."""
+    """Days in order, numbered from 1 January 1970 = 0, that are the same in all years of a kind.
+
+    `pick` gives those between the first and last day of a year. `rank(day)` of them lie before a day, `at(rank)` is
+    one: both take a few look-ups, however rare or distant the days. `within` lists those of a while, both ends in it.
+    """
 
     __slots__ = ("_of_year", "_starts")
 
@@ -167,6 +157,9 @@ class ChangedDays:
     def within(self, first: int, last: int) -> list[int]:
         added = self._added[bisect_left(self._added, first) : bisect_right(self._added, last)]
         return sorted({*self._days.within(first, last)}.difference(self._missing).union(added))
+
+
+DaySet: TypeAlias = Days | ChangedDays
 
 
 @lru_cache(maxsize=1024)

@@ -349,7 +349,7 @@ def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Ite
         yield Entry(kind="clocks", instant=instant, local=clock(instant, zone), note=told)
         for walk in _walks(schedule):
             if walk.gap == "skip" and walk.zone == zone:
-                for local in walk.swallowed(span.start):
+                for local in walk.swallowed(span):
                     yield Entry(kind="missing", instant=instant, local=f"{_local(local)}", note="does not exist")
 
 

@@ -11,7 +11,7 @@ import re
 from abc import ABC
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from difflib import get_close_matches
@@ -117,48 +117,46 @@ class Walk:
 
     def count(self, low: int, high: int) -> int:
         """How many slots have `low <= slot < high`."""
-        low, high, total = max(low, BEGINNING), min(high, END), 0
-        while low < high:
-            span = span_at(self.zone, low)
-            total += self._count_in(span, low, min(high, span.end))
-            low = span.end
-        return total
+        pieces = self._pieces(max(low, BEGINNING), min(high, END))
+        return sum(len(self._ranks(*piece)) + len(self._moved(*piece)) for piece in pieces)
 
     def within(self, low: int, high: int) -> list[int]:
         """The slots with `low <= slot < high`, in no order."""
         found: list[int] = []
-        while low < high:
-            span = span_at(self.zone, low)
-            first, last = self._own(span, low, high)
-            found += [local - span.offset for local in self.pattern.within(first, last)] if first < last else []
-            found += self._moved(span, low, min(high, span.end))
-            low = span.end
+        for span, begin, end in self._pieces(low, high):
+            found += [local - span.offset for local in self.pattern.within(*self._own(span, begin, end))]
+            found += self._moved(span, begin, end)
         return found
 
     def bits(self, low: int, high: int) -> int:
         """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""
-        found, at = 0, low
-        while at < high:
-            span = span_at(self.zone, at)
-            end = min(high, span.end)
-            found |= self._bits_in(span, at, end) << at - low
-            at = end
+        found = 0
+        for span, begin, end in self._pieces(low, high):
+            first, last = self._own(span, begin, end)
+            if first < last:
+                found |= self.pattern.bits(first, last) << first - span.offset - low
+            for slot in self._moved(span, begin, end):
+                found |= 1 << slot - low
         return found
 
-    def swallowed(self, start: int) -> list[int]:
-        """The local times that the gap before an instant swallows, if one ends there and the pattern is fixed."""
-        span = span_at(self.zone, start)
-        if not self.fixed or start != span.start:
-            return []
-        return [self.pattern.at(rank) for rank in self.pattern.between(start + span.before, start + span.offset)]
+    def _pieces(self, low: int, high: int) -> Iterator[tuple[Span, int, int]]:
+        """The spans from `low` up to before `high`, each with the part of it that lies within."""
+        while low < high:
+            span = span_at(self.zone, low)
+            yield span, low, min(high, span.end)
+            low = span.end
+
+    def swallowed(self, span: Span) -> list[int]:
+        """The local times that the gap before a span swallows, if the pattern is fixed."""
+        ranks = self.pattern.between(span.start + span.before, span.start + span.offset)
+        return [self.pattern.at(rank) for rank in ranks] if self.fixed else []
 
     def moved_to(self, slot: int) -> list[int]:
         """The local times that do not exist and have this slot instead."""
-        swallowed = self.swallowed(span_at(self.zone, slot).start)
+        span = span_at(self.zone, slot)
         if self.gap == "end":
-            return swallowed if slot == span_at(self.zone, slot).start else []
-        before = span_at(self.zone, slot).before
-        return [local for local in swallowed if self.gap == "shift" and local - before == slot]
+            return self.swallowed(span) if slot == span.start else []
+        return [local for local in self.swallowed(span) if self.gap == "shift" and local - span.before == slot]
 
     def _first_in(self, span: Span, low: int) -> int | None:
         ranks = self._ranks(span, low, span.end)
@@ -171,16 +169,6 @@ class Walk:
         moved = self._moved(span, span.start, high)
         candidates = [self.pattern.at(ranks[-1]) - span.offset] if ranks else []
         return max(candidates + moved[-1:], default=None)
-
-    def _count_in(self, span: Span, low: int, high: int) -> int:
-        return len(self._ranks(span, low, high)) + len(self._moved(span, low, high))
-
-    def _bits_in(self, span: Span, low: int, high: int) -> int:
-        first, end = self._own(span, low, high)
-        found = self.pattern.bits(first, end) << first - span.offset - low if first < end else 0
-        for slot in self._moved(span, low, high):
-            found |= 1 << slot - low
-        return found
 
     def _ranks(self, span: Span, low: int, high: int) -> range:
         """The ranks of the local times that fire at their own time within the span."""

@@ -232,14 +232,14 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
     if len(there) > 1:
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
-    return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
+    return layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
 
 
 def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
     """Return the variable, or else the file, that sets this value; None if neither does."""
-    for layer in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
-        if name in layer:
-            label, given = layer[name]
+    for found in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
+        if name in found:
+            label, given = found[name]
             return label if readers[name](label, given) == value else None
     return None
 
@@ -251,35 +251,31 @@ def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Laye
         for variable, text in environ.items()
         if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
     )
-    layer = _layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
+    found = layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
     if environ.get("DATABASE_URL", "").strip():
-        layer.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
-    return layer
+        found.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
+    return found
 
 
-def from_keywords(keywords: Mapping[str, object], known: Collection[str]) -> Layer:
-    """Return the settings given by keyword."""
-    return _layer(keywords.items(), known, str, str)
-
-
-def _layer(
+def layer(
     pairs: Iterable[tuple[str, object]],
     known: Collection[str],
-    label: Callable[[str], str],
-    spell: Callable[[str], str],
+    label: Callable[[str], str] = str,
+    spell: Callable[[str], str] = str,
 ) -> Layer:
+    """Return the settings of these pairs; ``label`` and ``spell`` give a key's and a setting's name in messages."""
     by_fold = {_fold(name): name for name in known}
-    layer: Layer = {}
+    found: Layer = {}
     for key, value in _translated(pairs, label):
         name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
         if name is None:
             near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
             cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
             raise InvalidSetting(f"{label(key)} is not a setting; {cure}")
-        if name in layer:
-            raise InvalidSetting(f"{label(key)} is the same setting as {layer[name][0]}; keep one of them")
-        layer[name] = (label(key), value)
-    return layer
+        if name in found:
+            raise InvalidSetting(f"{label(key)} is the same setting as {found[name][0]}; keep one of them")
+        found[name] = (label(key), value)
+    return found
 
 
 def _table(path: Path) -> Mapping[str, object]:
