@@ -41,15 +41,14 @@ class DatePattern:
     """Which days of a month are meant. Weekdays count from Sunday = 0.
 
     `from_end` holds distances from the month's last day (`L-3` is 3), `nearest` days that move to the nearest
-    working day, `nth` pairs of a weekday and its number in the month (LAST: the last one). `both` asks a day
-    to satisfy the days of the month *and* the weekdays; otherwise one of them is enough.
+    working day (31 for the month's last one), `nth` pairs of a weekday and its number in the month (LAST: the last
+    one). `both` asks a day to satisfy the days of the month *and* the weekdays; otherwise one of them is enough.
     """
 
     months: frozenset[int]
     days: frozenset[int]
     from_end: frozenset[int] = frozenset()
     nearest: frozenset[int] = frozenset()
-    last_working_day: bool = False
     weekdays: frozenset[int]
     nth: frozenset[tuple[int, int]] = frozenset()
     both: bool
@@ -62,10 +61,7 @@ class DatePattern:
     def _of_month(self, length: int, first: int) -> set[int]:
         picked = {day for day in self.days if day <= length}
         picked |= {length - distance for distance in self.from_end if distance < length}
-        picked |= {_nearest_working_day(min(day, length), length, first) for day in self.nearest}
-        if self.last_working_day:
-            picked.add(max(day for day in range(length - 2, length + 1) if 1 <= (first + day - 1) % 7 <= 5))
-        return picked
+        return picked | {_nearest_working_day(min(day, length), length, first) for day in self.nearest}
 
     def _of_week(self, length: int, first: int) -> set[int]:
         picked = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}

@@ -172,8 +172,8 @@ def _month_days(schedule: Cron) -> str:
         return ""
     parts = [f"day{'s' if len(values) > 1 else ''} {ranges(values)}"] if values else []
     parts += [f"the day {left} before the last" if left else "the last day" for left in sorted(dates.from_end)]
-    parts += [f"the weekday nearest to day {day}" for day in sorted(dates.nearest)]
-    return listed([*parts, *["the last weekday"] * dates.last_working_day])
+    parts += [f"the weekday nearest to day {day}" if day < 31 else "the last weekday" for day in sorted(dates.nearest)]
+    return listed(parts)
 
 
 def _week_days(schedule: Cron) -> str:
