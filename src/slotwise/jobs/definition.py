@@ -401,22 +401,19 @@ def _cure(word: str, value: object, source: object) -> str:
 
 def _own_names(source: object) -> set[str]:
     """Return the attribute names of the user's own classes and of the instance."""
-    names = set(getattr(source, "__dict__", {}))
-    for klass in type(source).__mro__:
-        if klass not in _NOT_THE_USERS:
-            names |= set(vars(klass))
-    return {name for name in names if not name.startswith("_")}
+    classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
+    return {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
 
 
 def refuse_near_misses(source: object, where: str) -> None:
     """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the name that was meant."""
     own, is_task = _own_names(source), isinstance(source, OneTimeTask)
-    words = {*POLICIES, *PAYLOAD_WORDS} - _OF_JOBS if is_task else {"schedule", *POLICIES} - _OF_TASKS
+    policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
+    words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
     known = {"name", "execute", *words}
     if not is_task and (traces := own & _OF_TASKS):
-        limits = traces & {"concurrency", "rate_limit"}
-        cure = "use overlap or min_interval" if limits else "the ledger has every slot of a job"
-        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
+        cure = "remove it: the ledger has every slot of a job, and overlap or min_interval limit its starts"
+        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; {cure}")
     if is_task and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is not the user's attribute
@@ -426,8 +423,7 @@ def refuse_near_misses(source: object, where: str) -> None:
             continue
         meant = _BY_TYPE.get(type(value), "")
         if not meant or meant in own or meant not in words:
-            near = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
-            meant = _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, near)
+            meant = _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, policies)
         if meant == "rate_limit" and not is_task:
             meant = "min_interval"
         if meant:
@@ -439,7 +435,7 @@ def refuse_near_misses(source: object, where: str) -> None:
 
 def _is_a_setting(value: object) -> bool:
     """Whether a value is of a kind that settings have: a string, a number, strings, a Retry."""
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, _SET):
         return bool(value) and all(isinstance(one, str) for one in value)
     return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,7 +42,7 @@ class Rate:
         """Parse ``"100/m"``, ``"5/s"`` or ``"1000/24h"``: a count and a period. Raise InvalidSetting."""
         try:
             count, span = (part.strip() for part in text.split("/"))
-            if not 1 <= int(count) < 10**9:
+            if not re.fullmatch("0*[1-9][0-9]{0,8}", count):
                 raise ValueError
             window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
         except (ValueError, IndexError, InvalidSetting):

@@ -190,11 +190,10 @@ class Schedule(ABC):
     def __hash__(self) -> int:
         return hash(self._text)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of setting {name}")
+    def __setattr__(self, name: str, value: object = None) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of changing {name}")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of deleting {name}")
+    __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Callable[[str], Schedule], tuple[str]]:
         from slotwise.schedules.text import parse_schedule  # which knows every kind of schedule

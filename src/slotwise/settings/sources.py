@@ -68,16 +68,12 @@ def whole(least: int, most: int, why: str) -> Reader:
     return read
 
 
-def switch() -> Reader:
+def switch(label: str, value: object) -> bool:
     """Read true or false, or a common word for them."""
-
-    def read(label: str, value: object) -> bool:
-        word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
-        if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
-            raise _wrong(label, "true or false", value, "write true or false")
-        return word in _WORDS_FOR_TRUE
-
-    return read
+    word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
+    if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
+        raise _wrong(label, "true or false", value, "write true or false")
+    return word in _WORDS_FOR_TRUE
 
 
 def choice(*words: str) -> Reader:
@@ -93,18 +89,14 @@ def choice(*words: str) -> Reader:
     return read
 
 
-def secret() -> Reader:
+def secret(label: str, value: object) -> str:
     """Read a string that is not blank, and never show it in a message."""
-
-    def read(label: str, value: object) -> str:
-        if not isinstance(value, str) or not value.strip():
-            kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
-            raise InvalidSetting(
-                f"{label} must be a database address, but was {kind}; write postgresql://user@host/database"
-            )
-        return value.strip()
-
-    return read
+    if not isinstance(value, str) or not value.strip():
+        kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
+        raise InvalidSetting(
+            f"{label} must be a database address, but was {kind}; write postgresql://user@host/database"
+        )
+    return value.strip()
 
 
 def identifier(longest: int) -> Reader:
@@ -158,7 +150,9 @@ def pairs(longest: int) -> Reader:
     one, form = name(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
 
     def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
-        given = _lines(value) if isinstance(value, str) else value
+        given = value
+        if isinstance(value, str):  # a line without an equals sign gives a list of one, which is refused below
+            given = [[part.strip() for part in line.split("=", 1)] for line in value.splitlines() if line.strip()]
         try:
             found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
         except (AttributeError, TypeError, ValueError):
@@ -170,15 +164,10 @@ def pairs(longest: int) -> Reader:
     return read
 
 
-def _lines(text: str) -> list[list[str]]:
-    """Split each line at its first equals sign; a line without one gives a list of one."""
-    return [[part.strip() for part in line.split("=", 1)] for line in text.splitlines() if line.strip()]
-
-
 #: The reader, and with it the range, of every setting. Names in PostgreSQL have at most 63 bytes; tables and indexes
 #: need up to 31 of them after the prefix.
 READERS: Final[Mapping[str, Reader]] = {
-    "database_url": optional(secret()),
+    "database_url": optional(secret),
     "schema": optional(identifier(63)),
     "table_prefix": identifier(32),
     "poll_interval": duration("1us", "1d", "a zero interval would spin"),
@@ -194,16 +183,16 @@ READERS: Final[Mapping[str, Reader]] = {
     "tags": names(100, blanks=False),
     "only": names(100),
     "schedules": pairs(100),
-    "pooler": switch(),
+    "pooler": switch,
     "pool_size": whole(1, 100, "4 are enough for most"),
-    "wake_up": switch(),
-    "wake_up_url": optional(secret()),
+    "wake_up": switch,
+    "wake_up_url": optional(secret),
     "retention": duration("0s", "36500d", "zero keeps everything"),
     "failure_retention": duration("0s", "36500d", "zero keeps everything"),
     "app": optional(name(500)),
     "log_format": choice("human", "json"),
     "log_level": choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
-    "process_hook": switch(),
+    "process_hook": switch,
 }
 
 
