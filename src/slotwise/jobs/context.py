@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeA
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
 from slotwise.model.vocabulary import Origin
 from slotwise.payload.payload import UNTYPED
-from slotwise.schedules import parse_schedule
+from slotwise.schedules.text import readable
 
 #: The type of a task's data, None if it declares none.
 T = TypeVar("T", default=None)
@@ -233,11 +233,8 @@ class Context:
     @property
     def schedule(self) -> Schedule | None:
         """The schedule of the job's row; None without one, or if a newer release has written it."""
-        text = self._hold.claim.row.schedule
-        try:
-            return None if text is None else parse_schedule(text).running
-        except InvalidSchedule:
-            return None
+        found = readable(self._hold.claim.row.schedule)
+        return None if found is None else found.running
 
     @property
     def attempt(self) -> int:

@@ -250,10 +250,8 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
         raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
     if definition.catch_up.mode != "all":
         return
-    if schedule.from_end:
-        raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
-    if isinstance(schedule, Once):
-        raise InvalidJob(f"{where}: {schedule} has one slot, so CatchUp.all() means nothing; remove catch_up")
+    if schedule.from_end or isinstance(schedule, Once):
+        raise InvalidJob(f"{where}: {schedule} misses one slot at most: CatchUp.all() means nothing; remove catch_up")
     shortest = shortest_interval(schedule, definition.name)
     for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
         if least is not None and shortest is not None and least >= shortest:
@@ -400,7 +398,6 @@ def _cure(word: str, value: object, source: object) -> str:
 
 
 def _own_names(source: object) -> set[str]:
-    """Return the attribute names of the user's own classes and of the instance."""
     classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
     return {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
 
@@ -506,7 +503,6 @@ def _of_class(kind: type, where: str) -> object:
 
 
 def _filled(found: Any, given: Mapping[object, object]) -> object:
-    """Return ``found`` with its type variables replaced."""
     if isinstance(found, TypeVar):
         return given.get(found, found)
     names = getattr(found, "__parameters__", ())

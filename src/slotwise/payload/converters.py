@@ -240,7 +240,6 @@ def _union(kind: object, arguments: Sequence[object]) -> Shape:
 
 
 def _record(kind: type) -> Shape | None:
-    """Return the converter for a class with named fields, or None."""
     if issubclass(kind, enum.Enum):
         return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:

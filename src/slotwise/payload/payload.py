@@ -316,7 +316,6 @@ def plain(stored: bytes | None) -> object:
 
 
 def _decoded(stored: bytes) -> tuple[object, int]:
-    """Return plain values and their version."""
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     name = header[1].decode() if header else JSON.name
     if (codec := CODECS.get(name)) is None:

@@ -99,8 +99,6 @@ class Schedule(ABC):
         """The schedule that finally applies: the one that code proposed last."""
         return self
 
-    # -- slots that are not to run ---------------------------------------------------------------------------
-
     @property
     def running(self) -> Schedule:
         """The schedule without the slots that a calendar excludes."""
@@ -115,8 +113,6 @@ class Schedule(ABC):
         """The first slot after `t` up to and including `until` that does not run."""
         return None if self.running is self else first_beyond(self.running, self, t, until)
 
-    # -- binding ---------------------------------------------------------------------------------------------
-
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         """The business calendars it uses: under each name the bound days, or None."""
@@ -129,8 +125,6 @@ class Schedule(ABC):
         if a calendar is missing, or if no slot is left.
         """
         return self
-
-    # -- combinators -----------------------------------------------------------------------------------------
 
     def between(self, start: datetime | str | None = None, end: datetime | str | None = None) -> Schedule:
         """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an offset, or None."""
@@ -174,8 +168,6 @@ class Schedule(ABC):
     def local_zone(self) -> ZoneInfo | None:
         """The time zone of its local times; None if it has none, or several."""
         return None
-
-    # -- a value ---------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         """The complete text form: `parse_schedule` makes an equal schedule of it."""

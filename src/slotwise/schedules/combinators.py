@@ -242,8 +242,7 @@ class Arranged(LineSchedule, ABC):
         return self._on(schedule, tuple(one for one in found.values() if one is not None))
 
     @abstractmethod
-    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
-        """The same for a schedule and calendars that are bound."""
+    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule: ...
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -254,8 +253,8 @@ class Arranged(LineSchedule, ABC):
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
-        walk, bound = self.schedule.walk, tuple(one for one in self.calendars.values() if one is not None)
-        if isinstance(walk, Unbound):
+        walk, bound = self.schedule.line, tuple(one for one in self.calendars.values() if one is not None)
+        if not isinstance(walk, Walk):
             return walk
         if len(bound) < len(self.calendars):
             names = ", ".join(name for name, found in self.calendars.items() if found is None)

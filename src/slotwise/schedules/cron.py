@@ -162,7 +162,6 @@ def _six(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _hashed(text: str, name: str) -> str:
-    """The expression for the job of this name. Raises InvalidSchedule."""
     texts = text.split()
     return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
 

@@ -351,7 +351,6 @@ def arranged(days: DaySet, how: Arrangement, calendars: tuple[Calendar, ...]) ->
 
 @lru_cache(maxsize=1024)
 def _every_year(days: DaySet, how: Arrangement, weekend: frozenset[int]) -> Days:
-    """What is left of the days where a calendar lists none."""
     usual = BusinessDays(weekend)
     return Days(lambda first, last: _picked(days, how, usual, first, last))
 

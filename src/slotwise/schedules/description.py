@@ -109,11 +109,7 @@ def _bound(word: str, instant: datetime | None) -> str:
     return "" if instant is None else f" {word} {instant_text(instant)}"
 
 
-# A cron expression. -----------------------------------------------------------------------------------------------
-
-
 def _cron(schedule: Cron) -> str:
-    """The expression as the beginning of a sentence."""
     times, dates = _times(schedule), _dates(schedule)
     return times if times.endswith(_EVERY_HOUR) and dates == " every day" else f"{times}{dates}"
 
@@ -147,7 +143,6 @@ def _units(field: Field, values: Sequence[int]) -> str:
 
 
 def _dates(schedule: Cron) -> str:
-    """The days of the expression; names of months and weekdays as people say them."""
     _, _, _, day, month, weekday = schedule.texts
     months = schedule.values[4]
     names = f"{month} {_BY_NAME}" if has_hash(month) else "" if len(months) == 12 else ranges(months, ["", *_MONTHS])
@@ -202,8 +197,6 @@ def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
     told = [[names[value] if names else str(value) for value in run] for run in runs]
     return listed([one for run in told for one in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)])
 
-
-# All schedules. ----------------------------------------------------------------------------------------------------
 
 _GAP: Final = {
     "end": "comes right after the gap",
@@ -294,8 +287,6 @@ def _calendar(name: str, bound: Calendar | None) -> str:
     return f"calendar {name} ({days}, weekend {weekend_text(bound.weekend)}, revision {bound.revision})"
 
 
-# The slots to come, by the clocks of a zone. -----------------------------------------------------------------------
-
 Kind = Literal["slot", "skipped", "clocks", "missing"]
 
 _FAR: Final = timedelta(days=366)
@@ -373,7 +364,6 @@ def _pass(slot: datetime, zone: ZoneInfo) -> str:
 
 
 def _walks(schedule: Schedule) -> Iterator[Walk]:
-    """The lines in local time that a schedule consists of."""
     match schedule:
         case Combined():
             yield from (walk for part in schedule.schedules for walk in _walks(part))

@@ -228,11 +228,6 @@ class LocalSchedule(LineSchedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.zone
 
-    @property
-    def walk(self) -> Walk | Unbound:
-        """Its line, in which days can be told from times of day."""
-        return self._line
-
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
         from slotwise.schedules.combinators import Excluding
 
@@ -253,7 +248,6 @@ class LocalSchedule(LineSchedule, ABC):
             raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 
     def _options(self) -> str:
-        """What the text form adds for rules that are not the default."""
         given = (("gap", self.gap, "end"), ("fold", self.fold, "first"))
         return "".join(f"|{name}={value}" for name, value, default in given if value != default)
 

@@ -113,7 +113,6 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=8192)
 def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
-    """The instants in a chunk at which another offset begins."""
     probes = [*range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE), chunk + 1 << _CHUNK]
     offsets = [_offset(zone, probe) for probe in probes]
     found = zip(pairwise(probes), pairwise(offsets), strict=True)
