@@ -11,7 +11,7 @@ from slotwise.schedules.base import EPOCH, MICROSECOND, instant_text
 from slotwise.schedules.combinators import Around, Arranged, Between, Excluding
 from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
 from slotwise.schedules.description import short_text
-from slotwise.schedules.timeline import Unbound
+from slotwise.schedules.local_time import Walk, time_text
 
 #: Parts of a union that are explained one by one.
 MOST_PARTS = 3
@@ -33,7 +33,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             if local.time() in schedule.times:
                 yield _clocks(schedule.zone.key)
             else:
-                times = ", ".join(time.isoformat("seconds").removesuffix(":00") for time in schedule.times)
+                times = ", ".join(map(time_text, schedule.times))
                 yield f"The time of day is {local:%H:%M:%S} in {schedule.zone.key}; the schedule has {times}."
         case Cron():
             yield from _cron(schedule, instant)
@@ -91,8 +91,8 @@ def _arranged(schedule: Arranged, instant: datetime) -> Iterator[str]:
 
 
 def _has_day(schedule: Cron, local: datetime) -> bool:
-    walk, day = schedule.walk, (local.date() - EPOCH.date()).days
-    return isinstance(walk, Unbound) or bool(walk.pattern.days.within(day, day))
+    line, day = schedule.line, (local.date() - EPOCH.date()).days
+    return not isinstance(line, Walk) or bool(line.pattern.days.within(day, day))
 
 
 def _clocks(zone: str) -> str:

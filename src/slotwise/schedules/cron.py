@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product
@@ -13,7 +12,6 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.business_days import Calendar
 from slotwise.schedules.cron_fields import (
     FIELDS,
     HOUR,
@@ -26,7 +24,7 @@ from slotwise.schedules.cron_fields import (
     quoted,
     week_days,
 )
-from slotwise.schedules.days import DatePattern, days_of
+from slotwise.schedules.days import Calendar, DatePattern, days_of
 from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of
 from slotwise.schedules.timeline import Unbound, zone_named
 
@@ -84,12 +82,13 @@ class Cron(LocalSchedule):
         if not isinstance(expression, str):
             raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
         one_of("day_rule", day_rule, DayRule)
-        parsed = _parse(expression, day_rule)
-        lack = Unbound(f"{quoted(parsed.text)} has an H, which only the name of a job turns into a number")
-        self._prepare(lack if parsed.hashed else parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
-        self._set(expression=parsed.text, texts=_six(parsed.text.split()), values=parsed.values, dates=parsed.dates)
+        texts, fixed, values, dates, pattern = _parse(expression, day_rule)
+        text, hashed = " ".join(texts), any(map(has_hash, texts))
+        lack = Unbound(f"{quoted(text)} has an H, which only the name of a job turns into a number")
+        self._prepare(lack if hashed else pattern, zone_named(tz), gap, fold, fixed=fixed)
+        self._set(expression=text, day_rule=day_rule, texts=_six(texts), values=values, dates=dates)
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
-        self._set(day_rule=day_rule, _text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
+        self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         bound = _hashed(self.expression, name)
@@ -98,31 +97,23 @@ class Cron(LocalSchedule):
         return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parsed:
-    text: str
-    hashed: bool
-    fixed: bool
-    values: tuple[Sequence[int], ...]
-    dates: DatePattern
-    pattern: LocalPattern
-
-
 @lru_cache(maxsize=4096)
-def _parse(expression: str, rule: DayRule) -> _Parsed:
+def _parse(
+    expression: str, rule: DayRule
+) -> tuple[tuple[str, ...], bool, tuple[Sequence[int], ...], DatePattern, LocalPattern]:
+    """The fields as written, whether their times are fixed, their values, and the days and times that they pick."""
     texts = _split(expression)
     second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
     day, weekday = ("*" if text == "?" else text for text in (day, weekday))
     clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
-    of_month, (of_week, nth) = month_days(day), week_days(weekday)
-    values = _expand((*clock, of_month.plain, MONTH.plain(month), of_week))
+    (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
+    values = _expand((*clock, of_month, MONTH.plain(month), of_week))
     seconds, minutes, hours, days, months, weekdays = values
     dates = DatePattern(
         months=frozenset(months),
         days=frozenset(days),
-        from_end=of_month.from_end,
-        nearest=of_month.nearest,
-        last_working_day=of_month.last_working_day,
+        from_end=from_end,
+        nearest=nearest,
         weekdays=frozenset(weekdays),
         nth=nth,
         both=_both_needed(rule, day, weekday),
@@ -130,14 +121,8 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
     times = [hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds)]
-    return _Parsed(
-        text=" ".join(texts),
-        hashed=any(map(has_hash, texts)),
-        fixed=not (minute.startswith("*") or hour.startswith("*")),
-        values=values,
-        dates=dates,
-        pattern=LocalPattern(days_of(dates), times),
-    )
+    fixed = not (minute.startswith("*") or hour.startswith("*"))
+    return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
 
 
 def _both_needed(rule: DayRule, day: str, weekday: str) -> bool:
@@ -155,7 +140,7 @@ def _rate_hint(text: str) -> str:
     return f"; for a fixed rate write EVERY|{match[1]}{match[2].lower()}" if match else ""
 
 
-def _split(expression: str) -> list[str]:
+def _split(expression: str) -> tuple[str, ...]:
     """The five or six fields in capitals, macros replaced."""
     if len(expression) > LONGEST_EXPRESSION:
         raise InvalidSchedule(
@@ -163,7 +148,7 @@ def _split(expression: str) -> list[str]:
             f"at most {LONGEST_EXPRESSION}"
         )
     text = expression.strip()
-    texts = (_macro(text) if text.startswith("@") else text).upper().split()
+    texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
         raise InvalidSchedule(
             f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
@@ -177,7 +162,6 @@ def _six(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _hashed(text: str, name: str) -> str:
-    """The expression for the job of this name. Raises InvalidSchedule."""
     texts = text.split()
     return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from slotwise.errors import InvalidSchedule
 
@@ -153,35 +153,25 @@ FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 
 _FROM_END: Final = re.compile(r"L(?:-([0-9]+))?")
-_NEAREST: Final = re.compile(r"([0-9]+)W")
+_NEAREST: Final = re.compile(r"([0-9]+|L)W")
 _LAST_WEEKDAY: Final = re.compile(r"([0-7]|[A-Z]{3})L|L([0-7])")
 _NTH_WEEKDAY: Final = re.compile(r"([0-9]+|[A-Z]{3})#(.*)")
 
 
-class MonthDays(NamedTuple):
-    """A day-of-month field taken apart, as DatePattern has it; `plain` is the rest that is only numbers."""
-
-    plain: str
-    from_end: frozenset[int]
-    nearest: frozenset[int]
-    last_working_day: bool
-
-
-def month_days(text: str) -> MonthDays:
-    """Read a day-of-month field. Raises InvalidSchedule."""
+def month_days(text: str) -> tuple[str, frozenset[int], frozenset[int]]:
+    """Read a day-of-month field: what is only numbers; then, as DatePattern has them, those of L and those of W."""
     plain, from_end, nearest = [], set(), set()
-    items = text.split(",")
-    for item in items:
+    for item in text.split(","):
         if match := _FROM_END.fullmatch(item):
             distance = match[1] or "0"
             if len(distance) > 2 or int(distance) > 30:
                 DAY.refuse(item, "L-1 to L-30")
             from_end.add(int(distance))
         elif match := _NEAREST.fullmatch(item):
-            nearest.add(DAY.value(match[1]))
-        elif item != "LW":
+            nearest.add(DAY.high if match[1] == "L" else DAY.value(match[1]))
+        else:
             plain.append(DAY.plain(item))
-    return MonthDays(",".join(plain), frozenset(from_end), frozenset(nearest), "LW" in items)
+    return ",".join(plain), frozenset(from_end), frozenset(nearest)
 
 
 def week_days(text: str) -> tuple[str, frozenset[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""A schedule in words: in a few, for a column of a listing (``02:00 Europe/Vienna``), or in plain sentences.
+"""A schedule as people see it: in few words (``02:00 Europe/Vienna``), in sentences, and its slots by the clocks.
 
 The complete text form (``str``) also has what nobody reads: the days of a calendar, the anchor of a grid.
 """
@@ -6,21 +6,40 @@ The complete text form (``str``) also has what nobody reads: the days of a calen
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import datetime, time
-from itertools import pairwise, product
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from itertools import islice, pairwise, product
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.model.durations import format_duration
-from slotwise.schedules.base import EPOCH, Schedule, instant_text
-from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
-from slotwise.schedules.business_days import Calendar, weekend_text
-from slotwise.schedules.combinators import AnyOf, Arranged, Between, BusinessDay, Excluding, Spread, Succession
+from slotwise.schedules.base import (
+    EPOCH,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    floor_second,
+    instant_text,
+)
+from slotwise.schedules.combinators import (
+    AnyOf,
+    Arranged,
+    Between,
+    BusinessDay,
+    Combined,
+    Excluding,
+    Spread,
+    Succession,
+)
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, Field, has_hash
-from slotwise.schedules.local_time import LocalSchedule
+from slotwise.schedules.days import Calendar, weekend_text
+from slotwise.schedules.local_time import Daily, LocalSchedule, Walk, time_text
 from slotwise.schedules.text import readable
+from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
 
 UTC: Final = ZoneInfo("UTC")
 #: Minute and hour of an expression that fires once a day.
@@ -55,7 +74,7 @@ def _short(schedule: Schedule) -> str:
             times = f"{int(daily[2]):02}:{int(daily[1]):02}" if daily else schedule.expression
             return f"{times} {schedule.zone.key}"
         case Daily():
-            return f"{', '.join(_clocks(schedule.times))} {schedule.zone.key}"
+            return f"{', '.join(map(time_text, schedule.times))} {schedule.zone.key}"
         case Every():
             anchor = "" if schedule.anchor == EPOCH else f" from {instant_text(schedule.anchor)}"
             return f"every {_spaced(format_duration(schedule.interval))}{anchor}"
@@ -90,15 +109,7 @@ def _bound(word: str, instant: datetime | None) -> str:
     return "" if instant is None else f" {word} {instant_text(instant)}"
 
 
-def _clocks(times: Sequence[time]) -> list[str]:
-    return [one.isoformat("seconds").removesuffix(":00") for one in times]
-
-
-# A cron expression. -----------------------------------------------------------------------------------------------
-
-
 def _cron(schedule: Cron) -> str:
-    """The expression as the beginning of a sentence."""
     times, dates = _times(schedule), _dates(schedule)
     return times if times.endswith(_EVERY_HOUR) and dates == " every day" else f"{times}{dates}"
 
@@ -109,7 +120,7 @@ def _times(schedule: Cron) -> str:
         clock = reversed(tuple(zip(FIELDS, schedule.texts[:3], strict=False)))
         return f"At {listed([f'{field.name} {text}' for field, text in clock if text != '0'])} {_BY_NAME}"
     if len(seconds) * len(minutes) * len(hours) <= _MOST_TIMES:
-        return f"At {listed(_clocks([time(*found) for found in product(hours, minutes, seconds)]))}"
+        return f"At {listed([time_text(time(*found)) for found in product(hours, minutes, seconds)])}"
     parts = [_units(SECOND, seconds) if list(seconds) != [0] else "", _units(MINUTE, minutes), _units(HOUR, hours)]
     if len(minutes) == 60 and parts[0]:
         parts[1] = ""
@@ -132,7 +143,6 @@ def _units(field: Field, values: Sequence[int]) -> str:
 
 
 def _dates(schedule: Cron) -> str:
-    """The days of the expression; names of months and weekdays as people say them."""
     _, _, _, day, month, weekday = schedule.texts
     months = schedule.values[4]
     names = f"{month} {_BY_NAME}" if has_hash(month) else "" if len(months) == 12 else ranges(months, ["", *_MONTHS])
@@ -157,8 +167,8 @@ def _month_days(schedule: Cron) -> str:
         return ""
     parts = [f"day{'s' if len(values) > 1 else ''} {ranges(values)}"] if values else []
     parts += [f"the day {left} before the last" if left else "the last day" for left in sorted(dates.from_end)]
-    parts += [f"the weekday nearest to day {day}" for day in sorted(dates.nearest)]
-    return listed([*parts, *["the last weekday"] * dates.last_working_day])
+    parts += [f"the weekday nearest to day {day}" if day < 31 else "the last weekday" for day in sorted(dates.nearest)]
+    return listed(parts)
 
 
 def _week_days(schedule: Cron) -> str:
@@ -188,8 +198,6 @@ def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
     return listed([one for run in told for one in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)])
 
 
-# Any schedule. ----------------------------------------------------------------------------------------------------
-
 _GAP: Final = {
     "end": "comes right after the gap",
     "shift": "comes later by the length of the gap",
@@ -212,10 +220,8 @@ def explain(schedule: Schedule) -> list[str]:
         case Cron():
             return [f"{_cron(schedule)}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
         case Daily():
-            return [
-                f"At {listed(_clocks(schedule.times))} every day, by the clocks of {schedule.zone.key}.",
-                *_clock_changes(schedule),
-            ]
+            words = f"At {listed([time_text(one) for one in schedule.times])} every day"
+            return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
         case Every():
             begin = "1970" if schedule.anchor == EPOCH else instant_text(schedule.anchor)
             grid = f"Every {format_duration(schedule.interval)} of real time, on a grid that counts from {begin}."
@@ -279,3 +285,94 @@ def _calendar(name: str, bound: Calendar | None) -> str:
         return f"calendar {name} (its days are in the database)"
     days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
     return f"calendar {name} ({days}, weekend {weekend_text(bound.weekend)}, revision {bound.revision})"
+
+
+Kind = Literal["slot", "skipped", "clocks", "missing"]
+
+_FAR: Final = timedelta(days=366)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A slot; one that does not run (skipped); a change of the clocks; a local time that has no slot (missing).
+
+    `local` is what the clocks say at `instant`, which is in UTC.
+    """
+
+    kind: Kind
+    instant: datetime
+    local: str
+    note: str = ""
+
+
+def outlook(schedule: Schedule, after: datetime, count: int, zone: ZoneInfo) -> Iterator[Entry]:
+    """The next `count` slots after an instant, by the clocks of a zone, and the changes of its clocks between them."""
+    t = after
+    for slot in islice(schedule.slots(after, _NEVER), count):
+        yield from _clocks(schedule, t, slot, zone)
+        runs = schedule.runs(slot)
+        notes = ("" if runs else "does not run: not a business day", marked(schedule, slot, zone))
+        note = "; ".join(filter(None, notes))
+        yield Entry(kind="slot" if runs else "skipped", instant=slot, local=clock(slot, zone), note=note)
+        t = slot
+
+
+def marked(schedule: Schedule, slot: datetime, zone: ZoneInfo) -> str:
+    """What a change of the clocks has done to this slot; an empty text: nothing."""
+    return "; ".join(filter(None, (_moved(schedule, slot), _pass(slot, zone))))
+
+
+def clock(instant: datetime, zone: ZoneInfo) -> str:
+    """What the clocks of a zone say: `2026-03-29 03:00:00 CEST`."""
+    local = instant.astimezone(zone)
+    return f"{local.replace(tzinfo=None).isoformat(' ')} {local.tzname()}"
+
+
+def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Iterator[Entry]:
+    """The changes of the clocks after `a` up to and including `b`; of a longer time, those of the year before `b`."""
+    low, high = floor_second(max(a, b - _FAR)) + 1, min(floor_second(b) + 1, END)
+    for span in changes_between(zone, low, high):
+        instant = EPOCH + timedelta(seconds=span.start)
+        form = "%Y-%m-%d %H:%M" if abs(span.offset - span.before) >= DAY else "%H:%M"
+        before, after = (f"{_local(span.start + offset):{form}}" for offset in (span.before, span.offset))
+        told = f"clocks go {'forward' if span.offset > span.before else 'back'} from {before} to {after}"
+        yield Entry(kind="clocks", instant=instant, local=clock(instant, zone), note=told)
+        for walk in _walks(schedule):
+            if walk.gap == "skip" and walk.zone == zone:
+                for local in walk.swallowed(span):
+                    yield Entry(kind="missing", instant=instant, local=f"{_local(local)}", note="does not exist")
+
+
+def _moved(schedule: Schedule, slot: datetime) -> str:
+    """Which local times have this slot because they do not exist; with their date, where it is another one."""
+    at = floor_second(slot)
+    found = {(local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)}
+    moved = dict.fromkeys(
+        str(_local(local) if local // DAY != (at + span_at(zone, at).offset) // DAY else _local(local).time())
+        for local, zone in sorted(found, key=lambda one: one[0])
+    )
+    return f"for {', '.join(moved)}, which does not exist" if moved else ""
+
+
+def _pass(slot: datetime, zone: ZoneInfo) -> str:
+    """Whether the clocks say this twice, and which time it is."""
+    local = slot.astimezone(zone)
+    if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
+        return ""
+    return "the second time" if local.fold else "the first time"
+
+
+def _walks(schedule: Schedule) -> Iterator[Walk]:
+    match schedule:
+        case Combined():
+            yield from (walk for part in schedule.schedules for walk in _walks(part))
+        case Succession():
+            yield from (*_walks(schedule.before), *_walks(schedule.after))
+        case LineSchedule() if isinstance(schedule.line, Walk):
+            yield schedule.line
+
+
+def _local(seconds: int) -> datetime:
+    """A local time, given in seconds as if the clocks showed UTC."""
+    return (EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None)

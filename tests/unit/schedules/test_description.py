@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.description import explain
-from slotwise.schedules.preview import outlook
+from slotwise.schedules.description import explain, outlook
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),

@@ -92,7 +92,7 @@ def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> 
         raise _refused(job, schedule, f"a CronJob fires once a minute at most, and the seconds {second} are several")
     if seconds[0]:
         notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
-    special_day = bool(dates.from_end or dates.nearest or dates.last_working_day)
+    special_day = bool(dates.from_end or dates.nearest)
     is_special = special_day or bool(dates.nth)
     is_both = day not in _STAR and weekday not in _STAR
     if every_day or is_special:
