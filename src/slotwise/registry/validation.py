@@ -98,13 +98,12 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
     if customize is not None:
         if not callable(customize):
             raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
-        found = customize(settings)
-        if not isinstance(found, Settings):
-            kind = type(found).__name__
+        settings = customize(settings)
+        if not isinstance(settings, Settings):
+            kind = type(settings).__name__
             raise ConfigurationError(
                 f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
             )
-        settings = found
     for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
         is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
         if address is not None and not is_shared:

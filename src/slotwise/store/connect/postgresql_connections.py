@@ -213,7 +213,7 @@ class PostgreSQLLink:
                 f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"
             )
 
-    def free_connections(self, connection: Connection) -> int | None:
+    def free_connections(self, connection: Connection) -> int:
         """Return how many more connections server, role and database allow now."""
         return int(connection.exec_driver_sql(_FREE).scalar_one())
 
