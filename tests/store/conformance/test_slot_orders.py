@@ -591,7 +591,7 @@ def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monk
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
     """An order about one is refused in a line, whatever it was to do with it."""
-    with pytest.raises(ConfigurationError, match="is no slot's: those lie in the years 1900 to 8999"):
+    with pytest.raises(ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"):
         bench.client.operations.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
 
 

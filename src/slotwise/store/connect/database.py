@@ -193,23 +193,6 @@ class Database:
         except DBAPIError as error:
             raise unreachable(self.url, error) from error
 
-    def check_capacity(self, *, processes: int = 1) -> str | None:
-        """Log and return a warning if the server has fewer free connections than these processes need."""
-        if not isinstance(self._link, PostgreSQLLink):
-            return None
-        with self.main.connect() as connection:
-            free = self._link.free_connections(connection)
-            ours = sum(pool.checkedin() + pool.checkedout() for pool in self._pools())
-        needed = self.connections_needed * processes
-        if free + ours >= needed:
-            return None
-        warning = (
-            f"the database server has {free + ours} connections left, {processes} worker process(es) may take "
-            f"{needed}; raise max_connections or the role's limit, start fewer processes, or use a pooler"
-        )
-        logger.warning(warning)
-        return warning
-
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
         return self._link.durability_warning(connection) if isinstance(self._link, PostgreSQLLink) else None
