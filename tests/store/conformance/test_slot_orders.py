@@ -569,7 +569,7 @@ def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
 def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations: Operations) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     known_by_a_worker(bench, "plain")
-    with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
+    with pytest.raises(ConfigurationError, match="worker h:1:a registers"):
         operations.delete("plain")
     assert operations.delete("plain", force=True, dry_run=True) == 1
     bench.tick(2)
