@@ -168,7 +168,7 @@ def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
         except InvalidSetting as error:
             raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
     if delay is not None:
-        raise ConfigurationError(f"{where}): both at and delay are given; drop one of them")
+        raise ConfigurationError(f"{where}): both at and delay are given; remove one of them")
     if not isinstance(at, datetime):
         raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
     if at.utcoffset() is None:

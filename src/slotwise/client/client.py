@@ -152,7 +152,7 @@ class Client:
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
         if copy and chosen != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+            raise ConfigurationError(f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them")
         size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
         if not is_whole(size, 1, COPY_CHUNK):
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")

@@ -175,7 +175,8 @@ class Database:
         Race: the statement before a notification may have been in progress at ``close``. The connection that the
         notification opens is then closed as well.
         """
-        self._link.notify(self._main(), self._channel, words)
+        if isinstance(self._link, PostgreSQLLink):  # SQLite has no notifications
+            self._link.notify(self._main(), self._channel, words)
         if self._is_closed:
             self._dispose()
 
@@ -187,28 +188,14 @@ class Database:
         """
         try:
             with (self.migrations() if new else self.main).connect() as connection:
-                self._link.check(connection)
+                if isinstance(self._link, PostgreSQLLink):
+                    self._link.check(connection)
         except DBAPIError as error:
             raise unreachable(self.url, error) from error
 
-    def check_capacity(self, *, processes: int = 1) -> str | None:
-        """Log and return a warning if the server has fewer free connections than these processes need."""
-        with self.main.connect() as connection:
-            free = self._link.free_connections(connection)
-            ours = sum(pool.checkedin() + pool.checkedout() for pool in self._pools())
-        needed = self.connections_needed * processes
-        if free is None or free + ours >= needed:
-            return None
-        warning = (
-            f"the database server has {free + ours} connections left, {processes} worker process(es) may take "
-            f"{needed}; raise max_connections or the role's limit, start fewer processes, or use a pooler"
-        )
-        logger.warning(warning)
-        return warning
-
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
-        return self._link.durability_warning(connection)
+        return self._link.durability_warning(connection) if isinstance(self._link, PostgreSQLLink) else None
 
     def limit_replies(self, within: timedelta | None) -> None:
         """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""

@@ -65,11 +65,11 @@ class AuditEntry:
 
 def _check(what: str, text: object, limit: int) -> None:
     if not isinstance(text, str):
-        raise ConfigurationError(f"{what}={text!r:.60}: expected a text; write {what}={str(text)!r:.60}")
+        raise ConfigurationError(f"{what}={text!r:.60}: expected a string; write {what}={str(text)!r:.60}")
     if "\x00" in text:
-        raise ConfigurationError(f"{what}={text!r:.60}: no database can keep a NUL (\\x00); leave it out")
+        raise ConfigurationError(f"{what}={text!r:.60}: it contains a NUL (\\x00); remove it")
     if len(text) > limit:
-        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; say it in less")
+        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; shorten it")
 
 
 @dataclass(frozen=True, slots=True)
