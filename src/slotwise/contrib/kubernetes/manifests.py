@@ -65,7 +65,7 @@ def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition])
         objects += export.workers(tags, None if len(sets) == 1 and not cron_jobs and not tags else names)
     objects += [export.cron_job(found, when) for found, when in firings]
     if not pooled:
-        notes.append("no worker is exported: nothing prunes the ledger, and slots that no pod takes wait for the next")
+        notes.append("no worker is exported: a slot that no pod takes waits for the next pod")
     return objects, notes
 
 
