@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Common, Service
-from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.event_loop import EventLoop, Lifespan
+from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
 from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition
@@ -137,10 +135,11 @@ class Worker:
         )  # fmt: skip
         self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
         self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
-        self.runner.report_to(self.settler.put, self.lease_watch.limit)
+        self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
         self.heartbeat = Heartbeat(
-            common, self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew
-        )
+            common, self.store, self.active_claims, interval=interval, lease=settings.lease,
+            sign_in=self.entrance.membership.renew,
+        )  # fmt: skip
         self.reaper = Reaper(
             common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.poller.poll_now,
@@ -198,7 +197,7 @@ class Worker:
 
     def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
-        self.runner.report_to(on_end)
+        self.runner.on_end = on_end
         self.loop.start()
 
     @contextmanager
@@ -315,7 +314,7 @@ class Shutdown:
         """
         until = elapsed() + grace.total_seconds()
         self._worker.entrance.membership.is_draining = True
-        self._worker.runner.drain()
+        self._worker.runner.is_draining = True
         self._hand_back_unstarted()
         self._end([self._worker.poller])
         self._hand_back_unstarted()  # claims of its last round

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed

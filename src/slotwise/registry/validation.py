@@ -11,7 +11,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TypeAlias, TypeVar
 
-from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.executors import Lifespan
 from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.settings.settings import Settings

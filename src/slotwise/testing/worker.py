@@ -71,7 +71,7 @@ class HeldRunner(Runner):
         """End the attempt with this outcome, without running its handler."""
         if holding in self.waiting:
             self.waiting.remove(holding)
-        self._on_end(holding, outcome)
+        self.on_end(holding, outcome)
 
 
 class _HeldWorker(Worker):
@@ -202,7 +202,7 @@ class ManualWorker:
         if limit is None:
             self._worker.poller.run_once()
         elif (free := min(limit, self._runner.free())) > 0:
-            self._worker.poller.claim(free)
+            self._worker.poller.planner.claim(free)
         return [holding.claim for holding in self._runner.waiting[before:] if not holding.ended]
 
     def run_due(self) -> list[Ended]:
@@ -282,7 +282,7 @@ class ManualWorker:
     def drain(self) -> list[Ended]:
         """Stop claiming, hand back waiting claims, settle ended ones; started handlers continue."""
         self._check_alive()
-        self._runner.drain()
+        self._runner.is_draining = True
         for claim in self.waiting:
             self.begin(claim)
         return self.settle()

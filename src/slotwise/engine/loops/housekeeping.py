@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from slotwise.engine.loops.held_claims import settlement_events
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
-from slotwise.engine.loops.settler import settlement_events
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row

@@ -142,6 +142,8 @@ class ActiveClaims:
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
+        #: When a claim statement last failed, in elapsed seconds. It may be committed nevertheless, even later.
+        self.failed_at = -math.inf
         #: How many claims have been released so far.
         self.removed = 0
 
@@ -168,6 +170,9 @@ class ActiveClaims:
             self._generation += 1
         try:
             yield
+        except BaseException:
+            self.failed_at = self.elapsed()
+            raise
         finally:
             with self._lock:
                 self._claiming -= 1
