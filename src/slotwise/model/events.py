@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict
 
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
     from slotwise.model.records import Claim, Gap, Key
@@ -100,6 +100,45 @@ class SettleSent(Event):
     name = "settle-sent"
     level = logging.DEBUG
     count: int
+
+
+class Finished(Protocol):
+    """An attempt as the worker has seen it: when its claim arrived, and when its handler began and ended, in elapsed
+    seconds; ``ran`` is None if it did not start, or if nothing listens to ``BatchSettled`` yet."""
+
+    claim: Claim
+    is_slot: bool
+    since: float
+    ran: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettled(Event):
+    """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
+
+    ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in ``Settled``, and reason.
+    """
+
+    name = "batch-settled"
+    level = logging.DEBUG
+    count: int
+    took: timedelta
+    succeeded: Sequence[Finished]
+    others: Sequence[tuple[Finished, str, str | None]]
+
+    def facts(self) -> dict[str, object]:
+        """Return worker, count and duration."""
+        return {"worker": self.worker, "count": self.count, "took": self.took}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClaimed(Event):
+    """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
+
+    name = "batch-claimed"
+    level = logging.DEBUG
+    count: int
+    took: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

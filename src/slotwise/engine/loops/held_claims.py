@@ -92,11 +92,15 @@ class Settler(Service):
 
     def _finish(self, batch: list[Holding]) -> list[Holding]:
         """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
+        begun = self.elapsed()
         plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
         if not plain or not self._store.settlements.finish(plain):
             return batch
         self._active_claims.remove(plain)
         self._tell_sent(len(plain))
+        if self.listeners.hear(events.BatchSettled):
+            done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+            self._tell_settled(begun, done, [])
         if self.listeners.hear(events.Settled):
             for claim in plain:
                 self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
@@ -111,6 +115,7 @@ class Settler(Service):
         if not batch:
             return
         self._tell_sent(len(batch))
+        begun = self.elapsed()
         endings = [(holding.claim, holding.outcome) for holding in batch]
         written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
         self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
@@ -127,6 +132,18 @@ class Settler(Service):
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
                 for event in settlement_events(settlement):
                     self.listeners.publish(event)
+        if self.listeners.hear(events.BatchSettled):
+            pairs = [pair for pair in zip(batch, written, strict=True) if pair[1].error is None]
+            usual = [holding for holding, settlement in pairs if settlement.is_usual]
+            self._tell_settled(begun, usual, [_ended_as(*pair) for pair in pairs if not pair[1].is_usual])
+
+    def _tell_settled(
+        self, begun: float, succeeded: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
+    ) -> None:
+        count, took = len(succeeded) + len(others), timedelta(seconds=self.elapsed() - begun)
+        self.listeners.publish(
+            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=succeeded, others=others)
+        )
 
     def _put_aside(self, holding: Holding, error: BaseException) -> None:
         if holding not in self._stuck:
@@ -138,6 +155,10 @@ class Settler(Service):
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
             self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
+
+
+def _ended_as(holding: Holding, settlement: Settlement) -> tuple[Holding, str, str | None]:
+    return holding, Outcome.LOST if settlement.transition is None else settlement.transition.label, settlement.reason
 
 
 def settlement_events(settlement: Settlement) -> list[events.Settled | events.HandedBackEvent | events.SlotsSkipped]:

@@ -16,7 +16,7 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import Claimed, PollBegan, about, skipped
+from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about, skipped
 from slotwise.model.records import Claim
 from slotwise.store.dialects.queue_cursors import QueueCursors, Range
 from slotwise.store.slots.claims import BATCH
@@ -417,6 +417,7 @@ class Poller(Service):
                 self.worker, limit, lease=self._lease, names=names, lost=self._lost(),
                 on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row.key, gap)),
             )  # fmt: skip
+            self._tell_claimed(found, before)
             self._hold(claims, before)
         return found
 
@@ -425,8 +426,14 @@ class Poller(Service):
         before = self.elapsed()
         with self._active_claims.claiming():
             claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
+            self._tell_claimed(len(claims), before)
             self._hold(claims, before)
         return claims
+
+    def _tell_claimed(self, count: int, before: float) -> None:
+        if self.listeners.hear(BatchClaimed):
+            took = timedelta(seconds=self.elapsed() - before)
+            self.listeners.publish(BatchClaimed(worker=self.worker, count=count, took=took))
 
     def _lost(self) -> int:
         """Return how many rows of dead holders may be claimed: one, and none beside another fresh one.

@@ -28,7 +28,7 @@ from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
-from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
+from slotwise.model.events import BatchSettled, HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
@@ -296,7 +296,7 @@ class Runner:
         )
         #: Nothing starts any more; claims that have not started are handed back.
         self.is_draining = False
-        self._is_loud = True
+        self._is_loud = self._is_timed = True
         #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
         #: payload type. Looked up for each attempt, without a call. A child process sets its mark itself.
         self._marked = {
@@ -321,6 +321,7 @@ class Runner:
         Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
         self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
+        self._is_timed = self._is_loud or self._listeners.hear(BatchSettled)
         work: list[Work] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
@@ -479,14 +480,16 @@ class Runner:
     def _began(self, holding: Holding, definition: Definition) -> float | None:
         if definition.timeout is not None:
             self.limit(holding, definition.timeout)
-        if not self._is_loud:
-            return None
-        self._listeners.publish(HandlerStarted(**about(holding.claim)))
-        return elapsed()
+        if self._is_loud:
+            self._listeners.publish(HandlerStarted(**about(holding.claim)))
+        return elapsed() if self._is_timed else None
 
     def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
-        if begun is not None:
+        if begun is None:
+            return outcome
+        holding.ran = begun, (ended := elapsed())
+        if self._is_loud:
             error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
-            took = timedelta(seconds=elapsed() - begun)
+            took = timedelta(seconds=ended - begun)
             self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
         return outcome
