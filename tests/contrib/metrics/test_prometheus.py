@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import urllib.parse
@@ -137,3 +138,133 @@ def value(port: int, expression: str) -> float | None:
 def alerts(port: int) -> set[str]:
     found = query(port, "/api/v1/alerts").get("alerts")
     return {one["labels"]["alertname"] for one in found} if isinstance(found, list) else set()
+
+
+# -- what is shipped -----------------------------------------------------------------------------------------------
+
+NAME = re.compile(r"\bslotwise_\w+")
+SUFFIXES = ("_bucket", "_count", "_sum", "_total")
+
+
+def exported() -> set[str]:
+    """Every name that a series can have."""
+    found = set()
+    for figure in FIGURES.values():
+        kinds = {Kind.COUNTER: ["_total"], Kind.GAUGE: [""], Kind.HISTOGRAM: ["_bucket", "_count", "_sum"]}
+        found |= {figure.name + suffix for suffix in kinds[figure.kind]}
+    return found
+
+
+def figure_of(name: str) -> str:
+    return next((name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES), name)
+
+
+def labels_of(name: str) -> set[str]:
+    return {*FIGURES[figure_of(name)].labels, "instance", "job", "le"}
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+
+
+def test_the_rules_are_valid() -> None:
+    told = subprocess.run([program("promtool"), "check", "rules", RULES], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert set(NAME.findall(RULES.read_text())) <= exported()
+
+
+def test_the_dashboard_is_valid(tmp_path: Path) -> None:
+    """Each expression parses, as a rule of its own, and names series and labels that are exported."""
+    board = json.loads(DASHBOARD.read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    rules = [
+        {"record": f"a{number}", "expr": one.replace("$__rate_interval", "1m").replace("$name", ".*")}
+        for number, one in enumerate(expressions())
+    ]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    told = subprocess.run([program("promtool"), "check", "rules", file], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    for one in expressions():
+        names = set(NAME.findall(one))
+        assert names <= exported(), one
+        known = set().union(*map(labels_of, names))
+        for group in re.findall(r"by \(([^)]*)\)", one):
+            assert {label.strip() for label in group.split(",")} <= known, one
+
+
+def test_every_figure_is_on_the_dashboard_or_in_a_rule() -> None:
+    """All but those that repeat others."""
+    used = set(NAME.findall("\n".join(expressions()) + RULES.read_text()))
+    shown = {
+        next((name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES), name) for name in used
+    }
+    assert set(FIGURES) - shown == {
+        "slotwise_database_outages", "slotwise_pool_waits", "slotwise_pool_connections", "slotwise_ready",
+        "slotwise_draining",
+    }  # fmt: skip
+
+
+def test_rules_by_example(tmp_path: Path) -> None:
+    """A stuck loop, an old backlog and a job without success raise their alarms; a healthy worker raises none."""
+    (tmp_path / "alerts.yml").write_text(RULES.read_text())
+    (tmp_path / "test.yml").write_text(EXAMPLES)
+    told = subprocess.run(
+        [program("promtool"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+EXAMPLES = """
+rule_files: [alerts.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'slotwise_workers{instance="a"}', values: '1x30'}
+      - {series: 'slotwise_loop_busy_seconds{instance="a",loop="poller"}', values: '0+60x30'}
+      - {series: 'slotwise_backlog_age_seconds{instance="a"}', values: '0+60x30'}
+      - {series: 'slotwise_since_success_seconds{instance="a",name="report"}', values: '90000+3600x30'}
+      - {series: 'slotwise_database_up{instance="a"}', values: '1x30'}
+    alert_rule_test:
+      - eval_time: 1m
+        alertname: SlotwiseLoopStuck
+      - eval_time: 5m
+        alertname: SlotwiseLoopStuck
+        exp_alerts:
+          - exp_labels: {severity: critical, instance: a, loop: poller}
+            exp_annotations: {summary: "The loop poller of a hangs; restart the worker"}
+      - eval_time: 4m
+        alertname: SlotwiseBacklogOld
+      - eval_time: 15m
+        alertname: SlotwiseBacklogOld
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: "The oldest due row has waited for 15m 0s: too few workers, or none that knows it"
+      - eval_time: 0m
+        alertname: SlotwiseNoSuccess
+      - eval_time: 2m
+        alertname: SlotwiseNoSuccess
+        exp_alerts:
+          - exp_labels: {severity: warning, name: report}
+            exp_annotations: {summary: "report has not succeeded for 1d 3h 0m 0s"}
+      - eval_time: 10m
+        alertname: SlotwiseNoWorker
+  - interval: 1m
+    input_series:
+      - {series: 'slotwise_database_up{instance="a"}', values: '1x10 0x10'}
+    alert_rule_test:
+      - eval_time: 5m
+        alertname: SlotwiseDatabaseAway
+      - eval_time: 15m
+        alertname: SlotwiseDatabaseAway
+        exp_alerts:
+          - exp_labels: {severity: critical}
+            exp_annotations: {summary: "No worker reaches the database"}
+      - eval_time: 5m
+        alertname: SlotwiseNoWorker
+        exp_alerts:
+          - exp_labels: {severity: critical}
+            exp_annotations: {summary: "No slotwise worker reports: nothing runs"}
+"""
