@@ -312,6 +312,7 @@ class Metrics:
         worker: Callable[[], Worker | None] | None = None,
     ) -> None:
         """``stuck_after``: see ``WorkerHealth``. ``worker``: by default, the registry's running worker."""
+        self.registry = registry
         self._sums = Sums(max_names)
         registry.listen(self._sums)
         self._worker = worker or (lambda: registry.worker)
@@ -321,6 +322,10 @@ class Metrics:
     def check(self) -> Verdict:
         """Return whether the worker is alive and ready; asks no database."""
         return self.health.check()
+
+    def counted(self) -> Snapshot:
+        """Return what this process has counted, without gauges; asks no database."""
+        return self._sums.snapshot()
 
     def snapshot(self) -> Snapshot:
         """Return all figures. Waits at most two seconds for the database."""
