@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from importlib.resources import files
 
 import click
 from rich.text import Text
@@ -55,8 +56,8 @@ def plan(given: Given, everything: bool) -> int:
     """Preview what starting a worker of the application would change in the database. Nothing is changed now.
 
     "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
-    other policies; "outdated" would be refused, since a newer deploy planned it; "orphaned" has a row and no code. A
-    job that is due by now would run at once. Slots that an earlier schedule still owes would be skipped (superseded).
+    other policies; "outdated" would be rejected: a newer deploy has planned the job; "orphaned" has a row and no code.
+    A job that is due by now would run at once. Slots that an earlier schedule still owes would be skipped (superseded).
     """
     registry = given.registry()
     try:
@@ -123,13 +124,14 @@ _EXAMPLES = """
 slotwise export kubernetes --app jobs --image registry.example/shop:1.4 > shop.yaml
 slotwise export kubernetes --app jobs --mapping kubernetes.toml --revision 1.4 | kubectl apply -f -
 slotwise export kubernetes --app jobs --image shop:1.4 --cron-job nightly-report --strict
+slotwise export alerts > slotwise.rules.yml
 """
 
 
-@click.group(cls=Group, short_help="Print manifests for Kubernetes.", examples=_EXAMPLES)
+@click.group(cls=Group, short_help="Print manifests, a dashboard and alert rules.", examples=_EXAMPLES)
 @common
 def export() -> None:
-    """Print manifests that run the application elsewhere. Needs no database."""
+    """Print manifests that run the application elsewhere, and what monitoring needs. Needs no database."""
 
 
 @export.command(
@@ -165,7 +167,7 @@ def kubernetes(
     early: timedelta | None,
     strict: bool,
 ) -> int:
-    """Print a Deployment of workers for each set of tags, CronJobs for the jobs that ask for it, and a migration Job.
+    """Print a Deployment of workers for each set of tags, CronJobs for the jobs that request one, and a migration Job.
 
     A CronJob's pod runs `slotwise run JOB --slot due`. Where five fields cannot say what the job's schedule says, there
     is a note on stderr and in an annotation; a schedule that has more slots than a CronJob can fire is refused.
@@ -184,3 +186,25 @@ def kubernetes(
     for note in notes:
         say(f"note: {note}", err=True)
     return exits.FAILED if strict and notes else exits.OK
+
+
+@export.command(
+    cls=Command, short_help="Print a Grafana dashboard.", examples="slotwise export dashboard > slotwise.json"
+)
+@common
+def dashboard() -> None:
+    """Print a Grafana dashboard for the figures of `slotwise worker --http`, to be imported into Grafana."""
+    say_document(_shipped("dashboard.json"))
+
+
+@export.command(
+    cls=Command, short_help="Print alert rules for Prometheus.", examples="slotwise export alerts > slotwise.rules.yml"
+)
+@common
+def alerts() -> None:
+    """Print alert rules for the figures of `slotwise worker --http`, a file for rule_files of Prometheus."""
+    say_document(_shipped("alerts.yml"))
+
+
+def _shipped(name: str) -> str:
+    return files("slotwise.contrib.metrics").joinpath(name).read_text(encoding="utf-8")
