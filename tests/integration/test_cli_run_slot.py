@@ -272,6 +272,40 @@ def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+AGE = """
+    INSERT INTO scheduled_slots SELECT (jsonb_populate_record(s, jsonb_build_object(
+        'slot', s.slot - n * interval '1 day', 'started', s.started - n * interval '1 day',
+        'finished', s.finished - n * interval '1 day'))).*
+    FROM scheduled_slots s, generate_series(400, 1600) n WHERE s.task_name = 'daily'"""
+
+
+def test_old_history_is_pruned(shell: Shell, pg_url: str) -> None:
+    """Where no worker runs, a pod deletes old history after its slot, once an hour, and never the newest slot."""
+    assert pod(shell, "daily").end() == exits.OK
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(AGE)
+        assert pod(shell, "each").end() == exits.OK
+        assert len(ledger(pg_url, "daily")) > 1_000, "less than an hour ago, the first pod has looked"
+        database.execute("UPDATE scheduled_meta SET value = '2020-01-01T00:00:00.000000+00:00' WHERE key = 'pruning'")
+        assert pod(shell, "each").end() == exits.OK
+    assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
+
+
+def test_history_that_cannot_be_pruned(shell: Shell, pg_url: str) -> None:
+    """The slot has succeeded, and so has the pod."""
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not today'; END$$;"
+            "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON scheduled_meta FOR EACH ROW"
+            " WHEN (new.key = 'pruning') EXECUTE FUNCTION refuse()"
+        )
+    done = shell.run("run", "daily", "--slot", "due")
+    assert done.returncode == exits.OK, done.stderr
+    assert "the ledger was not pruned, a later run continues: " in done.stderr
+    assert "not today" in done.stderr
+    assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
+
+
 # -- stops ----------------------------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,7 @@ from slotwise.model.error_text import hide_password
 from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
 from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
 from slotwise.registry.inspection import Inspection
-from slotwise.registry.registry import JobRegistry
-from slotwise.registry.validation import listed, unique
+from slotwise.registry.registry import JobRegistry, listed, unique
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables
@@ -76,7 +75,7 @@ class HeldRunner(Runner):
         """End the attempt with this outcome, without running its handler."""
         if holding in self.waiting:
             self.waiting.remove(holding)
-        self._on_end(holding, outcome)
+        self.on_end(holding, outcome)
 
 
 class _HeldWorker(Worker):
@@ -207,7 +206,7 @@ class ManualWorker:
         if limit is None:
             self._worker.poller.run_once()
         elif (free := min(limit, self._runner.free())) > 0:
-            self._worker.poller.claim(free)
+            self._worker.poller.planner.claim(free)
         return [holding.claim for holding in self._runner.waiting[before:] if not holding.ended]
 
     def run_due(self) -> list[Ended]:
@@ -287,7 +286,7 @@ class ManualWorker:
     def drain(self) -> list[Ended]:
         """Stop claiming, hand back waiting claims, settle ended ones; started handlers continue."""
         self._check_alive()
-        self._runner.drain()
+        self._runner.is_draining = True
         for claim in self.waiting:
             self.begin(claim)
         return self.settle()
