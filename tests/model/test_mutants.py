@@ -185,7 +185,12 @@ def test_a_point_is_there(mutant: Mutant) -> None:
         pass
 
 
-@pytest.mark.parametrize("rule", MUTANTS)
+#: No known script shows these: hundreds are generated.
+RARELY_SHOWN = {"gaps count as decided"}
+MARKS = [pytest.mark.extended, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=MARKS * (rule in RARELY_SHOWN)) for rule in MUTANTS])
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
     with MUTANTS[rule].at_large():
