@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-    from slotwise.store.schema.worker_rows import WorkerInfo
+    from slotwise.store.schema.readable import WorkerInfo
 
 __all__ = [
     "AnyOf",
@@ -142,7 +142,7 @@ _LATE = {
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
     "TaskCount": "slotwise.store.reading.task_counts",
-    "WorkerInfo": "slotwise.store.schema.worker_rows",
+    "WorkerInfo": "slotwise.store.schema.readable",
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",

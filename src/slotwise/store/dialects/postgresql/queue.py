@@ -31,13 +31,7 @@ from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.dsn import psycopg
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import (
-    BulkResult,
-    Expression,
-    Parameters,
-    Taken,
-    TaskForm,
-)
+from slotwise.store.dialects.task_statements import BulkResult, Expression, Parameters, Taken, TaskForm
 from slotwise.store.schema.column_types import Instant, to_micros
 
 if TYPE_CHECKING:
