@@ -109,11 +109,6 @@ class TaskForm:
                 connection.execute(tasks.delete().where(tasks.c.task_name == name, mine))
                 raise Taken
 
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
-        self.put_new(connection, name, wanted)
-        return None
-
 
 class TaskStatements:
     """Commands on one-time tasks; those on many new rows are its ``form``'s."""
