@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -152,7 +153,7 @@ class Client:
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
         if copy and chosen != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+            raise ConfigurationError(f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them")
         size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
         if not is_whole(size, 1, COPY_CHUNK):
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
@@ -160,8 +161,9 @@ class Client:
         tell = functools.partial(self._tell_of, name) if connection is None else None
         joining, store = functools.partial(self._joining, connection, name), self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
-        ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
-        load = Load(name, joining, chosen, copy, ahead, tell, progress)
+        is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
+        thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
+        load = Load(name, joining, chosen, copy, thread, tell, progress)
         return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:

@@ -244,5 +244,5 @@ def instant_of(given: datetime) -> datetime:
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
     if not is_known(given):
-        raise ConfigurationError(f"{given.isoformat()} is no slot's: those lie in {KNOWN_YEARS}")
+        raise ConfigurationError(f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}")
     return given.astimezone(UTC)

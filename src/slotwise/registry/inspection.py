@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime, timedelta
 from functools import wraps
 from itertools import islice
@@ -20,7 +20,7 @@ from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import TaskCount, TaskCounts
+from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
 from slotwise.store.schema.readable import WorkerInfo
 
@@ -146,6 +146,14 @@ class Inspection:
         """Return how many tasks of each name wait, run, are paused, blocked or dead."""
         return self._ask(lambda store: TaskCounts(store).all())
 
+    def backlog(self) -> list[Backlog]:
+        """Return how much is due of each job and task and not claimed, and for how long: for monitoring."""
+        return self._ask(lambda store: Due(store).backlog())
+
+    def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
+        """Return the time since each of these jobs has last succeeded, or else since it was planned first."""
+        return self._ask(lambda store: Due(store).since_success(jobs))
+
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
@@ -205,6 +213,8 @@ class AsyncInspection:
     task = _awaited(Inspection.task)
     task_results = _awaited(Inspection.task_results)
     task_counts = _awaited(Inspection.task_counts)
+    backlog = _awaited(Inspection.backlog)
+    since_success = _awaited(Inspection.since_success)
     workers = _awaited(Inspection.workers)
     health = _awaited(Inspection.health)
     all_paused = _awaited(Inspection.all_paused)

@@ -569,7 +569,7 @@ def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
 def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations: Operations) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     known_by_a_worker(bench, "plain")
-    with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
+    with pytest.raises(ConfigurationError, match="worker h:1:a registers"):
         operations.delete("plain")
     assert operations.delete("plain", force=True, dry_run=True) == 1
     bench.tick(2)
@@ -591,7 +591,7 @@ def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monk
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
     """An order about one is refused in a line, whatever it was to do with it."""
-    with pytest.raises(ConfigurationError, match="is no slot's: those lie in the years 1900 to 8999"):
+    with pytest.raises(ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"):
         bench.client.operations.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
 
 

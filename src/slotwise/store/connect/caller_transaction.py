@@ -253,9 +253,11 @@ async def call_within(connection: object, work: Callable[[Any], Result]) -> Resu
         kind = type(connection).__name__
         if kind == "AsyncEngine":
             raise ConfigurationError(_is_an_engine(kind))
+        is_asyncpg = type(connection).__module__.startswith("asyncpg")
+        what = "a connection of asyncpg cannot be joined" if is_asyncpg else f"{kind} is not an async connection"
         raise ConfigurationError(
-            f"{kind} is not an async connection; pass an AsyncConnection or AsyncSession of "
-            "SQLAlchemy, or psycopg's AsyncConnection; or call client.… without aio"
+            f"{what}; pass an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection; or call "
+            "client.… without aio"
         )
     try:
         import_module("greenlet")  # SQLAlchemy's async connections need it to open, psycopg's do not

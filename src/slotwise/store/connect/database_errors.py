@@ -179,28 +179,12 @@ def unstorable(error: Exception, where: str) -> ConfigurationError | None:
     inner = getattr(error, "orig", None) or error
     if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
         return ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it")
-    if (lacking := _lacking(inner)) is None:
-        return None
-    character, encoding = lacking
-    return ConfigurationError(
-        f"{where}: the database's encoding, {encoding}, has no {character!r}; replace it, or use a database in UTF8"
-    )
-
-
-#: The bytes of the character and both encodings, in PostgreSQL's message of any language.
-_BYTES = re.compile(r"(?:0x[0-9a-f]{2} ?)+")
-_ENCODINGS = re.compile(r'"([\w-]+)"')
-
-
-def _lacking(error: BaseException) -> tuple[str, str] | None:
-    """Return the first such character and the encoding, or None."""
-    if isinstance(error, UnicodeEncodeError):  # a caller's connection with that client encoding
-        return error.object[error.start], error.encoding
-    if sqlstate(error) != "22P05":
-        return None
-    told, encodings = _BYTES.search(str(error)), _ENCODINGS.findall(str(error))
-    character = bytes.fromhex(told[0].replace("0x", "")).decode("utf-8", "backslashreplace") if told else "?"
-    return character, encodings[-1] if encodings else "another"
+    if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
+        return ConfigurationError(
+            f"{where}: a character is not in the encoding of the database: {describe(error)}; replace it, or use a "
+            "database in UTF8"
+        )
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -17,7 +17,7 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, 
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.schedules.short_text import zone_of
+from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
@@ -65,11 +65,11 @@ class AuditEntry:
 
 def _check(what: str, text: object, limit: int) -> None:
     if not isinstance(text, str):
-        raise ConfigurationError(f"{what}={text!r:.60}: expected a text; write {what}={str(text)!r:.60}")
+        raise ConfigurationError(f"{what}={text!r:.60}: expected a string; write {what}={str(text)!r:.60}")
     if "\x00" in text:
-        raise ConfigurationError(f"{what}={text!r:.60}: no database can keep a NUL (\\x00); leave it out")
+        raise ConfigurationError(f"{what}={text!r:.60}: it contains a NUL (\\x00); remove it")
     if len(text) > limit:
-        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; say it in less")
+        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; shorten it")
 
 
 @dataclass(frozen=True, slots=True)

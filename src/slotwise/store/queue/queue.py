@@ -102,11 +102,11 @@ def _task_info(values: Values) -> TaskInfo:
     payload = row.get("task_data")
     state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
     due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
-    born = row["created_version"]
+    born = row["created_version"] or 0
     return TaskInfo(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
-        scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
+        scheduled=from_micros(born) if born > 1_000_000_000_000_000 else None,
         last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
         payload=None if payload is None else bytes(payload),
     )  # fmt: skip
@@ -162,11 +162,8 @@ class Queue:
         self._inserted(connection, name, wanted)
 
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
-        if not self._at_insert:
-            return
-        rows = [Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted]
         for hook in self._at_insert:
-            hook(rows, connection)
+            hook([Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted], connection)
 
 
 #: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is kept: a process has few.

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from slotwise.jobs.declaration import USUAL_PRIORITY
+from slotwise.jobs.definition import USUAL_PRIORITY
 from slotwise.model.records import Claim
 from slotwise.store.dialects.port import FIRST, LAST, Range
 

@@ -14,7 +14,7 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Kind, Origin, State
-from slotwise.schedules.short_text import UTC, zone_of
+from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.reading.views import (
@@ -346,10 +346,25 @@ class Reader:
         A gap stands where its last slot stands. ``before`` continues where an earlier listing ended. ``ended``: without
         what ``standing`` lists.
         """
+        slots, gaps = self._slots, self._gaps
+        # An index orders a job's own slots, another those of its instances, and none both.
+        every = [_of(slots, name, RECURRING), _of(slots, name, None).where(sa.text(OF_INSTANCES))]
+        ledgers = every if instance is None else [_of(slots, name, instance)]
+        if ended:
+            ledgers = [ledger.where(*(~stands for stands in self._stand())) for ledger in ledgers]
+        sources = [(ledger, slots.c.slot, 1, slot_info) for ledger in ledgers]
+        sources.append((_of(gaps, name, instance).add_columns(self._run_since()), gaps.c.last_slot, 0, gap_info))
         start = None if before is None else _Place(before, 0, "")
 
         def page(size: int, last: tuple[_Place, SlotInfo] | None) -> list[tuple[_Place, SlotInfo]]:
-            return self._page(name, instance, size, since, start if last is None else last[0], ended)
+            # Race: what is written between two pages is newer than the first one's end; it is later, not missed.
+            cursor = start if last is None else last[0]
+            lines = [
+                (_Place(utc(row[column.name]), kind, row["task_instance"]), line(row))
+                for statement, column, kind, line in sources
+                for row in self._rows(_cut(statement, column, kind, size, since, cursor))
+            ]
+            return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
 
         return (line for _, line in _paged(limit, page))
 
@@ -366,38 +381,12 @@ class Reader:
         found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
         return slot_info(found[0]) if found else None
 
-    def _page(
-        self,
-        name: str,
-        instance: str | None,
-        size: int,
-        since: datetime | None,
-        cursor: _Place | None,
-        ended: bool,
-    ) -> list[tuple[_Place, SlotInfo]]:
-        """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        lines: list[tuple[_Place, SlotInfo]] = []
-        for ledger in self._ledgers(name, instance):
-            ended_only = ledger.where(*(~stands for stands in self._stand())) if ended else ledger
-            rows = self._rows(_cut(ended_only, self._slots.c.slot, self._slots, 1, size, since, cursor))
-            lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_info(row)) for row in rows]
-        gaps = _of(self._gaps, name, instance).add_columns(self._run_since())
-        cut = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
-        lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_info(row)) for row in self._rows(cut)]
-        return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
-
     def _run_since(self) -> sa.ColumnElement[int]:
         """The number of slots of a gap that a backfill has run since; triggers are not among them."""
         slots, gaps = self._slots, self._gaps
         of_gap = (slots.c.task_name == gaps.c.task_name) & (slots.c.task_instance == gaps.c.task_instance)
         within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == Origin.BACKFILL)
         return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
-
-    def _ledgers(self, name: str, instance: str | None) -> list[Statement]:
-        """Select from the ledger: an index orders a job's own slots, another those of its instances, and none both."""
-        if instance is not None:
-            return [_of(self._slots, name, instance)]
-        return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
 
     def _rows(self, statement: sa.Executable) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
@@ -439,21 +428,20 @@ class _Place(NamedTuple):
 def _cut(
     statement: Statement,
     column: sa.Column[datetime],
-    table: sa.Table,
     kind: int,
     size: int,
     since: datetime | None,
     cursor: _Place | None,
 ) -> Statement:
     """Select the next page of ledger or gaps, after the cursor, the newest first."""
+    instance = column.table.c.task_instance
     if since is not None:
         statement = statement.where(column >= since)
     if cursor is not None:
-        same = column == cursor.instant
+        after, same = column < cursor.instant, column == cursor.instant
         if kind == cursor.kind:
-            same = same & (table.c.task_instance < cursor.instance)
-        after = column < cursor.instant
+            same = same & (instance < cursor.instance)
         # The first condition is implied by the second. An index starts at it, so a deep page reads no earlier rows.
         further = (column <= cursor.instant) & (after | same)
         statement = statement.where(further if kind <= cursor.kind else after)
-    return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)
+    return statement.order_by(column.desc(), instance.desc()).limit(size)
