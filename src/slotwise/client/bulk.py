@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from slotwise.client.arguments import Item, fresh_ids, taken, wanted
 from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
@@ -15,9 +16,6 @@ from slotwise.payload.payload import Payload
 from slotwise.store.connect.caller_transaction import Joinable, whole
 from slotwise.store.dialects.task_statements import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
-
-if TYPE_CHECKING:
-    pass
 
 #: Rows in one statement; and in one COPY, where larger chunks save commits.
 CHUNK, COPY_CHUNK = 1_000, 10_000
@@ -84,28 +82,24 @@ def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
     return iter(items)
 
 
+@dataclass(slots=True)
 class Load:
     """One call of ``schedule_many``.
 
-    ``ahead``: a thread writes each chunk while the next one is gathered. ``tell`` notifies workers of a chunk; None:
-    the rows join the caller's transaction, and the statements notify.
+    ``thread`` writes each chunk while the next one is gathered. ``tell`` notifies workers of a chunk; None: the rows
+    join the caller's transaction, and the statements notify.
     """
 
-    def __init__(
-        self,
-        name: str,
-        joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]],
-        if_exists: IfExists,
-        copy: bool,
-        ahead: bool,
-        tell: Callable[[Chunk, bool], bool] | None,
-        progress: Callable[[BulkResult], object],
-    ) -> None:
-        self._name, self._joining, self._if_exists, self._copy = name, joining, if_exists, copy
-        self._tell, self._progress = tell, progress
-        self._tally, self._told = BulkResult(), False
-        self._thread = ThreadPoolExecutor(1, "slotwise-copy") if ahead else None
-        self._under_way: tuple[Chunk, Future[None]] | None = None
+    name: str
+    joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]]
+    if_exists: IfExists
+    copy: bool
+    thread: ThreadPoolExecutor | None
+    tell: Callable[[Chunk, bool], bool] | None
+    progress: Callable[[BulkResult], object]
+    _tally: BulkResult = field(default_factory=BulkResult)
+    _told: bool = False
+    _under_way: tuple[Chunk, Future[None]] | None = None
 
     def put_all(self, chunks: Iterable[Chunk]) -> BulkResult:
         """Write all chunks; what was written before an error stays."""
@@ -117,22 +111,22 @@ class Load:
             try:
                 self._conclude()
             finally:
-                if self._thread is not None:
-                    self._thread.shutdown(wait=False)
+                if self.thread is not None:
+                    self.thread.shutdown(wait=False)
         return self._tally
 
     def _put(self, chunk: Chunk) -> None:
         """Write a chunk, or begin to."""
-        if self._if_exists == "raise" or (self._if_exists == "keep" and not chunk.named):
+        if self.if_exists == "raise" or (self.if_exists == "keep" and not chunk.named):
             self._put_new(chunk)
             return
-        with self._joining() as (queue, own):
-            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
+        with self.joining() as (queue, own):
+            tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
-        if self._thread is not None:
-            self._under_way = chunk, self._thread.submit(self._write_new, chunk)
+        if self.thread is not None:
+            self._under_way = chunk, self.thread.submit(self._write_new, chunk)
             return
         with self._naming_what_is_taken(chunk):
             self._write_new(chunk)
@@ -140,9 +134,9 @@ class Load:
 
     def _write_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
-        is_joined = self._tell is None and chunk.named
-        with self._joining() as (queue, own), whole(own) if is_joined else nullcontext():
-            queue.put_new(own, self._name, chunk.rows, copy=self._copy)
+        is_joined = self.tell is None and chunk.named
+        with self.joining() as (queue, own), whole(own) if is_joined else nullcontext():
+            queue.put_new(own, self.name, chunk.rows, copy=self.copy)
 
     def _conclude(self) -> None:
         """Wait for the chunk that is under way."""
@@ -155,8 +149,8 @@ class Load:
 
     def _account(self, chunk: Chunk, tally: BulkResult) -> None:
         self._tally += tally
-        self._told = self._told if self._tell is None else self._tell(chunk, self._told)
-        self._progress(self._tally)
+        self._told = self._told if self.tell is None else self.tell(chunk, self._told)
+        self.progress(self._tally)
 
     @contextmanager
     def _naming_what_is_taken(self, chunk: Chunk) -> Iterator[None]:
@@ -164,8 +158,8 @@ class Load:
         try:
             yield
         except Taken:
-            with self._joining() as (queue, own):
-                found = chunk.place_of(queue.tasks.taken(own, self._name, [row.instance for row in chunk.rows]))
+            with self.joining() as (queue, own):
+                found = chunk.place_of(queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows]))
             if found is None:
-                raise taken(self._name, None) from None
-            raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None
+                raise taken(self.name, None) from None
+            raise InstanceExists(f"items[{found[0]}]: {taken(self.name, found[1])}") from None

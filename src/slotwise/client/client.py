@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -160,8 +161,9 @@ class Client:
         tell = functools.partial(self._tell_of, name) if connection is None else None
         joining, store = functools.partial(self._joining, connection, name), self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
-        ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
-        load = Load(name, joining, chosen, copy, ahead, tell, progress)
+        is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
+        thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
+        load = Load(name, joining, chosen, copy, thread, tell, progress)
         return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:

@@ -21,7 +21,7 @@ from slotwise.model.clock import Clock
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.task_statements import TaskForm, TaskStatements
+from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
@@ -445,7 +445,7 @@ class Portable:
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
-        return TaskForm(self).rows
+        return PortableTasks(self).rows
 
 
 def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:

@@ -65,7 +65,8 @@ def detach(
 
 def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data).where(*of_key(tasks, Key(name, instance)))
+    columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
+    plan = sa.select(*columns).where(*of_key(tasks, Key(name, instance)))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
@@ -113,12 +114,10 @@ def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: 
     return connection.execute(known.union_all(waits)).first() is not None
 
 
-def newest_passed(connection: sa.Connection, dialect: Dialect, row: Row) -> datetime | None:
-    """The newest slot that the plan row of a detached one has started or decided: none before it is the next try."""
-    tasks = dialect.tables.tasks
-    plan = of_key(tasks, Key(row.task_name, ledger_instance(row)))
-    watermark: datetime | None = connection.scalar(sa.select(tasks.c.watermark).where(*plan))
-    return watermark
+def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
+    """The text and the watermark that the plan row of a detached one has now: they say which slot is the next."""
+    plan = _plan(connection, dialect, row.task_name, ledger_instance(row))
+    return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
 # -- slots of a schedule that run side by side ------------------------------------------------------------------

@@ -38,7 +38,7 @@ from slotwise.store.dialects.port import Parted
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import freed, newest_passed, release_queued, tell_plan_rows
+from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -272,16 +272,17 @@ class Settlements:
         self, connection: sa.Connection, held: Held, claim: Claim, outcome: records.AttemptOutcome,
         found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta,
     ) -> Change:  # fmt: skip
-        row, (entry, place), error = held.row, found, None
+        row, (entry, place), error, text = held.row, found, None, held.row.schedule
         if isinstance(outcome, records.Failed):
             row = replace(row, trying_since=row.trying_since or claim.claimed_at)
             if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
-                row = replace(row, watermark=newest_passed(connection, self.dialect, row))
+                text, watermark = planned_now(connection, self.dialect, row)
+                row = replace(row, watermark=watermark)
             held = replace(held, row=row)
         try:
-            schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
+            schedule = parse_schedule(text or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
-            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {problem}"
+            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {text!r:.200}: {problem}"
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
             ended_ago=ended_ago,
