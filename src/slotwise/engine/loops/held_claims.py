@@ -93,14 +93,13 @@ class Settler(Service):
     def _finish(self, batch: list[Holding]) -> list[Holding]:
         """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
         begun = self.elapsed()
-        plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        plain = [holding.claim for holding in done]
         if not plain or not self._store.settlements.finish(plain):
             return batch
         self._active_claims.remove(plain)
         self._tell_sent(len(plain))
-        if self.listeners.hear(events.BatchSettled):
-            done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
-            self._tell_settled(begun, done, [])
+        self._tell_settled(begun, done, [])
         if self.listeners.hear(events.Settled):
             for claim in plain:
                 self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
@@ -132,17 +131,22 @@ class Settler(Service):
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
                 for event in settlement_events(settlement):
                     self.listeners.publish(event)
-        if self.listeners.hear(events.BatchSettled):
-            pairs = [pair for pair in zip(batch, written, strict=True) if pair[1].error is None]
-            usual = [holding for holding, settlement in pairs if settlement.is_usual]
-            self._tell_settled(begun, usual, [_ended_as(*pair) for pair in pairs if not pair[1].is_usual])
+        self._tell_settled(begun, batch, written)
 
-    def _tell_settled(
-        self, begun: float, succeeded: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
-    ) -> None:
-        count, took = len(succeeded) + len(others), timedelta(seconds=self.elapsed() - begun)
+    def _tell_settled(self, begun: float, batch: Sequence[Holding], written: Sequence[Settlement]) -> None:
+        """``written``: none for a batch in which all have succeeded."""
+        if not self.listeners.hear(events.BatchSettled):
+            return
+        usual, others = [] if written else list(batch), list[tuple[Holding, str, str | None]]()
+        for holding, settlement in zip(batch, written, strict=False):
+            if settlement.is_usual:
+                usual.append(holding)
+            elif settlement.error is None:
+                label = settlement.transition.label if settlement.transition else Outcome.LOST
+                others.append((holding, label, settlement.reason))
+        count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
         self.listeners.publish(
-            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=succeeded, others=others)
+            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
         )
 
     def _put_aside(self, holding: Holding, error: BaseException) -> None:
@@ -155,10 +159,6 @@ class Settler(Service):
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
             self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
-
-
-def _ended_as(holding: Holding, settlement: Settlement) -> tuple[Holding, str, str | None]:
-    return holding, Outcome.LOST if settlement.transition is None else settlement.transition.label, settlement.reason
 
 
 def settlement_events(settlement: Settlement) -> list[events.Settled | events.HandedBackEvent | events.SlotsSkipped]:
