@@ -148,7 +148,6 @@ class SignIn:
     def enter(self) -> None:
         """Verify, plan and join; raise what ``verify`` and ``plan`` raise."""
         self.verify()
-        self._store.database.check_capacity()
         self.plan()
         self.membership.join()
 

@@ -20,7 +20,7 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
-from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, context_maker
+from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -171,6 +171,7 @@ class Worker:
         #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
         self._aside = aside(settings)
         self._lifespan_patience = max(settings.shutdown_grace, LONGEST_ASIDE)
+        self._before_start = hooks.before_start
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -206,13 +207,20 @@ class Worker:
     def _start(self) -> None:
         if not keep_trying(self.entrance.enter, self._common, self._stopping):
             return
-        self.loop.start(self._stopping)
+        self._open()
         if self._stopping.is_set():
             return
         for service in self.loops:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
+
+    def _open(self) -> None:
+        """Verify the hooks that can be verified, and enter the lifespan."""
+        for hook in self._before_start:
+            if isinstance(hook, Verifiable):
+                hook.verify()
+        self.loop.start(self._stopping)
 
     def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
@@ -233,7 +241,7 @@ class Worker:
 
     def mind(self) -> None:
         """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
-        self.loop.start(self._stopping)
+        self._open()
         for service in self.keepers:
             service.start()
 

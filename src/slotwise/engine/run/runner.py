@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation
@@ -222,6 +222,14 @@ OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
 #: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
 #: is refused after all.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A ``before_start`` hook that a worker verifies when it starts."""
+
+    def verify(self) -> object:
+        """Raise what ends the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
