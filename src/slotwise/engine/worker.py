@@ -9,8 +9,7 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -124,7 +123,7 @@ class Worker:
         self.asked_meanwhile: Callable[[], int] | None = None
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
-        self._common = common = Common(
+        self.common = common = Common(
             listeners, self.name, elapsed=self.clock.elapsed,
             longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
         )  # fmt: skip
@@ -193,7 +192,7 @@ class Worker:
                 raise
             self.is_starting = False
             if self._stopping.is_set() and not self.poller.has_started:
-                self._close(bounded=True)
+                self.close(bounded=True)
             elif self.asked_meanwhile is not None:
                 self.asked_meanwhile()
 
@@ -202,10 +201,10 @@ class Worker:
         if self.poller.has_started:
             self.stop(timedelta(0))
         else:
-            self._close()
+            self.close()
 
     def _start(self) -> None:
-        if not keep_trying(self.entrance.enter, self._common, self._stopping):
+        if not keep_trying(self.entrance.enter, self.common, self._stopping):
             return
         self._open()
         if self._stopping.is_set():
@@ -227,20 +226,11 @@ class Worker:
         self.runner.on_end = on_end
         self.loop.start()
 
-    @contextmanager
-    def minding(self) -> Iterator[None]:
-        """Renew and settle claims without polling or reaping: for claims that are ``adopt``ed.
+    def mind(self) -> None:
+        """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends it.
 
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
-        try:
-            self.mind()
-            yield
-        finally:
-            self._close()
-
-    def mind(self) -> None:
-        """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
         self._open()
         for service in self.keepers:
             service.start()
@@ -308,7 +298,7 @@ class Worker:
     @property
     def database_is_away(self) -> bool:
         """Whether at least one loop cannot reach the database."""
-        return self._common.is_away
+        return self.common.is_away
 
     @property
     def unfinished(self) -> int:
@@ -356,7 +346,7 @@ class Worker:
             if not ending:
                 self.database.limit_replies(None)
 
-    def _close(self, *, bounded: bool = False) -> None:
+    def close(self, *, bounded: bool = False) -> None:
         """End everything now, for a worker that holds nothing.
 
         After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the

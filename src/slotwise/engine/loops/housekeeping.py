@@ -96,13 +96,13 @@ class Reaper(Service):
         super().__init__(common)
         self._store = store
         self._names = names
-        self._interval = interval
+        self.interval = interval
         self._watch = Watch(heartbeat_interval)
         self._on_reaped = on_reaped
 
     def run_once(self) -> timedelta:
         self.take_over(self.look())
-        return self._interval
+        return self.interval
 
     def look(self) -> list[Row]:
         """Query all held rows and return the dead ones."""

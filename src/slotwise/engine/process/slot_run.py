@@ -10,7 +10,7 @@ Races:
 - Two processes, or a process and a worker, claim the slot at once: the row's lock lets one of them. The other finds a
   held row, and waits or leaves.
 - The slot ends between two looks: rows are read before the ledger (``slot_state``), so its end is seen.
-- The holder dies: nobody else may be alive to notice. So a process that waits runs a reaper for this job between its
+- The holder dies: nobody else may be alive to notice. So a process that waits runs its reaper between its
   looks. Death is observed as in any worker, and the row is claimed as the next attempt.
 - This process loses its claim while it runs the slot: the settlement is rejected, and the process looks again.
 - The reply to a claim is lost: the next heartbeat finds the row and hands it back. Until then it counts as held.
@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
-from slotwise.engine.loops.housekeeping import BREATH, Reaper
-from slotwise.engine.loops.service import Common
+from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
@@ -110,7 +109,8 @@ class SingleRun:
         """
         worker = self.worker
         worker.entrance.verify()
-        with worker.minding():
+        try:
+            worker.mind()
             if self._cancelled is not None:  # while entering the lifespan
                 name = self._definition.name
                 raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
@@ -121,6 +121,8 @@ class SingleRun:
                 self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
             left_behind = self._wait(self._holding)
             self._told.wait(PATIENCE.total_seconds())
+        finally:
+            worker.close()
         return self._ended(claim, timedelta(seconds=self._elapsed() - begun), left_behind)
 
     def cancel(self) -> None:
@@ -317,16 +319,10 @@ class SlotRun:
         self._early, self._waits = options.get("early", timedelta(0)), options.get("waits", True)
         self._tell = options.get("tell", _silent)
         self._asked = threading.Event()
-        self._common = Common(worker.listeners, worker.name, elapsed=worker.clock.elapsed)
         self._told: str | None = None
         self._ran = 0
         self._schedule: Schedule = Disabled()
-        settings, interval = worker.settings, worker.settings.heartbeat_interval
-        self._reaper = Reaper(
-            self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
-            heartbeat_interval=interval,
-        )  # fmt: skip
-        self._pause = min(worker.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+        self._pause = min(worker.poll_interval, worker.reaper.interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
@@ -460,7 +456,7 @@ class SlotRun:
                 case Stay():
                     self._say(f"slot {_told(slot)}: {step.why}")
                     if found.row is not None and found.row.picked:
-                        self._lasting(self._reaper.run_once)
+                        self._lasting(self.worker.reaper.run_once)
                     self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
 
     def _state(self, slot: datetime) -> SlotState:
@@ -533,7 +529,9 @@ class SlotRun:
     def _lasting(self, ask: Callable[[], T]) -> T:
         """Ask the database, again and again while it is away. Raise JobCancelled if a stop was requested."""
         found: list[T] = []
-        if not self.worker.is_draining and not keep_trying(lambda: found.append(ask()), self._common, self._asked):
+        if not self.worker.is_draining and not keep_trying(
+            lambda: found.append(ask()), self.worker.common, self._asked
+        ):
             raise self._cancelled()
         return found[0] if found else ask()
 
