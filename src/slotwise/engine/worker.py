@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
-from slotwise.engine.loops.service import Common, Service
+from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
 from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
@@ -123,10 +123,7 @@ class Worker:
         self.asked_meanwhile: Callable[[], int] | None = None
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
-        self.common = common = Common(
-            listeners, self.name, elapsed=self.clock.elapsed,
-            longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
-        )  # fmt: skip
+        self.common = common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
         self.entrance = SignIn(
             common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
         )
@@ -146,19 +143,16 @@ class Worker:
             isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
         )
         self.poller = Poller(
-            common, self.store, self.active_claims, names=claimed, lease=settings.lease,
-            poll_interval=self.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
+            common, names=claimed, poll_interval=self.poll_interval, runner=self.runner, peers=peers,
+            pass_on=self._pass_on,
         )  # fmt: skip
-        self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
-        self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
+        self.settler = Settler(common, on_free=self.poller.poll_now)
+        self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
-        self.heartbeat = Heartbeat(
-            common, self.store, self.active_claims, interval=interval, lease=settings.lease,
-            sign_in=self.entrance.membership.renew,
-        )  # fmt: skip
+        self.heartbeat = Heartbeat(common, sign_in=self.entrance.membership.renew)
         self.reaper = Reaper(
-            common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
-            heartbeat_interval=interval, on_reaped=self.poller.poll_now,
+            common, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
+            on_reaped=self.poller.poll_now,
         )  # fmt: skip
         self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)

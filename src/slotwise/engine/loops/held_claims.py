@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from slotwise.engine.loops.service import AT_ONCE, Common, Service
-from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
+from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import SlotwiseError
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
@@ -22,7 +22,6 @@ from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
-from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +38,9 @@ class Settler(Service):
 
     name = "settler"
 
-    def __init__(
-        self, common: Common, store: Store, active_claims: ActiveClaims, *, on_free: Callable[[], None]
-    ) -> None:
+    def __init__(self, common: WorkerCommon, *, on_free: Callable[[], None]) -> None:
         super().__init__(common)
-        self._store = store
-        self._active_claims = active_claims
+        self._store, self._active_claims = common.store, common.active_claims
         self._on_free = on_free
         #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
         self._ended: deque[Holding] = deque()
@@ -196,21 +192,10 @@ class Heartbeat(Service):
 
     name = "heartbeat"
 
-    def __init__(
-        self,
-        common: Common,
-        store: Store,
-        active_claims: ActiveClaims,
-        *,
-        interval: timedelta,
-        lease: timedelta,
-        sign_in: Callable[[], float | None] = lambda: None,
-    ) -> None:
+    def __init__(self, common: WorkerCommon, *, sign_in: Callable[[], float | None]) -> None:
         super().__init__(common)
-        self._store = store
-        self._active_claims = active_claims
-        self._interval = interval
-        self._lease = lease.total_seconds()
+        self._store, self._active_claims = common.store, common.active_claims
+        self._interval, self._lease = common.interval, common.lease.total_seconds()
         self._sign_in = sign_in
 
     def run_once(self) -> timedelta:
@@ -268,11 +253,10 @@ class LeaseWatch(Service):
 
     name = "lease-watch"
 
-    def __init__(self, common: Common, active_claims: ActiveClaims, settler: Settler, *, interval: timedelta) -> None:
+    def __init__(self, common: WorkerCommon, settler: Settler) -> None:
         super().__init__(common)
-        self._active_claims = active_claims
-        self._settler = settler
-        self._interval = interval.total_seconds()
+        self._active_claims, self._settler = common.active_claims, settler
+        self._interval = common.interval.total_seconds()
         self._next = math.inf
 
     def limit(self, holding: Holding, timeout: timedelta) -> None:

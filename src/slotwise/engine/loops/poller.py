@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
@@ -21,7 +21,6 @@ from slotwise.model.records import Claim
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH
-from slotwise.store.slots.store import Store
 
 #: Approximate duration of one claim, and the distance between the polls of two peers.
 OFFSET_STEP = timedelta(milliseconds=1)
@@ -333,12 +332,9 @@ class Poller(Service):
 
     def __init__(
         self,
-        common: Common,
-        store: Store,
-        active_claims: ActiveClaims,
+        common: WorkerCommon,
         *,
         names: Sequence[str],
-        lease: timedelta,
         poll_interval: timedelta,
         runner: Runner,
         peers: Peers,
@@ -346,11 +342,17 @@ class Poller(Service):
     ) -> None:
         """``pass_on`` wakes other workers: rows are due, and this one has no room for them."""
         super().__init__(common)
-        self._store, self._active_claims, self._runner = store, active_claims, runner
-        self._lease = lease
+        self._store, self._active_claims, self._lease = common.store, common.active_claims, common.lease
+        self._runner = runner
         self.pass_on = pass_on
         self.planner = ClaimPlanner(
-            self, names, store.definitions, active_claims, runner, poll_interval=poll_interval, peers=peers
+            self,
+            names,
+            common.store.definitions,
+            common.active_claims,
+            runner,
+            poll_interval=poll_interval,
+            peers=peers,
         )
 
     def run_once(self) -> timedelta | None:

@@ -8,11 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.events import DatabaseBack, DatabaseLost, Listeners
+from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import describe, is_busy, is_transient
+from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,19 @@ class Common:
             self._cut_off.discard(loop)
         if is_news:
             self.listeners.publish(DatabaseBack(worker=self.worker, loop=loop))
+
+
+class WorkerCommon(Common):
+    """What the loops of a worker need that deal with claims."""
+
+    def __init__(
+        self, listeners: Listeners, worker: str, settings: Settings, store: Store, active_claims: ActiveClaims
+    ) -> None:
+        interval = settings.heartbeat_interval
+        super().__init__(
+            listeners, worker, elapsed=active_claims.elapsed, longest_pause=min(timedelta(seconds=15), interval)
+        )
+        self.store, self.active_claims, self.interval, self.lease = store, active_claims, interval, settings.lease
 
 
 class Service(ABC):
