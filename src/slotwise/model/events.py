@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypedDict, dataclass_transform
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
 
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
     from slotwise.model.records import Claim, Gap, Key
@@ -94,6 +94,39 @@ class HandlerEnded(AttemptEvent, name="handler-end"):
 
 class SettleSent(Event, name="settle-sent", level=logging.DEBUG):
     count: int
+
+
+class Finished(Protocol):
+    """An attempt as the worker has seen it: when its claim arrived, and when its handler began and ended, in elapsed
+    seconds; ``ran`` is None if it did not start, or if nothing listens to ``BatchSettled`` yet."""
+
+    claim: Claim
+    is_slot: bool
+    since: float
+    ran: tuple[float, float] | None
+
+
+class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
+    """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
+
+    ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in ``Settled``, and reason.
+    """
+
+    count: int
+    took: timedelta
+    succeeded: Sequence[Finished]
+    others: Sequence[tuple[Finished, str, str | None]]
+
+    def facts(self) -> dict[str, object]:
+        """Return worker, count and duration."""
+        return {"worker": self.worker, "count": self.count, "took": self.took}
+
+
+class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
+    """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
+
+    count: int
+    took: timedelta
 
 
 class Settled(AttemptEvent, name="settled"):

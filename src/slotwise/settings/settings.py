@@ -77,7 +77,7 @@ class Settings:
     """The prefix of every table name."""
 
     poll_interval: timedelta = timedelta(seconds=10)
-    """Longest pause between two looks for due rows; a known due time shortens it."""
+    """Longest pause between two looks for due rows; a known due time or a job with shorter intervals shortens it."""
 
     heartbeat_interval: timedelta = timedelta(seconds=10)
     """How often held claims are renewed."""

@@ -208,6 +208,7 @@ OTHERS_VARIABLES = frozenset(
     f"SLOTWISE_{name}"
     for name in (
         "CONFIG", "APP_DIR", "AUTHOR", "BOOT", "PG_BINDIR", "TEST_DSN", "JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY",
+        "HTTP", "ALIVE_FILE", "STUCK_AFTER", "METRICS_MAX_NAMES",
     )
 )  # fmt: skip
 
