@@ -18,7 +18,6 @@ from slotwise.schedules.cron_fields import (
     MINUTE,
     MONTH,
     SECOND,
-    Field,
     has_hash,
     month_days,
     quoted,
@@ -179,8 +178,7 @@ def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
 
     found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
     seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
-    return tuple(_values(field, values) if text else () for field, text, values in seconds_first)
-
-
-def _values(field: Field, expanded: Sequence[int | str]) -> Sequence[int]:
-    return range(field.low, field.high + 1) if "*" in expanded else sorted(map(int, expanded))
+    return tuple(
+        () if not text else range(field.low, field.high + 1) if "*" in values else sorted(map(int, values))
+        for field, text, values in seconds_first
+    )

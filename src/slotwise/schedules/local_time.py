@@ -273,7 +273,7 @@ class Daily(LocalSchedule):
         if not 1 <= len(times) <= _MOST_TIMES:
             raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
         listed = sorted({_time_of_day(value) for value in times})
-        pattern = LocalPattern(days_of(EVERY_DAY), map(_seconds, listed))
+        pattern = LocalPattern(days_of(EVERY_DAY), [one.hour * 3600 + one.minute * 60 + one.second for one in listed])
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
         text = ",".join(map(time_text, listed))
         self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")
@@ -292,7 +292,3 @@ def _time_of_day(value: str | time) -> time:
 def time_text(value: time) -> str:
     """`02:00`, or `02:00:30`."""
     return value.isoformat("seconds").removesuffix(":00")
-
-
-def _seconds(value: time) -> int:
-    return value.hour * 3600 + value.minute * 60 + value.second

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
+from slotwise.model.records import is_whole
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -61,7 +62,7 @@ def whole(least: int, most: int, why: str) -> Reader:
         number = value
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             number = int(value)
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        if not is_whole(number, least, most):
             raise _wrong(label, f"a whole number from {least} to {most}", value, why)
         return number
 
