@@ -331,7 +331,6 @@ ABSENT: Final = {
 _POOL = "jobsconfig"
 _KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
 _ADDRESS = "write jdbc:postgresql://host:5432/database"
-_OTHER_DATABASE = re.compile(r"jdbc:(?P<name>(?!postgres|sqlite)\w+):")
 _FORM = "write jdbc-url, username, password and maximum-pool-size"
 
 
@@ -371,9 +370,6 @@ def _address(pool: Mapping[str, str], label: str) -> str:
     kind, found, rest = address.partition("://")
     if not address:
         raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
-    other = _OTHER_DATABASE.match(address)
-    if other:
-        raise InvalidSetting(f"{label}: {other['name']} databases are not supported; {_ADDRESS}")
     if not found:
         raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
     if "username" not in pool:
