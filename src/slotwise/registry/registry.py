@@ -341,7 +341,7 @@ class RegistryBuilder:
     """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[object]] = {}
+        self._parts: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
