@@ -169,7 +169,7 @@ class PostgreSQLLink:
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        event.listen(engine, "checkin", _note_rest)
+        event.listen(engine, "checkin", lambda _, record: record.info.update(rests_since=time.monotonic()))
         event.listen(engine, "checkout", checkout)
         event.listen(engine, "do_execute", _execute_with_notification)
         event.listen(engine, "handle_error", self._on_error)
@@ -334,10 +334,6 @@ class PostgreSQLLink:
             detail = getattr(getattr(context.original_exception, "diag", None), "message_detail", None)
             waits, statement = (" ".join(str(text).split()) for text in (detail, context.statement))
             logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
-
-
-def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
-    record.info["rests_since"] = time.monotonic()
 
 
 def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
