@@ -59,13 +59,14 @@ if TYPE_CHECKING:
     from slotwise.store.dialects.task_statements import BulkResult
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
-    from slotwise.store.reading.task_counts import TaskCount
+    from slotwise.store.reading.task_counts import Backlog, TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
     from slotwise.store.schema.worker_rows import WorkerInfo
 
 __all__ = [
     "AnyOf",
     "AuditEntry",
+    "Backlog",
     "BulkResult",
     "Calendar",
     "Cancel",
@@ -141,6 +142,7 @@ _LATE = {
     "Health": "slotwise.store.reading.views",
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
+    "Backlog": "slotwise.store.reading.task_counts",
     "TaskCount": "slotwise.store.reading.task_counts",
     "WorkerInfo": "slotwise.store.schema.worker_rows",
     "Client": "slotwise.client.client",

@@ -27,7 +27,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.engine.loops import settler
+from slotwise.engine.loops import held_claims
 from slotwise.model import events
 from slotwise.model.records import Failed
 
@@ -312,7 +312,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.foreground.PATIENCE", "run.event_loop.PATIENCE", "worker.LONGEST_ASIDE"):
+    for place in ("process.foreground.PATIENCE", "run.executors.PATIENCE", "worker.LONGEST_ASIDE"):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
@@ -404,6 +404,48 @@ def test_a_lifespan_that_cannot_be_entered(url: str, heard: Heard) -> None:
     registry = a_registry(url, heard, lifespan=Life(fails="enter"))
     with pytest.raises(OSError, match="cannot enter"):
         registry.start()
+    assert threads_of_ours() == []
+    assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+class Door:
+    """A ``before_start`` hook that can be verified."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.said = error, list[str]()
+
+    def verify(self) -> None:
+        self.said.append("verified")
+        if self.error is not None:
+            raise self.error
+
+    def __call__(self, ctx: JobContext) -> None:
+        self.said.append("asked")
+
+
+def test_a_hook_is_verified_before_anything_is_claimed(url: str, heard: Heard) -> None:
+    """Once for each start of a worker, and for a slot in the foreground."""
+    door = Door()
+    registry = a_registry(url, heard, before_start=[door, lambda ctx: None])
+    with registry:
+        registry.client.schedule("mail")
+        heard.wait("settled", job="mail")
+    assert door.said == ["verified", "asked"]
+    registry._make_run("hourly").run()
+    assert door.said == ["verified", "asked"] * 2
+    registry.database.close()
+
+
+def test_a_hook_that_cannot_be_used_ends_the_start(url: str, heard: Heard) -> None:
+    """The start raises what the hook raised; the lifespan is not entered, and nothing stays."""
+    life, door = Life(), Door(ConfigurationError("a transaction pooler is in between"))
+    registry = a_registry(url, heard, before_start=[door], lifespan=life)
+    for start in (registry._make_slot_run("hourly", "due").run, registry._make_run("hourly").run, registry.start):
+        with pytest.raises(ConfigurationError, match="a transaction pooler"):
+            start()
+    assert (life.said, door.said) == ([], ["verified"] * 3)
     assert threads_of_ours() == []
     assert registry.worker is None
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
@@ -674,7 +716,7 @@ def test_one_row_that_cannot_be_written(
     pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others settle; it waits, which is said once, and is written when it can be."""
-    monkeypatch.setattr(settler, "STUCK_PAUSES", (timedelta(milliseconds=50),) * 2)
+    monkeypatch.setattr(held_claims, "STUCK_PAUSES", (timedelta(milliseconds=50),) * 2)
     barrier = threading.Barrier(3)
 
     def fail(ctx: JobContext) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import TaskCount, TaskCounts
+from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
 from slotwise.store.schema.worker_rows import WorkerInfo
 
@@ -143,6 +143,14 @@ class Inspection:
         """Return how many tasks of each name wait, run, are paused, blocked or dead."""
         return self._ask(lambda store: TaskCounts(store).all())
 
+    def backlog(self) -> list[Backlog]:
+        """Return how much is due of each job and task and not claimed, and for how long: for monitoring."""
+        return self._ask(lambda store: Due(store).backlog())
+
+    def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
+        """Return the time since each of these jobs has last succeeded, or else since it was planned first."""
+        return self._ask(lambda store: Due(store).since_success(jobs))
+
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
@@ -187,6 +195,8 @@ class AsyncInspection(Awaited[Inspection]):
     task = awaited(Inspection.task)
     task_results = awaited(Inspection.task_results)
     task_counts = awaited(Inspection.task_counts)
+    backlog = awaited(Inspection.backlog)
+    since_success = awaited(Inspection.since_success)
     workers = awaited(Inspection.workers)
     health = awaited(Inspection.health)
     all_paused = awaited(Inspection.all_paused)

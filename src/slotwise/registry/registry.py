@@ -20,7 +20,7 @@ from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.process.slot_run import SlotRun, SlotRunOptions, Wanted
-from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError

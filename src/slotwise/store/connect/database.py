@@ -20,6 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.jobs.policies import growing_pauses
+from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient, problem, unreachable
 from slotwise.store.connect.dsn import SQLITE, database_url
@@ -48,6 +49,17 @@ class ClosingPool(QueuePool):
     #: The name under which SQLAlchemy logs its pools; else they would log under ours, which is shown.
     _sqla_logger_namespace = "sqlalchemy.pool.impl.QueuePool"
     _is_disposed = False
+    #: How often a thread had to wait for a connection, and for how many seconds in total.
+    waits, waited = 0, 0.0
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        if self.checkedin() or self.overflow() < self._max_overflow:
+            return super()._do_get()
+        began = elapsed()
+        try:
+            return super()._do_get()
+        finally:  # Race: concurrent additions may get lost; this is for monitoring
+            self.waits, self.waited = self.waits + 1, self.waited + elapsed() - began
 
     def dispose(self) -> None:
         """Close the idle connections now, those in use when they are returned."""
@@ -192,6 +204,18 @@ class Database:
                     self._link.check(connection)
         except DBAPIError as error:
             raise unreachable(self.url, error) from error
+
+    @property
+    def pool_waits(self) -> tuple[int, float]:
+        """How often threads have waited for a connection of a pool so far, and for how many seconds in total."""
+        pools = [pool for pool in self._pools() if isinstance(pool, ClosingPool)]
+        return sum(pool.waits for pool in pools), sum(pool.waited for pool in pools)
+
+    @property
+    def pool_connections(self) -> tuple[int, int]:
+        """How many connections of the pools are in use, and how many are idle."""
+        pools = self._pools()
+        return sum(pool.checkedout() for pool in pools), sum(pool.checkedin() for pool in pools)
 
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
