@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.decide.claim import Advance
-from slotwise.errors import InvalidSchedule, PlanMissing
+from slotwise.errors import InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key, Row
 from slotwise.model.vocabulary import PLANNED, State
@@ -138,10 +138,8 @@ class Planner:
     def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
         """The job's schedule, bound to its name, and to the calendars as they are now."""
         assert job.schedule is not None
-        try:
+        with located(f"job {job.name}", InvalidSchedule):
             return job.schedule.bind(job.name, calendars_of(connection, self._store.tables, job.schedule))
-        except InvalidSchedule as error:
-            raise InvalidSchedule(f"job {job.name}: {error}") from None
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
