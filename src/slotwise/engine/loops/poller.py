@@ -86,11 +86,6 @@ class Prefetch:
             self._at, self._ended = now, ended
         return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
 
-    @staticmethod
-    def worth_claiming(ahead: int) -> int:
-        """Return the smallest batch worth a claim; there is room for it soon."""
-        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
-
 
 class Fairness:
     """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
@@ -223,7 +218,7 @@ class ClaimPlanner:
             return 0, False
         ahead = self._prefetch.ahead(self._active_claims.removed, now) if self._runs_ahead else 0
         room = max(self._capacity + ahead - len(self._active_claims), 0)
-        fills_up = room < self._prefetch.worth_claiming(ahead)
+        fills_up = ahead >= BATCH and room < min(ahead // 2, BATCH)  # there is room for a batch worth a claim soon
         return 0 if fills_up else room, fills_up
 
     def _wait_for_room(self, now: float, *, no_slots: bool, no_tasks: bool) -> timedelta:
@@ -343,17 +338,9 @@ class Poller(Service):
         """``pass_on`` wakes other workers: rows are due, and this one has no room for them."""
         super().__init__(common)
         self._store, self._active_claims, self._lease = common.store, common.active_claims, common.lease
-        self._runner = runner
-        self.pass_on = pass_on
-        self.planner = ClaimPlanner(
-            self,
-            names,
-            common.store.definitions,
-            common.active_claims,
-            runner,
-            poll_interval=poll_interval,
-            peers=peers,
-        )
+        self._runner, self.pass_on = runner, pass_on
+        known, held = common.store.definitions, common.active_claims
+        self.planner = ClaimPlanner(self, names, known, held, runner, poll_interval=poll_interval, peers=peers)
 
     def run_once(self) -> timedelta | None:
         if self._runner.is_draining:
