@@ -57,15 +57,16 @@ if TYPE_CHECKING:
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
-    from slotwise.store.operations.audit import AuditEntry
+    from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
-    from slotwise.store.reading.task_counts import TaskCount
+    from slotwise.store.reading.task_counts import Backlog, TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
     from slotwise.store.schema.worker_rows import WorkerInfo
 
 __all__ = [
     "AnyOf",
     "AuditEntry",
+    "Backlog",
     "BulkResult",
     "Calendar",
     "Cancel",
@@ -135,12 +136,13 @@ __all__ = [
 _LATE = {
     "Inspection": "slotwise.registry.inspection",
     "Operations": "slotwise.client.operations",
-    "AuditEntry": "slotwise.store.operations.audit",
+    "AuditEntry": "slotwise.store.operations.transaction",
     "Explanation": "slotwise.explain.explanation",
     "TaskExplanation": "slotwise.explain.explanation",
     "Health": "slotwise.store.reading.views",
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
+    "Backlog": "slotwise.store.reading.task_counts",
     "TaskCount": "slotwise.store.reading.task_counts",
     "WorkerInfo": "slotwise.store.schema.worker_rows",
     "Client": "slotwise.client.client",

@@ -270,6 +270,7 @@ def test_no_wait(shell: Shell) -> None:
     assert len(runs(shell)) == 1
 
 
+@pytest.mark.extended
 def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
     """The first pod of a job runs no slot that came longer ago than an hour: 0, and the command that would run it."""
     old = (datetime.now(UTC) - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
@@ -365,6 +366,7 @@ def test_a_stop_while_waiting(shell: Shell) -> None:
 # -- beside workers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_beside_a_pool(shell: Shell, pg_url: str) -> None:
     """Beside live workers the pod competes for a due slot, and does not wait for one that a worker holds."""
     worker = shell.worker("--only", "each,daily")
@@ -409,6 +411,7 @@ def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
 # -- clocks ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_an_early_clock(shell: Shell, pg_url: str) -> None:
     """The pod starts before its slot has come by the database's clock: it waits for that, and runs no older one."""
     coming = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=15)

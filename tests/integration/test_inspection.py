@@ -108,7 +108,9 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "audit": (), "explain_task": ("mail", "1"),
     }  # fmt: skip
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {"aio"}
-    assert calls == {name for name in vars(AsyncInspection) if not name.startswith("_")} == {*given, "now", "health"}
+    assert calls == {name for name in vars(AsyncInspection) if not name.startswith("_")} == {
+        *given, "now", "health", "backlog", "since_success"
+    }  # fmt: skip
 
     async def main() -> dict[str, Any]:
         return {name: await getattr(look.aio, name)(*arguments) for name, arguments in given.items()}

@@ -27,7 +27,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.engine.loops import settler
+from slotwise.engine.loops import held_claims
 from slotwise.model import events
 from slotwise.model.records import Failed
 
@@ -312,7 +312,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.foreground.PATIENCE", "run.event_loop.PATIENCE", "worker.LONGEST_ASIDE"):
+    for place in ("process.foreground.PATIENCE", "run.executors.PATIENCE", "worker.LONGEST_ASIDE"):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
@@ -716,7 +716,7 @@ def test_one_row_that_cannot_be_written(
     pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others settle; it waits, which is said once, and is written when it can be."""
-    monkeypatch.setattr(settler, "STUCK_PAUSES", (timedelta(milliseconds=50),) * 2)
+    monkeypatch.setattr(held_claims, "STUCK_PAUSES", (timedelta(milliseconds=50),) * 2)
     barrier = threading.Barrier(3)
 
     def fail(ctx: JobContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -24,7 +25,9 @@ class SimulatedWorker(ManualWorker):
 
     def forget(self, claim: Claim) -> None:
         """The reply to the claim was lost on its way."""
-        (holding,) = self._worker.active_claims.remove([claim])
+        with suppress(ConnectionError), self._worker.active_claims.claiming():
+            (holding,) = self._worker.active_claims.remove([claim])
+            raise ConnectionError
         assert holding is not None
         self._runner.waiting.remove(holding)
 

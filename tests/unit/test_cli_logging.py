@@ -8,10 +8,10 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import pytest
 
@@ -54,11 +54,13 @@ def all_events(base: type[events.Event] = events.Event) -> list[type[events.Even
 def example(kind: type[events.Event]) -> events.Event:
     """An event of this kind with every field set."""
     samples: dict[Any, Any] = {str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5)}
-    hints = get_type_hints(kind, vars(events) | {"datetime": datetime, "timedelta": timedelta, "Claim": object})
+    hints = get_type_hints(
+        kind, vars(events) | {"datetime": datetime, "timedelta": timedelta, "Claim": object, "Sequence": Sequence}
+    )
     values = {}
     for spec in fields(kind):
         parts = getattr(hints[spec.name], "__args__", (hints[spec.name],))
-        values[spec.name] = samples[parts[0]]
+        values[spec.name] = () if get_origin(hints[spec.name]) is Sequence else samples[parts[0]]
     return kind(**values)
 
 

@@ -14,9 +14,9 @@ import pytest
 from tests.unit.test_crontab import SYSTEM
 
 from slotwise import CommandJob, JobRegistry
+from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.crontab_options import CrontabChoice
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.crontabs import module_text
 from slotwise.contrib.logging import plain

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import click
 from rich.text import Text
@@ -30,6 +31,8 @@ from slotwise.model.vocabulary import State
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
 from slotwise.store.schema.worker_rows import WorkerInfo
+
+Answer = TypeVar("Answer")
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
 
@@ -80,13 +83,14 @@ def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, rows that wait for too long, or unreadable rows
+    1  too few workers, rows that wait for too long, or unreadable rows; with --worker: that worker is not live
     3  the database cannot be used, does not answer within --timeout, or its tables are missing or of another version
     """,
     examples="""
     slotwise health
     slotwise health --min-workers 3 --max-overdue 5m
     slotwise health --max-orphans 0               also: every due row has a live worker that knows its task
+    slotwise health --worker                      only this host's worker, in its container
     """,
 )
 @click.option("--min-workers", type=click.IntRange(0), default=1, show_default=True, help="Live workers wanted.")
@@ -108,10 +112,14 @@ def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     callback=duration,
     help="How long the check may take.",
 )
+@click.option(
+    "--worker", metavar="[NAME]", is_flag=False, flag_value="", help="Check one worker alone; default: this host's."
+)
 @common
 @pass_given
 def health(
     given: Given,
+    worker: str | None,
     min_workers: int,
     max_overdue: timedelta,
     max_rows: int,
@@ -122,11 +130,14 @@ def health(
 
     Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its workers are down.
     They are reported, and fail the check only with --max-orphans. The application is never imported.
+
+    With --worker, check that the workers of this name (--worker-name, or the host's) have sent heartbeats lately.
+    `slotwise worker --http` and `--alive-file` also notice a loop that hangs, and need no database.
     """
 
-    def check() -> Health:
+    def check() -> Health | list[WorkerInfo]:
         with given.reader(import_app=False) as reader:
-            return reader.health(max_overdue)
+            return reader.health(max_overdue) if worker is None else reader.workers()
 
     try:
         found = _answered(check, timeout)
@@ -135,6 +146,8 @@ def health(
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise
+    if isinstance(found, list):
+        return _report_worker(given, worker or given.settings().worker, found)
     problems, notes = _problems(found, min_workers, max_rows, format_duration(max_overdue)), _notes(found)
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]
@@ -148,12 +161,31 @@ def health(
     return exits.FAILED if problems else exits.OK
 
 
-def _answered(check: Callable[[], Health], timeout: timedelta) -> Health:
+def _report_worker(given: Given, name: str, workers: Sequence[WorkerInfo]) -> int:
+    """Report on the processes of one name; those that are gone count only if none is live."""
+    mine = [one for one in workers if name in (one.host, one.worker)]
+    live = [one for one in mine if one.live]
+    if not mine:
+        problem = f"no worker {name} has signed in"
+    else:
+        problem = f"worker {name} was last seen at {max(one.last_seen for one in mine).isoformat()}"
+    if given.json:
+        problems = [] if live else [problem]
+        print_json({"healthy": bool(live), "problems": problems, "workers": [as_json(one) for one in live or mine]})
+    elif live:
+        running, capacity = sum(one.running for one in live), sum(one.capacity for one in live)
+        say(f"healthy: worker {name}: {', '.join(sorted({one.state for one in live}))}, {running} of {capacity}")
+    else:
+        say(f"unhealthy: {problem}", err=True)
+    return exits.OK if live else exits.FAILED
+
+
+def _answered(check: Callable[[], Answer], timeout: timedelta) -> Answer:
     """Return what ``check`` returns. Raise what it raises, or DatabaseUnreachable when the time is up.
 
     A thread makes the check, and is left behind then: the database may answer nothing, and a probe must end.
     """
-    answer: Future[Health] = Future()
+    answer: Future[Answer] = Future()
 
     def work() -> None:
         try:

@@ -19,7 +19,8 @@ from slotwise.cli.shared.application import load_registry
 from slotwise.contrib.logging import configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.child_process import Channel, say_outcome
+from slotwise.engine.run.executors import Channel
+from slotwise.engine.run.outcomes import say_outcome
 from slotwise.engine.worker import Worker
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import Event, HandlerStarted

@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
-from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
 from slotwise.cli.shared.output import print_json, span

@@ -1,7 +1,8 @@
-"""``slotwise slots`` and ``slotwise failures``: which slots ran, which did not, and why."""
+"""``slotwise slots``, ``failures`` and ``explain``: which slots ran, which did not, and why."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,10 +13,22 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import Command, Given, Written, common, instant, lines_option, pass_given, within
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Written,
+    common,
+    exact_slot,
+    instant,
+    lines_option,
+    pass_given,
+    within,
+)
 from slotwise.cli.shared.output import (
     as_json,
     outcome,
+    print_json,
     print_json_list,
     print_table,
     say_zones,
@@ -24,10 +37,14 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.client.client import Client
+from slotwise.explain.explanation import explain as explain_slot
+from slotwise.explain.explanation import explain_now, explain_task
+from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
-from slotwise.schedules.short_text import UTC
+from slotwise.schedules.description import UTC
+from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader
@@ -37,6 +54,7 @@ from slotwise.store.slots.store import Store
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
+_INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
 #: A slot, or a gap, of the job with this name.
 Named = tuple[str, SlotInfo]
 
@@ -256,3 +274,75 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
         moment(one.at, zone), one.name, what, outcome(one.outcome) + Text(again), str(one.attempts),
         error_summary(one.error) or "–",
     ]  # fmt: skip
+
+
+@click.command(
+    cls=Command,
+    short_help="Why a slot ran, or did not; why a job does not run now.",
+    notes="""
+    0  explained
+    1  there is no such job, slot or task; the answer names the nearest slots
+    """,
+    examples="""
+    slotwise explain nightly-report                                  why it does not run now, and when it will
+    slotwise explain nightly-report 2026-01-31T02:00Z
+    slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
+    slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
+    slotwise explain send-mail --id order-42 --app jobs              a one-time task, with its limits
+    """,
+)
+@click.argument("name")
+@click.argument("slot", required=False, callback=instant)
+@click.option("--id", default=RECURRING, metavar="ID", help="A recurring instance, or a one-time task.")
+@common
+@pass_given
+def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
+    """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
+
+    SLOT is any instant, as the listings show it; without a zone it is read in the job's. Without SLOT, explain why the
+    job, its recurring instance or the one-time task with this --id does not run now, and when it will. With --app,
+    declared policies and limits count, too.
+    """
+    with given.store() as store:
+        reader = Reader(store)
+        zone = reader.zone(name, id)
+        definition = given.registry().definitions.get(name) if "app" in given.values else None
+        if slot is None:
+            return _explain_now(given, store, name, id, zone, definition)
+        reader.known_instance(name, id)
+        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
+        found = explain_slot(facts(store, name, wanted, id), definition)
+    if given.json:
+        print_json(found)
+    else:
+        reason = f" ({found.reason})" if found.reason else ""
+        say(f"{name} {_at(found.slot, zone)}: {found.outcome}{reason}", *_localized(found.sentences, zone))
+    return exits.FAILED if found.outcome in (State.UNKNOWN, State.NO_SLOT) else exits.OK
+
+
+def _explain_now(given: Given, store: Store, name: str, id: str, zone: ZoneInfo, definition: Definition | None) -> int:
+    """Explain the row of a job or of an instance; else a one-time task."""
+    job = explain_now(store, name, id, definition)
+    if job is None and id == RECURRING:
+        Reader(store).known(name)
+        raise click.UsageError(f"{name!r} is a one-time task; name one of its tasks with --id")
+    found = job or explain_task(task_facts(store, name, id), definition)
+    if given.json:
+        print_json(found)
+    else:
+        what = name if id == RECURRING else f"{name} {id}"
+        say(f"{what}: {found.state}", *_localized(found.sentences, zone))
+    return exits.FAILED if found.state == State.UNKNOWN else exits.OK
+
+
+def _at(instant: datetime, zone: ZoneInfo) -> str:
+    return moment(instant, zone) if zone.key == "UTC" else f"{moment(instant, zone)} ({zone.key})"
+
+
+def _localized(sentences: tuple[str, ...], zone: ZoneInfo) -> list[str]:
+    """The sentences with all instants in the job's zone."""
+
+    def local(found: re.Match[str]) -> str:
+        return moment(datetime.fromisoformat(found[0]), zone)
+
+    return [_INSTANT.sub(local, sentence) for sentence in sentences]

@@ -2,29 +2,146 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
-from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
-from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
+from slotwise.cli.shared.options import Command, Given, common, duration, kept, pass_given, with_options
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.supervisor import Lifeline, Supervisor
 from slotwise.engine.worker import Worker
+from slotwise.registry.registry import JobRegistry
+from slotwise.settings.sources import spell
+
+if TYPE_CHECKING:
+    from slotwise.contrib.metrics.server import Source
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger("slotwise.worker")
 
 #: Allocations between two collections: more than two claimed batches need.
 GENERATION = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """Where a worker, or the supervisor of several, shows its health and its figures."""
+
+    http: str | None
+    alive_file: str | None
+    stuck_after: timedelta | None
+    max_names: int
+    #: Set in a child: the folder in which its supervisor looks for it.
+    report: str | None
+
+    def of_worker(self, registry: JobRegistry) -> Callable[[Worker], AbstractContextManager[None]]:
+        """Count what the registry's next worker does; return what shows it while that worker runs."""
+        if not (self.http or self.alive_file or self.report):
+            return lambda made: nullcontext()
+        from slotwise.contrib.metrics.meter import Metrics
+        from slotwise.contrib.metrics.server import place_of_child
+
+        running: list[Worker] = []
+        metrics = Metrics(
+            registry, max_names=self.max_names, stuck_after=self.stuck_after, worker=lambda: next(iter(running), None)
+        )
+
+        @contextmanager
+        def show(made: Worker) -> Iterator[None]:
+            running.append(made)
+            with self._shown(metrics, None if self.report is None else place_of_child(Path(self.report))):
+                yield
+
+        return show
+
+    @contextmanager
+    def of_children(self, processes: int) -> Iterator[list[str]]:
+        """Show the children of a supervisor as one; yield the options for each child."""
+        if not (self.http or self.alive_file):
+            yield []
+            return
+        from slotwise.contrib.metrics.server import Children
+
+        children = Children(processes)
+        try:
+            with self._shown(children):
+                flags = [f"--report={children.directory}", f"--metrics-max-names={self.max_names}"]
+                yield [*flags, *([] if self.stuck_after is None else [f"--stuck-after={spell(self.stuck_after)}"])]
+        finally:
+            children.close()
+
+    @contextmanager
+    def _shown(self, source: Source, child: Path | None = None) -> Iterator[None]:
+        from slotwise.contrib.metrics.health import AliveFile
+        from slotwise.contrib.metrics.server import Port
+
+        with ExitStack() as stack:
+            for address in [child] if child is not None else [self.http] if self.http is not None else []:
+                port = Port(address, source)
+                stack.callback(port.close)
+                if child is None:
+                    logger.info("health and metrics: port %d, /livez /readyz /metrics", port.number)
+            if self.alive_file is not None and child is None:
+                stack.callback(AliveFile(Path(self.alive_file), source.check).close)
+            yield
+
+
+_monitoring_options = with_options(
+    click.option(
+        "--http", metavar="[HOST]:PORT", envvar="SLOTWISE_HTTP", help="Serve /livez, /readyz and /metrics here."
+    ),
+    click.option(
+        "--alive-file", metavar="FILE", envvar="SLOTWISE_ALIVE_FILE",
+        help="Write this file every two seconds while the worker is alive.",
+    ),
+    click.option(
+        "--stuck-after", metavar="DURATION", callback=duration, envvar="SLOTWISE_STUCK_AFTER",
+        help="A loop that is busy for so long is stuck; default: two leases, at least 1m.",
+    ),
+    click.option(
+        "--metrics-max-names", "max_names", type=click.IntRange(1, 100_000), default=1000, show_default=True,
+        envvar="SLOTWISE_METRICS_MAX_NAMES", help="Names with labels of their own; the rest is \"other\".",
+    ),
+    click.option("--report", hidden=True),
+)  # fmt: skip
+
+
+def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add ``--http`` and its companions; the function gets one Monitoring as ``monitoring``."""
+
+    @functools.wraps(function)
+    def chosen(
+        *given: object,
+        http: str | None,
+        alive_file: str | None,
+        stuck_after: timedelta | None,
+        max_names: int,
+        report: str | None,
+        **named: object,
+    ) -> Result:
+        choice = Monitoring(
+            http=http, alive_file=alive_file, stuck_after=stuck_after, max_names=max_names, report=report
+        )
+        return function(*given, monitoring=choice, **named)
+
+    return _monitoring_options(chosen)
 
 
 @click.command(
@@ -34,6 +151,7 @@ GENERATION = 20_000
     slotwise worker --app jobs                                   one process, its registry found by itself
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
+    slotwise worker --app jobs --http :8081 --alive-file /tmp/slotwise           for probes and Prometheus
     slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna            a crontab instead of an application
     slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"           an older deploy re-plans nothing
     """,
@@ -57,11 +175,14 @@ GENERATION = 20_000
 @kept("--worker-name", metavar="TEXT", help="The name of this worker; default: the host's name.")
 @kept("--pooler", is_flag=True, help="The connection goes through a transaction pooler.")
 @crontab_options
+@monitoring_options
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--born", type=float, hidden=True)
 @common
 @pass_given
-def worker(given: Given, lifeline: int | None, born: float | None, crontabs: CrontabChoice) -> int:
+def worker(
+    given: Given, lifeline: int | None, born: float | None, crontabs: CrontabChoice, monitoring: Monitoring
+) -> int:  # fmt: skip
     """Run due slots and tasks, until a signal stops the worker.
 
     SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, claims that have not started are handed back at
@@ -71,23 +192,26 @@ def worker(given: Given, lifeline: int | None, born: float | None, crontabs: Cro
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
     if lifeline is None and settings.processes > 1:
-        return supervise(given, settings.processes, crontabs)
+        return supervise(given, settings.processes, crontabs, monitoring)
     registry = given.registry(crontabs.jobs())
     _enable_loggers()
     if lifeline is None and registry.settings.processes > 1:
-        return supervise(given, registry.settings.processes, crontabs)
-    made = registry.listen(LogListener())._make_worker(born=born)
+        return supervise(given, registry.settings.processes, crontabs, monitoring)
+    shown = monitoring.of_worker(registry.listen(LogListener()))
+    made = registry._make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
-    return serve(made, Lifeline(lifeline) if lifeline is not None else None)
+    with shown(made):
+        return serve(made, Lifeline(lifeline) if lifeline is not None else None)
 
 
-def supervise(given: Given, processes: int, crontabs: CrontabChoice) -> int:
+def supervise(given: Given, processes: int, crontabs: CrontabChoice, monitoring: Monitoring) -> int:
     """Run this command line in child processes, one worker each."""
     options = {**given.values, "app_dir": str(given.app_dir)}
     flags = [f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}" for name, value in options.items()]
     command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, *crontabs.flags(), "--processes=1"]
-    return Supervisor(command, processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
+    with monitoring.of_children(processes) as reports:
+        return Supervisor([*command, *reports], processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
 
 
 def serve(made: Worker, lifeline: Lifeline | None = None) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 from slotwise.contrib.process_group import Output, ProcessGroup, Switch
 from slotwise.errors import CommandFailed, InvalidJob, JobCancelled
 from slotwise.jobs.context import JobContext
-from slotwise.jobs.declaration import POLICIES, duration
+from slotwise.jobs.definition import POLICIES, duration
 from slotwise.jobs.job import DistributedJob
 from slotwise.model.durations import format_duration
 from slotwise.model.vocabulary import Reason

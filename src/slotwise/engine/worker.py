@@ -14,17 +14,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Common, Service
-from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.event_loop import EventLoop, Lifespan
+from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
 from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
 from slotwise.model.identity import Identity
@@ -39,6 +37,10 @@ from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
 MOST_THREADS = 500
+#: Of how many intervals of a job the shortest counts; a worker may have ten thousand jobs.
+SAMPLE = 10
+#: Jobs shorten the poll interval to no less than this: an idle worker sleeps until the next known slot anyway.
+SHORTEST_POLL = timedelta(seconds=1)
 #: How often, in seconds, a wait checks whether a further request has come.
 STEP = 0.05
 
@@ -57,6 +59,16 @@ logger = logging.getLogger(__name__)
 def aside(settings: Settings) -> timedelta:
     """Return how long handlers get to stop after the grace."""
     return min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
+
+
+def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> timedelta:
+    """Return the setting, or the shortest interval of these jobs, but at least a second, if that is shorter.
+
+    An interruption shorter than this counts as a running job, so no slot may come due between two polls.
+    """
+    scheduled = [(name, found.schedule) for name, found in definitions.items() if found.schedule is not None]
+    intervals = [shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled]
+    return min([settings.poll_interval, *(max(one, SHORTEST_POLL) for one in intervals if one is not None)])
 
 
 class Worker:
@@ -95,8 +107,10 @@ class Worker:
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
+        #: The longest time between two polls.
+        self.poll_interval = poll_interval(settings, self.definitions)
         self.store = Store(
-            database, self.definitions, clock=self.clock, poll=settings.poll_interval, at_insert=hooks.at_insert
+            database, self.definitions, clock=self.clock, poll=self.poll_interval, at_insert=hooks.at_insert
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self.database = database
@@ -133,14 +147,15 @@ class Worker:
         )
         self.poller = Poller(
             common, self.store, self.active_claims, names=claimed, lease=settings.lease,
-            poll_interval=settings.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
+            poll_interval=self.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
         )  # fmt: skip
         self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
         self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
-        self.runner.report_to(self.settler.put, self.lease_watch.limit)
+        self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
         self.heartbeat = Heartbeat(
-            common, self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew
-        )
+            common, self.store, self.active_claims, interval=interval, lease=settings.lease,
+            sign_in=self.entrance.membership.renew,
+        )  # fmt: skip
         self.reaper = Reaper(
             common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.poller.poll_now,
@@ -148,9 +163,10 @@ class Worker:
         self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
         self.history = History(common, keep)
-        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
+        #: The loops in their start order: those that renew claims, and settle them to the end, before the others. Each
+        #: has a ``name`` and tells its ``progress`` and whether it is ``busy_since`` long ago.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
-        self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
         self._before_start = hooks.before_start
         self._shutdown = Shutdown(self)
 
@@ -191,7 +207,7 @@ class Worker:
         self._open()
         if self._stopping.is_set():
             return
-        for service in self.services:
+        for service in self.loops:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
@@ -205,7 +221,7 @@ class Worker:
 
     def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
-        self.runner.report_to(on_end)
+        self.runner.on_end = on_end
         self.loop.start()
 
     @contextmanager
@@ -287,6 +303,11 @@ class Worker:
         return self.loop.state
 
     @property
+    def database_is_away(self) -> bool:
+        """Whether at least one loop cannot reach the database."""
+        return self._common.is_away
+
+    @property
     def unfinished(self) -> int:
         """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
         return self._shutdown.unfinished or 0
@@ -317,7 +338,7 @@ class Shutdown:
         """
         until = elapsed() + grace.total_seconds()
         self._worker.entrance.membership.is_draining = True
-        self._worker.runner.drain()
+        self._worker.runner.is_draining = True
         self._hand_back_unstarted()
         self._end([self._worker.poller])
         self._hand_back_unstarted()  # claims of its last round

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
 
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
     from slotwise.model.records import Claim, Gap, Key
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.events")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something happened in a worker."""
+    """Something happened in a worker. Each kind of event is a frozen dataclass, too."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
         """Return the fields that are set, for a log line."""
@@ -34,7 +38,6 @@ class Event:
         return {name: value for name, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEvent(Event):
     """Something happened to one attempt."""
 
@@ -69,25 +72,21 @@ def about(claim: Claim, worker: str | None = None) -> About:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PollBegan(Event):
     name = "poll-begin"
     level = logging.DEBUG
     capacity: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed(AttemptEvent):
     name = "claimed"
     level = logging.DEBUG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStarted(AttemptEvent):
     name = "handler-start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerEnded(AttemptEvent):
     name = "handler-end"
     outcome: str
@@ -95,14 +94,49 @@ class HandlerEnded(AttemptEvent):
     took: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SettleSent(Event):
     name = "settle-sent"
     level = logging.DEBUG
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Protocol):
+    """An attempt as the worker has seen it: when its claim arrived, and when its handler began and ended, in elapsed
+    seconds; ``ran`` is None if it did not start, or if nothing listens to ``BatchSettled`` yet."""
+
+    claim: Claim
+    is_slot: bool
+    since: float
+    ran: tuple[float, float] | None
+
+
+class BatchSettled(Event):
+    """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
+
+    ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in ``Settled``, and reason.
+    """
+
+    name = "batch-settled"
+    level = logging.DEBUG
+    count: int
+    took: timedelta
+    succeeded: Sequence[Finished]
+    others: Sequence[tuple[Finished, str, str | None]]
+
+    def facts(self) -> dict[str, object]:
+        """Return worker, count and duration."""
+        return {"worker": self.worker, "count": self.count, "took": self.took}
+
+
+class BatchClaimed(Event):
+    """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
+
+    name = "batch-claimed"
+    level = logging.DEBUG
+    count: int
+    took: timedelta
+
+
 class Settled(AttemptEvent):
     """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
 
@@ -112,7 +146,6 @@ class Settled(AttemptEvent):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDead(Settled):
     """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
 
@@ -120,13 +153,11 @@ class SettledDead(Settled):
     cure: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSuspect(AttemptEvent):
     name = "claim-suspect"
     level = logging.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLostEvent(AttemptEvent):
     """The claim was lost; its outcome, if any, was rejected."""
 
@@ -138,7 +169,6 @@ class ClaimLostEvent(AttemptEvent):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSent(Event):
     name = "heartbeat"
     level = logging.DEBUG
@@ -147,7 +177,6 @@ class HeartbeatSent(Event):
     skew: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(AttemptEvent):
     """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs again."""
 
@@ -158,7 +187,6 @@ class Reaped(AttemptEvent):
     holder: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedBackEvent(AttemptEvent):
     name = "handed-back"
     outcome: ClassVar[str] = Release.HANDED_BACK
@@ -166,7 +194,6 @@ class HandedBackEvent(AttemptEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSkipped(Event):
     """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
 
@@ -179,7 +206,6 @@ class SlotsSkipped(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSuperseded(SlotsSkipped):
     """A deploy skips slots that an earlier schedule of the job still owed."""
 
@@ -195,7 +221,6 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned(Event):
     """Expired history was deleted from the ledger."""
 
@@ -204,7 +229,6 @@ class Pruned(Event):
     gaps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
     """``change``: added, changed, kept, deleted or outdated."""
 
@@ -215,7 +239,6 @@ class Planned(Event):
     next_slot: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRefused(Planned):
     """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
 
@@ -226,7 +249,6 @@ class PlanRefused(Planned):
     cure: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsMoved(Event):
     """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives ``computed``."""
 
@@ -239,26 +261,22 @@ class SlotsMoved(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
     name = "worker-start"
     capacity: int
     jobs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBegan(Event):
     name = "drain-begin"
     running: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainEnded(Event):
     name = "drain-end"
     unfinished: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
     """A loop cannot reach or write the database, and waits with growing pauses; published once per outage."""
 
@@ -268,7 +286,6 @@ class DatabaseLost(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseBack(Event):
     name = "database-back"
     loop: str

@@ -100,7 +100,7 @@ class Bench:
     def room_for_tasks(self) -> int:
         """How many one-time tasks a poll would claim now."""
         poller = self.worker.poller
-        return poller._planner._room_for_tasks(poller.facts(), poller.elapsed())[0]
+        return poller.planner.room_for_tasks(poller.elapsed())[0]
 
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

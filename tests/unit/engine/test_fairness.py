@@ -11,9 +11,6 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import JobContext, task
-from slotwise.engine.loops.poller import Fairness
-from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.jobs.definition import define
 from slotwise.model.events import Claimed, Settled
 
 
@@ -101,12 +98,3 @@ def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBenc
     schedule(bench, many=3, b=1)
     bench.worker.poller.run_once()
     assert asked == [[], ["taken"], []]
-
-
-@pytest.mark.parametrize(
-    ("rate", "pause"), [("1/h", 0.25), ("2/s", 0.25), ("5/s", 0.2), ("1000/s", 0.1)], ids=lambda value: str(value)
-)
-def test_how_soon_a_place_is_looked_for(rate: str, pause: float) -> None:
-    """About as often as one comes back: never in a spin, nor too late."""
-    fairness = Fairness([define(one) for one in named("few", rate_limit=rate)], ActiveClaims())
-    assert fairness.limited["few"].pause == timedelta(seconds=pause)

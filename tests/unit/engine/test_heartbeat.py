@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from tests.unit.engine.conftest import Bench
 
-from slotwise.engine.loops.heartbeat import LeaseWatch
+from slotwise.engine.loops.held_claims import LeaseWatch
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
 from slotwise.model.records import Claim, HandedBack, Succeeded
 
@@ -67,6 +67,30 @@ def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
     assert [event.reason for event in bench.said(HandedBackEvent)] == ["unknown"]
     row = bench.row(holding)
     assert (row.picked, row.attempt) == (False, 0)
+
+
+def test_an_idle_worker_asks_for_its_rows_only_after_a_failed_claim(bench: Bench) -> None:
+    """Each heartbeat then costs one statement. For a lease: what the server commits late is found, too."""
+    looks, look = list[str](), bench.worker.store.held.held_by
+
+    def counted(holder: str) -> Sequence[Claim]:
+        looks.append(holder)
+        return look(holder)
+
+    bench.worker.store.held.held_by = counted  # type: ignore[method-assign]
+    bench.worker.heartbeat.run_once()
+    assert len(looks) == 0
+    (holding,) = bench.hold()
+    bench.worker.heartbeat.run_once()
+    assert len(looks) == 1
+    bench.lose_reply(holding)
+    for passed in (timedelta(0), bench.worker.settings.lease - timedelta(seconds=1)):
+        bench.clock.tick(passed)
+        bench.worker.heartbeat.run_once()
+    assert len(looks) == 3
+    bench.clock.tick(timedelta(seconds=1))
+    bench.worker.heartbeat.run_once()
+    assert len(looks) == 3
 
 
 def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:

@@ -123,7 +123,7 @@ def test_a_drain_claims_nothing(make_bench: MakeBench) -> None:
     """There is no room any more."""
     bench = make_bench(mail)
     bench.registry.client.schedule(mail)
-    bench.worker.runner.drain()
+    bench.worker.runner.is_draining = True
     bench.worker.poller.run_once()
     assert bench.events == []
 
@@ -132,8 +132,8 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     """Race: the drain begins while the claim statement is under way."""
     bench = make_bench(mail)
     bench.registry.client.schedule(mail)
-    bench.worker.runner.drain()
-    assert bench.worker.poller.claim(1) == 1
+    bench.worker.runner.is_draining = True
+    assert bench.worker.poller.planner.claim(1) == 1
     (holding,) = bench.worker.active_claims
     bench.worker.settler.flush()
     row = bench.row(holding)
@@ -202,7 +202,7 @@ def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate
 def test_who_drains_leaves_what_comes_to_others(make_bench: MakeBench) -> None:
     """At the begin of the drain, and with every settlement in it, which may have handed back what is due."""
     bench = make_bench(mail)
-    bench.worker.runner.drain()
+    bench.worker.runner.is_draining = True
     bench.worker.poller.poll_now()
     assert told(bench) == [LOOK]
 

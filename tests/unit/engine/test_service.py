@@ -115,6 +115,28 @@ def test_at_once_means_at_once() -> None:
     assert loop.ends()
 
 
+def test_a_loop_shows_its_progress() -> None:
+    """A round that does not end is seen, and so is one that has ended, also in an error."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        assert leave.wait(PATIENCE.total_seconds())
+        raise ValueError
+
+    loop = Loop(work, first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
+    assert (loop.busy_since, loop.progress) == (None, None)
+    loop.start()
+    assert entered.wait(PATIENCE.total_seconds())
+    began = loop.busy_since
+    assert (began is None, loop.progress) == (False, None)
+    leave.set()
+    assert loop.ends()
+    assert loop.busy_since is None
+    assert loop.progress is not None
+    assert loop.progress >= began  # type: ignore[operator]
+
+
 def test_a_second_start_changes_nothing() -> None:
     """One loop, one thread."""
     loop = Loop()

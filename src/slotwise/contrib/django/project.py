@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode
 from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
 from slotwise.jobs.context import Context
-from slotwise.registry.registry import JobRegistry
-from slotwise.registry.validation import callables, checked_lifespan
+from slotwise.registry.registry import JobRegistry, callables, checked_lifespan
 from slotwise.store.connect.database import Database, guards
 
 try:

@@ -1,7 +1,7 @@
 """Claim due rows, slots and one-time tasks, hand them to the runner, and sleep until the next one is due.
 
-``ClaimPlanner`` decides sizes, order, when to look and how long to sleep. It knows no database: it calls the methods of
-a ``ClaimPort``, which the ``Poller`` implements.
+``ClaimPlanner`` decides sizes, order, when to look and how long to sleep. It knows no database: the ``Poller`` runs the
+queries.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, Protocol
 
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.clock import Stopwatch
-from slotwise.model.events import Claimed, PollBegan, about, skipped
+from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about, skipped
 from slotwise.model.records import Claim
-from slotwise.store.dialects.queue_cursors import QueueCursors, Range
+from slotwise.store.dialects.port import Range
+from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
 
@@ -37,14 +35,13 @@ AHEAD = 0.1
 MOST_AHEAD = 3 * BATCH
 #: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
 RATE_WINDOW = 0.1
-#: Bounds of the pause until the next query for a free place of a limited task.
+#: The pause until the next query for a free place of a limited task.
 FULL_PAUSE = timedelta(milliseconds=250)
-LEAST_PAUSE = timedelta(milliseconds=100)
 #: First and longest pause before the next attempt to claim a due row that was locked.
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 #: When full for this long, check what is due and wake other workers.
 CROWDED = timedelta(milliseconds=100)
-#: Fast tasks make room for a whole batch within this time.
+#: The pause while fast tasks make room for a whole batch. Once they are slow, less than a batch is claimed.
 FILLING = timedelta(milliseconds=50)
 #: The shortest pause that is not ``AT_ONCE``.
 IN_A_MOMENT = timedelta(microseconds=1)
@@ -96,15 +93,6 @@ class Prefetch:
         return min(ahead // 2, BATCH) if ahead >= BATCH else 0
 
 
-@dataclass(slots=True)
-class _Limited:
-    """A task with a limit. Where no place was free, it rests for ``pause``."""
-
-    pause: timedelta
-    rests_until: float = 0.0
-    held: Sequence[Claim] = ()
-
-
 class Fairness:
     """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
 
@@ -114,24 +102,26 @@ class Fairness:
 
     def __init__(self, tasks: Collection[Definition], active_claims: ActiveClaims) -> None:
         self.tasks = [found.name for found in tasks if not found.is_limited]
-        self.limited = {found.name: _Limited(_pause(found)) for found in tasks if found.is_limited}
+        self.limited = [found.name for found in tasks if found.is_limited]
         #: The limited tasks by name, and None for all others, the one that has waited longest first.
         self.line: list[str | None] = [None, *self.limited]
         self._active_claims = active_claims
+        #: Where no place was free: until when the task rests, and its claims in this process.
+        self._resting: dict[str, tuple[float, list[Claim]]] = {}
 
     def awake(self, now: float) -> list[str]:
         """Return the limited tasks that do not rest. A claim of ours that ends frees a place and wakes its task."""
-        return [
-            name
-            for name, one in self.limited.items()
-            if now >= one.rests_until or any(claim not in self._active_claims for claim in one.held)
-        ]
+        awake = []
+        for name in self.limited:
+            until, held = self._resting.get(name, (0.0, []))
+            if now >= until or any(claim not in self._active_claims for claim in held):
+                awake.append(name)
+        return awake
 
     def rest(self, name: str, now: float) -> None:
         """Let a task rest whose due rows found no free place."""
-        one = self.limited[name]
-        one.held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
-        one.rests_until = now + one.pause.total_seconds()
+        held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
+        self._resting[name] = now + FULL_PAUSE.total_seconds(), held
 
     def served(self, turn: str | None, names: Collection[str] = ()) -> None:
         """Move the turn, and the tasks of which it claimed rows, to the end of the line."""
@@ -140,52 +130,6 @@ class Fairness:
             self.line.append(turn)
         if len(self.tasks) > 1:
             self.tasks.sort(key=names.__contains__)  # the sort is stable
-
-
-def _pause(task: Definition) -> timedelta:
-    rate = task.rate_limit
-    return FULL_PAUSE if rate is None else max(min(FULL_PAUSE, rate.window / rate.count), LEAST_PAUSE)
-
-
-class Facts(NamedTuple):
-    """The state of the worker when a round begins."""
-
-    #: How many slots can start now.
-    free: int
-    #: How many claims are held, and how many have been released so far.
-    held: int = 0
-    ended: int = 0
-    #: As the last claim of one-time tasks has seen it.
-    slots_may_be_due: bool = True
-    is_draining: bool = False
-
-
-class ClaimPort(Protocol):
-    """What a claim planner may do."""
-
-    @property
-    def elapsed(self) -> Stopwatch: ...
-
-    def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
-        """Return when the next row of these names, or one-time task of these, is due; None if nothing waits."""
-
-    def due_tasks(self, names: Sequence[str]) -> Collection[str]:
-        """Return which of these limited tasks have due rows."""
-
-    def claim_slots(self, limit: int, names: Sequence[str]) -> int:
-        """Claim and start slots; return how many were found, also those that turned out to have nothing to run."""
-
-    def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> Sequence[Claim]:
-        """Claim and start one-time tasks."""
-
-    def begin(self, capacity: int) -> None:
-        """Report that claims follow, with room for ``capacity``."""
-
-    def pass_on(self) -> None:
-        """Wake other workers: rows are due, and this one has no room for them."""
-
-    def give_way(self) -> None:
-        """Let handlers start before the next query."""
 
 
 class ClaimPlanner:
@@ -197,7 +141,7 @@ class ClaimPlanner:
 
     def __init__(
         self,
-        port: ClaimPort,
+        poller: Poller,
         names: Sequence[str],
         definitions: Mapping[str, Definition],
         active_claims: ActiveClaims,
@@ -209,7 +153,7 @@ class ClaimPlanner:
         peers: Peers,
     ) -> None:
         """``runs_ahead``: whether one-time tasks may be claimed before a thread is free for them."""
-        self._port, self._elapsed = port, port.elapsed
+        self._poller, self._active_claims, self._elapsed = poller, active_claims, active_claims.elapsed
         one_time = [definitions[name] for name in names if not definitions[name].is_job]
         self._one_time = frozenset(found.name for found in one_time)
         self._fairness = Fairness(one_time, active_claims)
@@ -225,8 +169,6 @@ class ClaimPlanner:
         self._known_due = 0.0
         #: Pauses before the next attempt to claim locked rows.
         self._locked: Iterator[timedelta] | None = None
-        #: Until then the poller waits for room for a whole batch.
-        self._filled_by: float | None = None
         #: When to check what is due although there is no room.
         self._crowded_until: float | None = None
         self._woken_for_tasks = False
@@ -235,31 +177,35 @@ class ClaimPlanner:
         """Record, from any thread, that rows of these tasks are due, or soon will be."""
         self._woken_for_tasks = self._woken_for_tasks or not self._one_time.isdisjoint(names)
 
-    def round(self, facts: Facts) -> timedelta:
-        """Do one round and return how long to sleep after it."""
-        now, slots = self._elapsed(), facts.free if self._names else 0
-        tasks, fills_up = self._room_for_tasks(facts, now)
-        if not fills_up or facts.slots_may_be_due:
-            self._filled_by = None
-        elif (filling := self._while_it_fills(now)) > AT_ONCE:
-            return filling
+    def round(self, free: int, *, slots_may_be_due: bool) -> timedelta:
+        """Do one round and return how long to sleep after it.
+
+        ``free``: how many slots can start now. ``slots_may_be_due``: as the last claim of one-time tasks has seen it.
+        """
+        now, slots = self._elapsed(), free if self._names else 0
+        tasks, fills_up = self.room_for_tasks(now)
+        if fills_up and not slots_may_be_due:
+            return FILLING  # usually a settlement wakes the poller before
         no_slots, no_tasks = bool(self._names) and slots <= 0, bool(self._one_time) and tasks <= 0
         crowded = self._wait_for_room(now, no_slots=no_slots, no_tasks=no_tasks)
         if slots <= 0 and tasks <= 0:
             return crowded
         names, queued = self._names if slots > 0 else [], self._fairness.tasks if tasks > 0 else []
-        if self._will_only_look(now) and (pause := self._look(names, queued)):
+        # One query for the next due time will do, where a claim takes two statements. Race: a row that was known to
+        # become due may be due by now; it is claimed at once.
+        limited = self._fairness.limited
+        only_looks = now < self._known_due and not self._woken_for_tasks and not limited
+        if only_looks and (pause := self._look(names, queued)):
             return self._sleep(min(pause, crowded))
-        self._port.begin(max(slots, tasks))
-        if found := self._claim_due(slots, tasks, facts.slots_may_be_due):
+        self._poller.begin(max(slots, tasks))
+        if found := self._claim_due(slots, tasks, slots_may_be_due):
             return self._claimed(found, max(slots, tasks))
         if pause := self._look(names, queued):
             self._locked = None
         pauses = [pause or self._until_unlocked(), crowded]
-        if (limited := list(self._fairness.limited)) and tasks > 0:
+        if limited and tasks > 0:
             # A task at its limit waits for an end, perhaps on another worker.
-            shortest = min(one.pause for one in self._fairness.limited.values())
-            pauses.append(self._look(limited, limited) or shortest)
+            pauses.append(self._look(limited, limited) or FULL_PAUSE)
         return self._sleep(min(pauses))
 
     def claim(self, limit: int) -> int:
@@ -267,26 +213,14 @@ class ClaimPlanner:
         slots = self._claim_slots(limit)
         return slots + self._claim_in_turn(limit - slots)
 
-    # -- room -------------------------------------------------------------------------------------------------
-
-    def _room_for_tasks(self, facts: Facts, now: float) -> tuple[int, bool]:
+    def room_for_tasks(self, now: float) -> tuple[int, bool]:
         """Return how many one-time tasks to claim, and whether a claim should wait for room for a whole batch."""
-        if facts.is_draining or not self._one_time:
+        if not self._one_time:
             return 0, False
-        ahead = self._prefetch.ahead(facts.ended, now) if self._runs_ahead else 0
-        room = max(self._capacity + ahead - facts.held, 0)
+        ahead = self._prefetch.ahead(self._active_claims.removed, now) if self._runs_ahead else 0
+        room = max(self._capacity + ahead - len(self._active_claims), 0)
         fills_up = room < self._prefetch.worth_claiming(ahead)
         return 0 if fills_up else room, fills_up
-
-    def _while_it_fills(self, now: float) -> timedelta:
-        """Return how long to wait for room for a batch.
-
-        Usually a settlement wakes the poller before. If none does, quick handlers have become slow, and the poller
-        looks for slots that came due since.
-        """
-        if self._filled_by is None:
-            self._filled_by = now + FILLING.total_seconds()
-        return timedelta(seconds=self._filled_by - now)
 
     def _wait_for_room(self, now: float, *, no_slots: bool, no_tasks: bool) -> timedelta:
         """Return how long to wait when there is no room.
@@ -302,7 +236,7 @@ class ClaimPlanner:
         elif now >= self._crowded_until:
             pause = self._look(self._names if no_slots else [], self._fairness.tasks if no_tasks else [])
             if pause == AT_ONCE:
-                self._port.pass_on()
+                self._poller.pass_on()
                 pause = self._poll_interval
             now = self._elapsed()
             self._crowded_until = now + min(pause, self._poll_interval).total_seconds()
@@ -310,19 +244,10 @@ class ClaimPlanner:
 
     # -- looks and sleeps -------------------------------------------------------------------------------------
 
-    def _will_only_look(self, now: float) -> bool:
-        """Return whether one query for the next due time will do, where a claim takes two statements.
-
-        Race: a row that was known to become due may be due by now; it is claimed at once.
-        """
-        return now < self._known_due and not self._woken_for_tasks and not self._fairness.limited
-
     def _look(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:
         """Return the time until the next due row, less the duration of the query."""
-        if not names and not tasks:
-            return self._poll_interval
         asked = self._elapsed()
-        due = self._port.next_due(names, tasks)
+        due = self._poller.next_due(names, tasks) if names or tasks else None
         if due is None:
             return self._poll_interval
         if due <= timedelta(0):
@@ -341,8 +266,7 @@ class ClaimPlanner:
 
         A peer may be claiming the row, another transaction may hold it for longer, or this worker was a moment early.
         """
-        if self._locked is None:
-            self._locked = growing_pauses(*LOCKED_PAUSES)
+        self._locked = self._locked or growing_pauses(*LOCKED_PAUSES)
         return next(self._locked)
 
     # -- claims -----------------------------------------------------------------------------------------------
@@ -355,7 +279,7 @@ class ClaimPlanner:
         is_partial = 2 * found < min(room, BATCH)
         self._locked, self._known_due = None, math.inf if is_partial else 0.0
         if is_partial:
-            self._port.give_way()
+            self._poller.give_way()
         return AT_ONCE
 
     def _claim_due(self, slots: int, tasks: int, slots_may_be_due: bool) -> int:
@@ -371,14 +295,14 @@ class ClaimPlanner:
         return found + self._claim_in_turn(tasks if self._runs_ahead else tasks - found)
 
     def _claim_slots(self, limit: int) -> int:
-        return self._port.claim_slots(limit, self._names) if limit > 0 and self._names else 0
+        return self._poller.claim_slots(limit, self._names) if limit > 0 and self._names else 0
 
     def _claim_in_turn(self, limit: int) -> int:
         """Claim tasks in turn: one statement for all without a limit, and one claim per limited task that is due."""
         if limit <= 0:
             return 0
         awake, found = self._fairness.awake(self._elapsed()), 0
-        due = self._port.due_tasks(awake) if awake else ()
+        due = self._poller.due_tasks(awake) if awake else ()
         for turn in tuple(self._fairness.line):
             if found >= limit:
                 break
@@ -394,11 +318,11 @@ class ClaimPlanner:
         if not names:
             return 0
         if cursors.are_good(self._elapsed()):
-            claims += self._port.claim_tasks(limit, names, cursors.ranges(names, full=False))
+            claims += self._poller.claim_tasks(limit, names, cursors.ranges(names, full=False))
             cursors.found(claims, limit)
         if 2 * len(claims) < limit:
             limit, began = limit - len(claims), self._elapsed()
-            others = self._port.claim_tasks(limit, names, cursors.ranges(names, full=True))
+            others = self._poller.claim_tasks(limit, names, cursors.ranges(names, full=True))
             cursors.looked(names, others, limit, began, self._elapsed())
             claims += others
         if claims:
@@ -406,9 +330,9 @@ class ClaimPlanner:
         return len(claims)
 
     def _claim_limited(self, limit: int, name: str) -> int:
-        found = self._port.claim_slots(limit, [name])
+        found = self._poller.claim_slots(limit, [name])
         if found < limit:
-            found += len(self._port.claim_tasks(limit - found, [name]))
+            found += len(self._poller.claim_tasks(limit - found, [name]))
         if found:
             self._fairness.served(name)
         else:
@@ -434,33 +358,26 @@ class Poller(Service):
         peers: Peers,
         pass_on: Callable[[], None],
     ) -> None:
+        """``pass_on`` wakes other workers: rows are due, and this one has no room for them."""
         super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._lease = lease
         self._runner = runner
         self.pass_on = pass_on
-        self._planner = ClaimPlanner(
+        self.planner = ClaimPlanner(
             self, names, store.definitions, active_claims, capacity=runner.capacity, runs_ahead=runner.runs_ahead,
             margin=runner.margin, poll_interval=poll_interval, peers=peers,
         )  # fmt: skip
 
-    def run_once(self) -> timedelta:
-        return self._planner.round(self.facts())
-
-    def facts(self) -> Facts:
-        """Return what a round depends on."""
-        runner, held = self._runner, self._active_claims
-        slots_may_be_due = self._store.claims.slots_may_be_due
-        return Facts(runner.free(), len(held), held.removed, slots_may_be_due, runner.is_draining)
-
-    def claim(self, limit: int) -> int:
-        """Claim up to ``limit`` due rows, slots first, hand them to the runner, and return how many were found."""
-        return self._planner.claim(limit)
+    def run_once(self) -> timedelta | None:
+        if self._runner.is_draining:
+            return None
+        return self.planner.round(self._runner.free(), slots_may_be_due=self._store.claims.slots_may_be_due)
 
     def wake_for(self, names: Collection[str]) -> None:
         """Wake the poller: rows of these tasks are due, or soon will be."""
-        self._planner.woken_for(names)
+        self.planner.woken_for(names)
         self.wake()
 
     def poll_now(self) -> None:
@@ -477,34 +394,47 @@ class Poller(Service):
     # -- what the planner may do ------------------------------------------------------------------------------
 
     def begin(self, capacity: int) -> None:
+        """Report that claims follow, with room for ``capacity``."""
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=capacity))
 
     def give_way(self) -> None:
+        """Let handlers start before the next query."""
         self._stopping.wait(BLINK)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
+        """Return when the next row of these names, or one-time task of these, is due; None if nothing waits."""
         return self._store.due.next_due(names, tasks, lost=self._lost())
 
     def due_tasks(self, names: Sequence[str]) -> Collection[str]:
+        """Return which of these limited tasks have due rows."""
         return self._store.due.due_tasks(names)
 
     def claim_slots(self, limit: int, names: Sequence[str]) -> int:
+        """Claim and start slots; return how many were found, also those that turned out to have nothing to run."""
         before = self.elapsed()  # the lease counts from before the statement was sent
         with self._active_claims.claiming():
             found, claims = self._store.claims.claim_slots(
                 self.worker, limit, lease=self._lease, names=names, lost=self._lost(),
                 on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row.key, gap)),
             )  # fmt: skip
+            self._tell_claimed(found, before)
             self._hold(claims, before)
         return found
 
     def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
+        """Claim and start one-time tasks."""
         before = self.elapsed()
         with self._active_claims.claiming():
             claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
+            self._tell_claimed(len(claims), before)
             self._hold(claims, before)
         return claims
+
+    def _tell_claimed(self, count: int, before: float) -> None:
+        if self.listeners.hear(BatchClaimed):
+            took = timedelta(seconds=self.elapsed() - before)
+            self.listeners.publish(BatchClaimed(worker=self.worker, count=count, took=took))
 
     def _lost(self) -> int:
         """Return how many rows of dead holders may be claimed: one, and none beside another fresh one.

@@ -109,6 +109,10 @@ class Service(ABC):
         self.wake: Callable[[], None] = self._wake.set
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        #: When the current round began, in elapsed seconds; None between rounds. A round that does not end is stuck.
+        self.busy_since: float | None = None
+        #: When the last round ended, also one that failed, in elapsed seconds; None before the first one has ended.
+        self.progress: float | None = None
 
     @abstractmethod
     def run_once(self) -> timedelta | None:
@@ -144,7 +148,9 @@ class Service(ABC):
             self._wake.clear()
             if self._stopping.is_set():
                 return
+            self.busy_since = self.elapsed()
             pause = self._round()
+            self.busy_since, self.progress = None, self.elapsed()
             alarm = self._wake if self._trouble is None else self._stopping
             alarm.wait(None if pause is None else max(pause.total_seconds(), 0))
 

@@ -41,9 +41,9 @@ from slotwise.model.clock import elapsed
 from slotwise.model.events import skipped
 from slotwise.model.records import TICK, Gap, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
-from slotwise.schedules import Disabled, Schedule
+from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe
-from slotwise.store.reading.slot_state import SlotState, plan_row, schedule_of, slot_state
+from slotwise.store.reading.facts import SlotState, plan_row, slot_state
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
 
 
 def _others(found: SlotState, why: str, state: State, *, waits: bool) -> Leave | None:
-    if found.has_worker:
+    if found.obstacle is None:
         return Leave(f"{why}, and a live worker can finish it", state)
     return None if waits else Leave(f"{why}; not waiting", state)
 
@@ -198,7 +198,7 @@ class SlotRun:
             self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
             heartbeat_interval=interval,
         )  # fmt: skip
-        self._pause = min(settings.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+        self._pause = min(worker.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
@@ -269,7 +269,7 @@ class SlotRun:
 
     def _read(self, row: Row | None) -> Schedule:
         try:
-            schedule = schedule_of(row)
+            schedule = parse_schedule((row and row.schedule) or "-")
         except InvalidSchedule as error:
             cure = "deploy the release that wrote it"
             raise ConfigurationError(f"job {self._name!r}: its row cannot be read: {error}; {cure}") from None

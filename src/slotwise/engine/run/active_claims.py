@@ -18,8 +18,8 @@ class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the lease ran out."""
 
     __slots__ = (
-        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_signal", "_since", "claim", "deadline", "ended", "held",
-        "is_slot", "outcome", "promised", "renewed", "sequel", "started", "suspected", "unawaited",
+        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_signal", "claim", "deadline", "ended", "held",
+        "is_slot", "outcome", "promised", "ran", "renewed", "sequel", "since", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -47,7 +47,9 @@ class Holding:
         self._lock = threading.Lock()
         self._elapsed = elapsed
         self._lease = claim.lease.total_seconds()
-        self._since = elapsed()
+        #: When the claim arrived; and, if that is counted, when its handler began and ended. In elapsed seconds.
+        self.since = elapsed()
+        self.ran: tuple[float, float] | None = None
         self._ended_at: float | None = None
 
     @property
@@ -103,7 +105,7 @@ class Holding:
 
     def waited(self) -> float:
         """Seconds since the claim arrived, without the time that the claim itself took."""
-        return self._elapsed() - self._since
+        return self._elapsed() - self.since
 
     def left(self) -> float:
         """Seconds of the lease that are left; zero or less: the claim is lost."""
@@ -142,6 +144,8 @@ class ActiveClaims:
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
+        #: When a claim statement last failed, in elapsed seconds. It may be committed nevertheless, even later.
+        self.failed_at = -math.inf
         #: How many claims have been released so far.
         self.removed = 0
 
@@ -168,6 +172,9 @@ class ActiveClaims:
             self._generation += 1
         try:
             yield
+        except BaseException:
+            self.failed_at = self.elapsed()
+            raise
         finally:
             with self._lock:
                 self._claiming -= 1

@@ -7,7 +7,10 @@ import inspect
 import os
 import sys
 import traceback
+from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, TypeAlias, get_args
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
@@ -29,6 +32,12 @@ from slotwise.model.vocabulary import Reason
 from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import ANYTHING, JSON, Misfit
 
+#: A line of JSON between a worker and the child process of an attempt.
+Message: TypeAlias = dict[str, Any]
+
+#: What a child reports, by the names of the types.
+_OUTCOMES = {kind.__name__: kind for kind in get_args(AttemptOutcome)}
+_FOLLOWS = 'isolation="process" has no follow-up tasks; schedule them with ctx.client'
 #: The largest result, in bytes; store a larger one elsewhere and return its key.
 RESULT_LIMIT = 65_536
 
@@ -158,3 +167,29 @@ def storable(said: object) -> str:
         return text
     half = ERROR_LIMIT // 2
     return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"
+
+
+def say_outcome(outcome: AttemptOutcome) -> Message:
+    """Return an outcome as JSON data: its type and its fields, without the exception."""
+    said = {one.name: getattr(outcome, one.name) for one in fields(outcome) if one.name != "exception"}
+    match outcome:
+        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if follows or arrivals:
+            return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
+        case Succeeded(sequel=FollowUps(result=result, problem=problem)):
+            said["sequel"] = {"result": None if result is None else result.decode(), "problem": problem}
+        case Snoozed(duration=duration):
+            said["duration"] = duration // timedelta(microseconds=1)
+    return {"say": "ended", "outcome": type(outcome).__name__, "fields": said}
+
+
+def outcome_of(said: Message) -> AttemptOutcome:
+    """Return the outcome that ``say_outcome`` encoded."""
+    found = said["fields"]
+    if "duration" in found:
+        found["duration"] = timedelta(microseconds=found["duration"])
+    if found.get("sequel"):
+        result = found["sequel"]["result"]
+        problem = found["sequel"]["problem"]
+        found["sequel"] = FollowUps(result=None if result is None else result.encode(), problem=problem)
+    outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
+    return outcome

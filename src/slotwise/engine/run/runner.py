@@ -1,4 +1,4 @@
-"""Run handlers, on a bounded pool of threads, on the event loop or in a child: context, start and end of each attempt.
+"""Run attempts, on a bounded pool of threads, on the event loop or in a child: context, start and end of each.
 
 The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
 handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
@@ -21,15 +21,14 @@ from functools import partial
 from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.executors import EventLoop, Isolation
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
 from slotwise.errors import InvalidPayload
 from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
-from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
+from slotwise.model.events import BatchSettled, HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
@@ -95,7 +94,6 @@ class Threads:
         self._bell = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._active = 0
         self._standby: Standby | None = None  # set while a thread stands by
         self._taken = 0
         self._is_closed = False
@@ -103,7 +101,7 @@ class Threads:
     @property
     def busy(self) -> int:
         """How many threads are at work."""
-        return self._active
+        return len(self._threads) - self._idle - (self._standby is not None)
 
     def submit(self, *work: Work, first: bool = False) -> None:
         """Queue this work in order, which must not raise; ``first``: before the work that waits already."""
@@ -193,7 +191,6 @@ class Threads:
                 pause = self._standby.look(self._taken, time.monotonic()) if self._queue else None
                 if pause is None:
                     self._standby = None
-                    self._active += bool(self._queue)
                     return bool(self._queue)
             time.sleep(pause)
 
@@ -203,7 +200,7 @@ class Threads:
             try:
                 work = queue.popleft()
             except IndexError:
-                break
+                return
             self._taken += 1  # concurrent increments may get lost; it only has to change
             if queue and self._standby is None and (self._idle or len(self._threads) < self._limit):
                 self._attend()
@@ -212,19 +209,9 @@ class Threads:
             done += 1
             if done == SPELL:
                 now, taken = time.monotonic(), self._taken
-                if now - since < SPELL * SHORT and taken - before > 2 * SPELL and self._leave():
+                if now - since < SPELL * SHORT and taken - before > 2 * SPELL and self.busy > 1:
                     return
                 done, since, before = 0, now, taken
-        with self._lock:
-            self._active -= 1
-
-    def _leave(self) -> bool:
-        """Go idle, unless no other thread is at work."""
-        with self._lock:
-            if self._active < 2:
-                return False
-            self._active -= 1
-            return True
 
 
 Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
@@ -297,8 +284,10 @@ class Runner:
         self._listeners = listeners
         self._mark_running = mark_running
         self._make_context = make_context
-        self._on_end: OnEnd
-        self._limit: Callable[[Holding, timedelta], None] = lambda holding, timeout: None
+        #: Gets the outcome of each attempt.
+        self.on_end: OnEnd
+        #: Gets the starts of attempts that have a timeout.
+        self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: None
         #: A claim that could not start for this long is handed back.
         self.margin = margin
         self._margin = margin.total_seconds()
@@ -313,8 +302,9 @@ class Runner:
         self.runs_ahead = not any(
             found.is_async or found.isolation or (found.gives_up and not found.is_job) for found in definitions.values()
         )
+        #: Nothing starts any more; claims that have not started are handed back.
         self.is_draining = False
-        self._is_loud = True
+        self._is_loud = self._is_timed = True
         #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
         #: payload type. Looked up for each attempt, without a call. A child process sets its mark itself.
         self._marked = {
@@ -322,11 +312,6 @@ class Runner:
         }
         self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
         self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
-
-    def report_to(self, on_end: OnEnd, limit: Callable[[Holding, timedelta], None] | None = None) -> None:
-        """Report the outcomes of attempts to ``on_end``, and starts with a timeout to ``limit``; before ``start``."""
-        self._on_end = on_end
-        self._limit = limit or self._limit
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
@@ -344,26 +329,20 @@ class Runner:
         Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
         self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
+        self._is_timed = self._is_loud or self._listeners.hear(BatchSettled)
         work: list[Work] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
             if self.is_draining:
-                self._on_end(holding, HandedBack(Reason.SHUTDOWN))
+                self.on_end(holding, HandedBack(Reason.SHUTDOWN))
             elif definition.is_async and not (definition.isolation and self._isolation):
-                self._start_async(holding, definition)
+                try:
+                    self._loop.submit(self._run_async(holding, definition))
+                except RuntimeError as error:
+                    logger.warning("%s cannot start: %s", definition.name, error)
             else:
                 work.append(partial(self._run, holding, definition))
         self._threads.submit(*work, first=first)
-
-    def _start_async(self, holding: Holding, definition: Definition) -> None:
-        try:
-            self._loop.submit(self._run_async(holding, definition))
-        except RuntimeError as error:
-            logger.warning("%s cannot start: %s", definition.name, error)
-
-    def drain(self) -> None:
-        """Start nothing from now on; claims that have not started are handed back."""
-        self.is_draining = True
 
     def close(self) -> None:
         """Let the threads end; a handler that still runs is left behind."""
@@ -390,7 +369,7 @@ class Runner:
         except BaseException as error:
             outcome = raised(error, holding, definition)
         if holding.held is None:
-            self._on_end(holding, outcome)
+            self.on_end(holding, outcome)
         else:
             self._threads.submit(partial(self._report, holding, outcome))
 
@@ -402,7 +381,7 @@ class Runner:
                 held.close()
             except Exception:
                 logger.exception("what a before_start hook returned has failed on the way out; the outcome stands")
-        self._on_end(holding, outcome)
+        self.on_end(holding, outcome)
 
     def _refusal(self, holding: Holding) -> AttemptOutcome | None:
         """Call the start hooks, set the start mark of a give-up job, and return why this claim must not start."""
@@ -410,14 +389,16 @@ class Runner:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
-        if _is_called_off(holding.claim):
-            return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
+        if holding.claim.row.cancel_requested is not None:
+            return HandedBack(Reason.OPERATOR)  # cancelled before this claim, while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
-        marks = holding.claim.row.task_name in self._marked
-        if self._before_start:
-            self._enter_hooks(holding, self._make_context(holding))
-        if marks:
+        if self._before_start:  # if one raises, what was entered before stays held
+            ctx, holding.held = self._make_context(holding), ExitStack()
+            for hook in self._before_start:
+                if (held := hook(ctx)) is not None:
+                    holding.held.enter_context(held)
+        if marks := holding.claim.row.task_name in self._marked:
             try:
                 if not self._mark_running(holding.claim):
                     return HandedBack(Reason.MARK_REFUSED)
@@ -429,16 +410,13 @@ class Runner:
         # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
-    def _enter_hooks(self, holding: Holding, ctx: Context) -> None:
-        """Call the start hooks, and hold what they return; if one raises, what was entered before stays held."""
-        holding.held = ExitStack()
-        for hook in self._before_start:
-            if (held := hook(ctx)) is not None:
-                holding.held.enter_context(held)
-
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         if definition.isolation and self._isolation is not None:
-            return self._attempt_apart(self._isolation, holding, definition)
+            starts: list[float | None] = []
+            outcome = self._isolation.run(
+                holding, lambda: starts.append(self._began(holding, definition)), lambda: self.is_draining
+            )
+            return self._ended(holding, timed_out(holding, definition) or outcome, starts[0] if starts else None)
         ctx = self._prepare(holding, definition)
         begun, origin = self._began(holding, definition), len(forks)
         try:
@@ -456,20 +434,17 @@ class Runner:
             leave_fork(outcome)
         return self._ended(holding, outcome, begun)
 
-    def _attempt_apart(self, isolation: Isolation, holding: Holding, definition: Definition) -> AttemptOutcome:
-        begun: list[float | None] = []
-        outcome = isolation.run(
-            holding, lambda: begun.append(self._began(holding, definition)), lambda: self.is_draining
-        )
-        outcome = timed_out(holding, definition) or outcome
-        return self._ended(holding, outcome, begun[0] if begun else None)
-
     async def _attempt_async(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
         task = asyncio.create_task(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
-        holding.signal.on_set(lambda: _cancel(loop, task))
+
+        def cancel() -> None:  # race: the loop may be closed by now; then the task is gone, too
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+
+        holding.signal.on_set(cancel)
         while not task.done():
             try:
                 await asyncio.wait([task])  # awaiting the task itself would mix up its cancellation with ours
@@ -512,26 +487,17 @@ class Runner:
 
     def _began(self, holding: Holding, definition: Definition) -> float | None:
         if definition.timeout is not None:
-            self._limit(holding, definition.timeout)
-        if not self._is_loud:
-            return None
-        self._listeners.publish(HandlerStarted(**about(holding.claim)))
-        return elapsed()
+            self.limit(holding, definition.timeout)
+        if self._is_loud:
+            self._listeners.publish(HandlerStarted(**about(holding.claim)))
+        return elapsed() if self._is_timed else None
 
     def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
-        if begun is not None:
+        if begun is None:
+            return outcome
+        holding.ran = begun, (ended := elapsed())
+        if self._is_loud:
             error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
-            took = timedelta(seconds=elapsed() - begun)
+            took = timedelta(seconds=ended - begun)
             self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
         return outcome
-
-
-def _is_called_off(claim: Claim) -> bool:
-    """Whether an operator, or a newer slot, had cancelled the slot before this claim."""
-    return claim.row.cancel_requested is not None
-
-
-def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[AttemptOutcome]) -> None:
-    """Cancel the task on its loop. Race: the loop may be closed by now; then the task is gone too."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(task.cancel)

@@ -100,7 +100,7 @@ def pause_all(at: Operation) -> bool:
     meta = at.store.tables.meta
     value = {"since": at.now.isoformat(), "author": at.author.name, "note": at.author.note}
     row = {"key": PAUSED_KEY, "value": json.dumps(value)}
-    if not at.dialect.by_row.insert_new(at.connection, meta, row, meta.c.key):
+    if not at.dialect.by_row.insert_new(at.connection, meta, row):
         return False
     at.sign("pause")
     return True
@@ -179,7 +179,7 @@ def delete(at: Operation, job: str, *, known: bool = False) -> int:
     live = {} if known else live_workers(at.connection, at.store.tables, at.now)
     for worker, names in live.items():
         if job in names:
-            raise ConfigurationError(f"worker {worker} knows job {job!r}; stop it, or deploy it without the job")
+            raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
     at.sign("delete", job=job, rows=len(rows))
     end(at, rows)
     return len(rows)

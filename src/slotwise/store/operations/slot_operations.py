@@ -24,6 +24,7 @@ from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Claim, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
+from slotwise.store.dialects.port import Order
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.slots import ledger
@@ -65,11 +66,9 @@ def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, str
     """Trigger a job and claim it in one transaction, so that no other worker can be first."""
     with store.transaction() as connection:
         instance = trigger(connection, store.dialect, name, state=None).task_instance
-        found = store.dialect.claim(
-            connection, holder=holder, names=[name], strict=[name] if strict else [], limit=1, lease=lease,
-            instance=instance,
-        )  # fmt: skip
-    row, now, entered = found[0]
+        given_up = [name] if strict else []
+        order = Order(holder=holder, names=[name], limit=1, lease=lease, instance=instance, strict=given_up)
+        row, now, entered = store.dialect.claim(connection, order)[0]
     return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
 
 
@@ -82,7 +81,7 @@ def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: s
     following = passed.gaps[0].first
     if slot is not None and slot != following:
         raise ConfigurationError(
-            f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
+            f"the next slot of job {job!r} is {at.told(following, row)}, not {at.told(slot, row)}; nothing is skipped"
         )
     at.sign("skip-next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
@@ -100,7 +99,7 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
         chosen = [row for row in rows if row.slot is not None and row.picked]
     else:
         chosen = [row for row in rows if row.slot == slot]
-        where = f"slot {slot.isoformat()} of job {job!r}"
+        where = f"slot {at.told(slot, *rows)} of job {job!r}"
         if not chosen:
             entry = _entry(at, job, slot, instance or RECURRING)
             raise ConfigurationError(
@@ -149,7 +148,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     """Start one more attempt of a slot that ended badly, as the same slot, beside the schedule."""
     plan, entry = at.plan_row(job, instance), _entry(at, job, slot, instance)
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
-        raise ConfigurationError(f"slot {slot.isoformat()} of job {job!r} {_why_not(at, job, slot, entry)}")
+        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}")
     number = at.sign("retry", job=job, slot=slot, id=instance)
     ledger.reopen(at.connection, at.dialect, plan, [slot], Reason.RETRY)
     key = detach(
@@ -157,7 +156,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
         collapsed=entry["collapsed"], control=number, plan_instance=instance, last_failure=entry["finished"],
     )  # fmt: skip
     if key is None:
-        raise ConfigurationError(f"slot {slot.isoformat()} of job {job!r} waits for another attempt already")
+        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} waits for another attempt already")
 
 
 def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -174,10 +174,8 @@ def _compared(row: Row) -> Moved | None:
 
 def _by_job(found: Iterable[Moved]) -> list[Moved]:
     """One line for each job: its first row, and how many there are."""
-    lines: dict[str, list[Moved]] = {}
+    lines: dict[str, Moved] = {}
     for one in found:
-        lines.setdefault(one.job, []).append(one)
-    return [
-        Moved(job=job, id=rows[0].id, stored=rows[0].stored, computed=rows[0].computed, count=len(rows))
-        for job, rows in sorted(lines.items())
-    ]
+        first = lines.get(one.job)
+        lines[one.job] = one if first is None else replace(first, count=first.count + 1)
+    return [lines[job] for job in sorted(lines)]

@@ -17,8 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
-from slotwise.store.operations.audit import Author
-from slotwise.store.operations.transaction import Operation
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.slots.ledger import end_orphans
@@ -130,7 +129,7 @@ class Instances:
             columns |= asleep(columns["execution_time"]) | {"control": control}
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
-        return slot, dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
+        return slot, dialect.by_row.insert_new(connection, self._tasks, columns)
 
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""

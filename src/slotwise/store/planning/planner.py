@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,10 +14,11 @@ from slotwise.decide.claim import Advance
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
@@ -27,6 +28,8 @@ from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.
 BATCH = 500
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class Planner:
             with self._store.transaction() as connection:
                 found = connection.execute(_rows_to_plan(self._store, list(known))).mappings()
                 rows = [row for row in found if _is_kept(known[row["task_name"]], row, ours)]
-                noted = [known[row["task_name"]] for row in rows if ours.replaces(_revision_of(row["plan"]))]
+                noted = [known[row["task_name"]] for row in rows if ours.replaces(Declared.readable(row["plan"]).by)]
                 if noted:
                     mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
                     plans = [{"job": job.name, "plan": _document_of(job, ours)} for job in noted]
@@ -119,7 +122,7 @@ class Planner:
                 now = self._store.dialect.now(connection)
             if row is None:
                 return _plan_of(job, None, "deleted")
-            planned, theirs = readable(row.schedule), _revision_of(plan)
+            planned, theirs = readable(row.schedule), Declared.readable(plan).by
             same = planned is not None and planned.last == schedule
             if revision.is_older(theirs):
                 kept = _plan_of(job, row, "kept" if same else "outdated")
@@ -145,9 +148,17 @@ class Planner:
         where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
         if job.min_interval is None or where not in columns:
             return
-        last = self._store.dialect.by_row.last_start(connection, job.name)
+        slots = self._store.tables.slots
+        newest = (
+            sa.select(slots.c.started)
+            .where(*of_key(slots, Key(job.name, RECURRING)), slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
+            .order_by(slots.c.slot.desc())
+            .limit(_NEWEST)
+            .subquery()
+        )
+        last = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
         if last is not None:
-            columns[where] = max(columns[where], last + job.min_interval)
+            columns[where] = max(columns[where], utc(last) + job.min_interval)
 
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
@@ -158,7 +169,7 @@ class Planner:
         columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
-        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
+        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns)
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
@@ -192,13 +203,7 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
         return False
     found = Declared.readable(row["plan"])
     declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
-    return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
-
-
-def _revision_of(plan: Mapping[str, object] | None) -> Revision:
-    """The deploy that has planned a row."""
-    found = Declared.readable(plan)
-    return Revision(text=found.revision, started=found.deployed)
+    return ours.is_older(found.by) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
 def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:

@@ -1,22 +1,27 @@
-"""Counts of one-time tasks by name and state, up to ``MOST``.
+"""Counts of rows by name: one-time tasks by state, and all that is due; each up to ``MOST``.
 
 Millions of rows may wait under a few names, so each name is found by one descent of an index. Other rows are few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import sqlalchemy as sa
 
+from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
-from slotwise.store.schema.tables import IS_TASK
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.slots.store import Store
 
 MOST = 10_000
 HALF = timedelta(milliseconds=500)
+Value = TypeVar("Value")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +84,85 @@ def names_in(connection: sa.Connection, column: sa.Column[str], *conditions: sa.
     last = ""
     while (found := connection.scalar(sa.select(sa.func.min(column)).where(*conditions, column > last))) is not None:
         yield (last := found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What is due of one name, and not claimed. ``waiting``: exact up to ``MOST``, a lower bound above it.
+
+    ``oldest``: how long the oldest of these rows has been due.
+    """
+
+    name: str
+    waiting: int
+    oldest: timedelta
+
+
+class Due:
+    """Reads what is due, for monitoring: few rows, however many wait."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._tasks = store, store.tables.tasks
+
+    def backlog(self) -> list[Backlog]:
+        """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest ``MOST`` count."""
+        found: dict[str, tuple[int, datetime]] = {}
+        with self._store.transaction() as connection:
+            now = self._store.dialect.now(connection)
+            rows = [*connection.execute(self._slots(now)), *connection.execute(self._queued(now))]
+        for name, count, oldest in rows:
+            if count:
+                known, first = found.get(name, (0, utc(oldest)))
+                found[name] = known + count, min(first, utc(oldest))
+        return [
+            Backlog(name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0)))
+            for name, (count, oldest) in sorted(found.items())
+        ]
+
+    def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
+        """Return the time since each of these jobs has last succeeded or, if it never has, since it was planned."""
+        tasks = self._tasks
+        wanted = sa.select(tasks.c.task_name, tasks.c.last_success, tasks.c.created_version).where(
+            tasks.c.task_name.in_(list(jobs)), tasks.c.task_instance == RECURRING
+        )
+        with self._store.transaction() as connection:
+            now = utc(self._store.dialect.now(connection))
+            rows = connection.execute(wanted).all() if jobs else []
+        begun = {
+            name: utc(success) if success else _EPOCH + timedelta(microseconds=created)
+            for name, success, created in rows
+            if success or created
+        }
+        return {name: max(now - instant, timedelta(0)) for name, instant in begun.items()}
+
+    def _slots(self, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
+        tasks = self._tasks
+        due = sa.select(tasks.c.task_name, tasks.c.execution_time)
+        due = due.where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT), tasks.c.execution_time <= now)
+        oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
+        counted = sa.select(oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time))
+        return counted.group_by(oldest.c.task_name)
+
+    def _queued(self, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
+        """Select count and oldest of each name and priority: the index of the queue is led by both, so that neither
+        rows of other names nor rows that are not due yet are read.
+
+        The first row of an order, not a minimum: of a table that was never analysed, PostgreSQL would read all rows.
+        """
+        tasks, rank = self._tasks, sa.literal_column(RANK, sa.Integer)
+        name, due = tasks.c.task_name, tasks.c.execution_time
+        waits = sa.select().select_from(tasks).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
+
+        def first(column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Value]:
+            return waits.add_columns(column).where(*conditions).order_by(column).limit(1).scalar_subquery()
+
+        names = sa.select(first(name).label("name")).cte("names", recursive=True)
+        names = names.union_all(sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None)))
+        begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
+        heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
+        further = sa.select(heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank))
+        heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
+        mine = name == heads.c.name, rank == heads.c.rank, due <= now
+        some = waits.add_columns(sa.literal(1)).where(*mine).limit(MOST + 1).correlate(heads).subquery()
+        count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
+        return sa.select(heads.c.name, count, first(due, *mine)).where(heads.c.rank.is_not(None))

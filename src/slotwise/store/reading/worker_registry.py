@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -80,14 +80,10 @@ class WorkerRegistry:
         return None if found is None else (found[0], found[1])
 
     def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, object]:
-        return {
-            "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
-            "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
-            "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
-            "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
-            "passed_over": json.dumps(badge.passed_over, sort_keys=True),
-            "state": state, "last_seen": now, "skew": skew,
-        }  # fmt: skip
+        lists = {name: json.dumps(sorted(getattr(badge, name))) for name in ("tags", "tasks", "refused")}
+        lists["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
+        others = {field.name: getattr(badge, field.name) for field in fields(badge) if field.name not in lists}
+        return {**others, **lists, "state": state, "last_seen": now, "skew": skew}
 
     def sign_out(self, worker: str) -> None:
         """Delete the row of a worker that has stopped."""

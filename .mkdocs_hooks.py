@@ -1,0 +1,56 @@
+"""For the site: its version and repository, from pyproject.toml; in the reference, docstrings with sessions.
+
+Sessions in docstrings become blocks of code, and ``#:`` comments the docstrings of attributes.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+
+_SESSION = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Called by mkdocs: each page names the version at its top and bottom, and links to the repository.
+
+    The link is no ``repo_url``: for that, Material's script would fetch figures from the host of the repository.
+    """
+    project = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]
+    config.copyright = f"slotwise {project['version']} · {config.copyright}"
+    config.site_name = f"{config.site_name} {project['version']}"
+    link = {"icon": "fontawesome/brands/git-alt", "link": project["urls"]["Repository"], "name": "Source"}
+    config.extra["social"] = [link]
+    return config
+
+
+class Docstrings(griffe.Extension):
+    """Loaded by mkdocstrings, from .mkdocs.yml."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Each object, once it has been read from the source."""
+        if obj.docstring is not None:
+            obj.docstring.value = _SESSION.sub(_fenced, obj.docstring.value)
+        elif obj.is_attribute and (text := _comment_above(obj)):
+            obj.docstring = griffe.Docstring(text, lineno=obj.lineno, parent=obj)
+
+
+def _fenced(session: re.Match[str]) -> str:
+    indent = session["indent"]
+    return f"{indent}```pycon\n{session[0]}\n{indent}```"
+
+
+def _comment_above(attribute: griffe.Object) -> str:
+    """The lines right above it that begin with ``#:``."""
+    path, above = attribute.filepath, []
+    lines = attribute.lines_collection[path] if isinstance(path, Path) else []
+    number = (attribute.lineno or 1) - 2
+    while 0 <= number < len(lines) and (line := lines[number].strip()).startswith("#:"):
+        above.append(line.removeprefix("#:").strip())
+        number -= 1
+    return "\n".join(reversed(above))

@@ -1,0 +1,210 @@
+"""``slotwise plan`` and ``slotwise export``: what a deploy would change, and manifests for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from importlib.resources import files
+
+import click
+from rich.text import Text
+
+from slotwise import migrate
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import Command, Given, Group, common, duration, kept, pass_given
+from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.cli.shared.terminal import moment, say, say_document
+from slotwise.errors import SchemaMissing
+from slotwise.registry.registry import JobRegistry
+from slotwise.schedules.description import short_text, zone_of
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.deploy_preview import Change, compare
+from slotwise.store.planning.revision import Revision
+from slotwise.store.slots.store import Store
+
+_STYLES = {
+    "added": "green",
+    "changed": "yellow",
+    "policies": "yellow",
+    "outdated": "red",
+    "orphaned": "red",
+}
+
+
+@click.command(
+    cls=Command,
+    short_help="Preview what a deploy would change.",
+    notes="""
+    0  nothing
+    1  a mistake in the application or the settings
+    3  the database cannot be used
+    5  something; read it, or stop the pipeline
+    """,
+    examples="""
+    slotwise plan --app jobs
+    slotwise plan --app jobs --all                         also jobs that stay as they are
+    slotwise plan --app jobs --json | jq -r '.[] | select(.at_once) | .job'
+    """,
+)
+@click.option("--all", "everything", is_flag=True, help="Also jobs that stay as they are.")
+@kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
+@common
+@pass_given
+def plan(given: Given, everything: bool) -> int:
+    """Preview what starting a worker of the application would change in the database. Nothing is changed now.
+
+    "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
+    other policies; "outdated" would be rejected: a newer deploy has planned the job; "orphaned" has a row and no code.
+    A job that is due by now would run at once. Slots that an earlier schedule still owes would be skipped (superseded).
+    """
+    registry = given.registry()
+    try:
+        with given.store() as store:
+            changes = _compared(store, registry)
+    except SchemaMissing:
+        changes = _compared_with_nothing(registry)
+        say("the tables are missing, so all jobs would be added; create them first: slotwise db upgrade", err=True)
+    shown = [change for change in changes if everything or change.is_change or change.change == "orphaned"]
+    if given.json:
+        print_json_list(shown)
+    else:
+        _print(shown, changes)
+    return exits.CHANGES if any(change.is_change for change in changes) else exits.OK
+
+
+def _compared(store: Store, registry: JobRegistry) -> list[Change]:
+    ours = Revision(text=registry.settings.revision, started=store.now())
+    return compare(store.database, registry.definitions, ours)
+
+
+def _compared_with_nothing(registry: JobRegistry) -> list[Change]:
+    """Compare with empty tables in memory, as ``slotwise db upgrade`` will create them."""
+    database = Database(Settings(database_url="sqlite://"))
+    try:
+        with database.migrations().connect() as connection:
+            migrate.apply(connection)
+        return _compared(Store(database, {}), registry)
+    finally:
+        database.close()
+
+
+def _print(shown: list[Change], changes: list[Change]) -> None:
+    if shown:
+        print_table(("JOB", "CHANGE", "BEFORE", "AFTER", "NOW"), map(_row, shown))
+    counts = Counter(change.change for change in changes)
+    text = ", ".join(f"{count} {change}" for change, count in sorted(counts.items()))
+    say(text or "no jobs, neither in the application nor in the database", err=True)
+
+
+def _row(change: Change) -> list[str | Text]:
+    return [
+        change.job,
+        Text(change.change, style=_STYLES.get(change.change, "")),
+        _side(change.before, change.before_slots) if change.change != "added" else "–",
+        _side(change.after, change.after_slots) if change.change not in ("orphaned", "policies", "kept") else "–",
+        _now(change) or "–",
+    ]
+
+
+def _now(change: Change) -> str:
+    """What the deploy would do at once."""
+    skipped = f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""
+    known = f"known to {change.known_by}" if change.known_by else ""
+    return "; ".join(filter(None, (skipped, "runs at once" if change.at_once else known)))
+
+
+def _side(text: str | None, slots: Sequence[datetime]) -> str:
+    zone = zone_of(text)
+    return f"{short_text(text or '')}: {', '.join(moment(slot, zone) for slot in slots) or 'no slot'}"
+
+
+_EXAMPLES = """
+slotwise export kubernetes --app jobs --image registry.example/shop:1.4 > shop.yaml
+slotwise export kubernetes --app jobs --mapping kubernetes.toml --revision 1.4 | kubectl apply -f -
+slotwise export kubernetes --app jobs --image shop:1.4 --cron-job nightly-report --strict
+slotwise export alerts > slotwise.rules.yml
+"""
+
+
+@click.group(cls=Group, short_help="Print manifests, a dashboard and alert rules.", examples=_EXAMPLES)
+@common
+def export() -> None:
+    """Print manifests that run the application elsewhere, and what monitoring needs. Needs no database."""
+
+
+@export.command(
+    cls=Command,
+    short_help="Print manifests for Kubernetes.",
+    notes="""
+    0  all objects are printed; notes on stderr change nothing
+    1  a job cannot have a CronJob, or the mapping file has a mistake; with --strict, also if there is a note
+    """,
+    examples=_EXAMPLES,
+)
+@click.option("--image", metavar="IMAGE", help="The image with slotwise and the application.")
+@click.option("--mapping", metavar="FILE", help="A mapping file, TOML or YAML: names, nodes, resources, CronJobs.")
+@click.option("--name", metavar="NAME", help="The name of the application; objects' names begin with it.  [slotwise]")
+@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
+@click.option("--secret", metavar="NAME", help="The Secret with the database's address.  [NAME-database]")
+@click.option("--cron-job", "cron_jobs", metavar="JOB", multiple=True, help="Run this job in a CronJob; repeatable.")
+@click.option(
+    "--early", metavar="DURATION", callback=duration, help="How far the clock of the controller may be ahead.  [30s]"
+)
+@click.option("--strict", is_flag=True, help="Fail if a CronJob differs from the job's schedule.")
+@kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
+@common
+@pass_given
+def kubernetes(
+    given: Given,
+    image: str | None,
+    mapping: str | None,
+    name: str | None,
+    namespace: str | None,
+    secret: str | None,
+    cron_jobs: tuple[str, ...],
+    early: timedelta | None,
+    strict: bool,
+) -> int:
+    """Print a Deployment of workers for each set of tags, CronJobs for the jobs that request one, and a migration Job.
+
+    A CronJob's pod runs `slotwise run JOB --slot due`. Where five fields cannot say what the job's schedule says, there
+    is a note on stderr and in an annotation; a schedule that has more slots than a CronJob can fire is refused.
+    """
+    from slotwise.contrib.kubernetes import as_yaml, manifests, read_plan  # late: most deploys need only the plan
+
+    registry = given.registry()
+    pods = read_plan(
+        mapping, image=image, name=name, namespace=namespace, secret=secret, early=early, cron_jobs=cron_jobs or None
+    )
+    objects, notes = manifests(pods, registry.settings, registry.definitions.values())
+    if given.json:
+        print_json({"apiVersion": "v1", "kind": "List", "items": objects})
+    else:
+        say_document(as_yaml(objects))
+    for note in notes:
+        say(f"note: {note}", err=True)
+    return exits.FAILED if strict and notes else exits.OK
+
+
+@export.command(
+    cls=Command, short_help="Print a Grafana dashboard.", examples="slotwise export dashboard > slotwise.json"
+)
+@common
+def dashboard() -> None:
+    """Print a Grafana dashboard for the figures of `slotwise worker --http`, to be imported into Grafana."""
+    say_document(_shipped("dashboard.json"))
+
+
+@export.command(
+    cls=Command, short_help="Print alert rules for Prometheus.", examples="slotwise export alerts > slotwise.rules.yml"
+)
+@common
+def alerts() -> None:
+    """Print alert rules for the figures of `slotwise worker --http`, a file for rule_files of Prometheus."""
+    say_document(_shipped("alerts.yml"))
+
+
+def _shipped(name: str) -> str:
+    return files("slotwise.contrib.metrics").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,11 @@
+"""Figures and health of a worker: for Prometheus, OpenTelemetry, probes and alarms.
+
+``slotwise worker --http :8081`` serves them. An application that embeds a registry creates ``Metrics(registry)`` before
+the worker starts, and shows it with ``slotwise.contrib.metrics.prometheus.register`` or ``Port(":8081", metrics)``.
+"""
+
+from slotwise.contrib.metrics.health import AliveFile, Verdict, WorkerHealth
+from slotwise.contrib.metrics.meter import Metrics
+from slotwise.contrib.metrics.server import Port
+
+__all__ = ["AliveFile", "Metrics", "Port", "Verdict", "WorkerHealth"]

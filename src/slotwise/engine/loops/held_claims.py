@@ -1,0 +1,316 @@
+"""Renew the claims that this worker holds, detect lost ones, and write how attempts ended."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
+from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.errors import SlotwiseError
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model import events
+from slotwise.model.error_text import error_summary
+from slotwise.model.events import about
+from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim, Died, HandedBack
+from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.store.connect.database_errors import describe
+from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.settlements import Settlement
+from slotwise.store.slots.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: First and longest pause of an outcome that could not be written though others could, e.g. on a locked row.
+STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
+
+
+class Settler(Service):
+    """The only writer of outcomes in a process; frees capacity when the write is confirmed.
+
+    All outcomes that have gathered go in one transaction, then the next batch follows. There is no timer: an idle
+    worker settles at once, a busy one batches by itself.
+    """
+
+    name = "settler"
+
+    def __init__(
+        self, common: Common, store: Store, active_claims: ActiveClaims, *, on_free: Callable[[], None]
+    ) -> None:
+        super().__init__(common)
+        self._store = store
+        self._active_claims = active_claims
+        self._on_free = on_free
+        #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
+        self._ended: deque[Holding] = deque()
+        #: Attempts whose outcome could not be written: when it is tried again, in elapsed seconds, and later pauses.
+        self._stuck: dict[Holding, tuple[float, Iterator[timedelta]]] = {}
+
+    def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
+        """Queue the outcome of an attempt, from any thread; return whether it counts.
+
+        ``unstarted``: it counts only if the handler has not started, which then never will.
+        Race: a handler may end while a shutdown gives it up. The first outcome counts and the second is dropped: of
+        two outcomes of one claim in one batch, the later one would win.
+        """
+        is_first = holding.end(unstarted=unstarted)
+        if is_first:
+            holding.outcome = outcome
+            self._ended.append(holding)
+            if not self._wake.is_set():  # cleared before a round looks for work
+                self.wake()
+        return is_first
+
+    def flush(self) -> None:
+        """Settle all queued outcomes in the caller's thread; raise what the database raises."""
+        while self.run_once() == AT_ONCE:
+            continue
+
+    def run_once(self) -> timedelta | None:
+        batch: list[Holding] = []
+        with suppress(IndexError):
+            while len(batch) < BATCH:
+                batch.append(self._ended.popleft())
+        try:
+            self._settle(self._finish(batch), wait=True)
+        except BaseException:
+            # Those that are finished are not held any more.
+            self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
+            raise
+        stuck = [holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()][:BATCH]
+        self._settle(stuck, wait=False)
+        if batch or stuck:
+            self._on_free()
+        if batch:
+            return AT_ONCE
+        return min((timedelta(seconds=due - self.elapsed()) for due, _ in self._stuck.values()), default=None)
+
+    def _finish(self, batch: list[Holding]) -> list[Holding]:
+        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
+        begun = self.elapsed()
+        plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        if not plain or not self._store.settlements.finish(plain):
+            return batch
+        self._active_claims.remove(plain)
+        self._tell_sent(len(plain))
+        if self.listeners.hear(events.BatchSettled):
+            done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+            self._tell_settled(begun, done, [])
+        if self.listeners.hear(events.Settled):
+            for claim in plain:
+                self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
+        return [holding for holding in batch if holding.outcome is not SUCCEEDED or holding.is_slot]
+
+    def _settle(self, batch: Sequence[Holding], *, wait: bool) -> None:
+        """Write these outcomes and publish their events; put aside those that cannot be written yet.
+
+        ``wait``: for locks. An outcome is kept, even beyond its lease, until written or refused; the others do not wait
+        for it.
+        """
+        if not batch:
+            return
+        self._tell_sent(len(batch))
+        begun = self.elapsed()
+        endings = [(holding.claim, holding.outcome) for holding in batch]
+        written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
+        self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
+        is_heard = self.listeners.hear(events.Settled)
+        for holding, settlement in zip(batch, written, strict=True):
+            if settlement.error is not None:
+                self._put_aside(holding, settlement.error)
+                continue
+            self._stuck.pop(holding, None)
+            if settlement.transition is None:
+                holding.lose()
+                reason = "its outcome was refused: another worker has the row"
+                self.listeners.publish(events.ClaimLostEvent(**about(settlement.claim), reason=reason))
+            elif is_heard or not settlement.is_usual:  # an event without a listener is not created
+                for event in settlement_events(settlement):
+                    self.listeners.publish(event)
+        if self.listeners.hear(events.BatchSettled):
+            pairs = [pair for pair in zip(batch, written, strict=True) if pair[1].error is None]
+            usual = [holding for holding, settlement in pairs if settlement.is_usual]
+            self._tell_settled(begun, usual, [_ended_as(*pair) for pair in pairs if not pair[1].is_usual])
+
+    def _tell_settled(
+        self, begun: float, succeeded: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
+    ) -> None:
+        count, took = len(succeeded) + len(others), timedelta(seconds=self.elapsed() - begun)
+        self.listeners.publish(
+            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=succeeded, others=others)
+        )
+
+    def _put_aside(self, holding: Holding, error: BaseException) -> None:
+        if holding not in self._stuck:
+            key = holding.claim.key
+            logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *key, describe(error))
+        _, pauses = self._stuck.get(holding) or (0.0, growing_pauses(*STUCK_PAUSES))
+        self._stuck[holding] = self.elapsed() + next(pauses).total_seconds(), pauses
+
+    def _tell_sent(self, count: int) -> None:
+        if self.listeners.hear(events.SettleSent):
+            self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
+
+
+def _ended_as(holding: Holding, settlement: Settlement) -> tuple[Holding, str, str | None]:
+    return holding, Outcome.LOST if settlement.transition is None else settlement.transition.label, settlement.reason
+
+
+def settlement_events(settlement: Settlement) -> list[events.Settled | events.HandedBackEvent | events.SlotsSkipped]:
+    """Return the events of a settlement."""
+    claim, transition = settlement.claim, settlement.transition
+    if transition is None:
+        return []
+    record = transition.record or transition.ended
+    reason = settlement.reason
+    if transition.label == Release.HANDED_BACK:
+        return [events.HandedBackEvent(**about(claim), reason=reason or "handed back")]
+    error = (record.error if record else None) or (transition.row or {}).get("last_error")
+    told = error_summary(error) if error else None
+    settled = events.Settled(**about(claim), outcome=transition.label, reason=reason, error=told)
+    if transition.label == Outcome.DEAD:
+        settled = events.SettledDead(
+            **about(claim), outcome=Outcome.DEAD, reason=reason, error=told, cure=_cure(claim)
+        )  # fmt: skip
+    return [settled, *(events.skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
+
+
+def _cure(claim: Claim) -> str:
+    """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
+    row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
+    program = SlotwiseError.program.split()
+    if claim.slot is None:
+        return shlex.join([*program, "tasks", "retry", row.task_name, instance])
+    if instance != RECURRING:
+        return shlex.join([*program, "slots", row.task_name, "--id", instance])
+    return shlex.join([*program, "retry", row.task_name, claim.slot.isoformat()])
+
+
+class Heartbeat(Service):
+    """Renew all held claims with one statement, on a connection of its own."""
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        common: Common,
+        store: Store,
+        active_claims: ActiveClaims,
+        *,
+        interval: timedelta,
+        lease: timedelta,
+        sign_in: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        super().__init__(common)
+        self._store = store
+        self._active_claims = active_claims
+        self._interval = interval
+        self._lease = lease.total_seconds()
+        self._sign_in = sign_in
+
+    def run_once(self) -> timedelta:
+        sent = self.elapsed()
+        held = list(self._active_claims)
+        lost = self._store.held.beat(self.worker, [holding.claim for holding in held])
+        for holding in held:
+            if holding.claim.fence not in lost:
+                holding.renew(sent)
+            # Race: the settler may have released this row a moment ago; then it is settled, not lost. Between the
+            # commit and its reply the claim is still among the active claims. So an attempt that has ended is left to
+            # the settler, which learns, and reports, whether the claim was good.
+            elif not holding.ended and not holding.lost and holding.claim in self._active_claims:
+                holding.lose()
+                reason = "the heartbeat was refused"
+                self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
+        if held or sent - self._active_claims.failed_at < self._lease:
+            self._compare()
+        skew = self._sign_in()
+        self.listeners.publish(
+            events.HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
+        )
+        return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
+
+    def _compare(self) -> None:
+        """Compare the rows under our boot id with the claims that this worker believes to hold.
+
+        Signal handlers whose slots an operator, or a newer slot, has cancelled since the claim. Hand back rows that we
+        neither hold nor are claiming: a claim's reply was lost.
+        Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
+        statement was under way before the query, and none has begun since. Only the ledger knows whether the handler
+        of a give-up job has started, so it decides, as at a loss.
+        """
+        generation = self._active_claims.quiet()
+        definitions, endings = self._store.definitions, list[tuple[Claim, AttemptOutcome]]()
+        for claim in self._store.held.held_by(self.worker):
+            holding, by, name = self._active_claims.get(claim), claim.row.called_off_by, claim.row.task_name
+            if holding is None and name in definitions:
+                endings.append((claim, Died() if definitions[name].gives_up else HandedBack(Reason.UNKNOWN)))
+            elif holding is not None and by is not None and not holding.ended:
+                holding.signal.set(by)
+        if not endings or generation is None or self._active_claims.quiet() != generation:
+            return
+        for settlement in self._store.settlements.settle(endings, wait=False):
+            for event in settlement_events(settlement):
+                self.listeners.publish(event)
+
+
+class LeaseWatch(Service):
+    """Give up claims whose lease runs out while heartbeats fail, and stop handlers at their timeout; no database.
+
+    It also hands back claims that could not start within a heartbeat interval: a handler that blocks the event loop
+    keeps them from starting. All by the worker's own clock.
+    """
+
+    name = "lease-watch"
+
+    def __init__(self, common: Common, active_claims: ActiveClaims, settler: Settler, *, interval: timedelta) -> None:
+        super().__init__(common)
+        self._active_claims = active_claims
+        self._settler = settler
+        self._interval = interval.total_seconds()
+        self._next = math.inf
+
+    def limit(self, holding: Holding, timeout: timedelta) -> None:
+        """Stop this attempt ``timeout`` from now.
+
+        Race: a round may have passed this attempt already. Until it ends, each new deadline causes another round.
+        """
+        holding.deadline = self.elapsed() + timeout.total_seconds()
+        if holding.deadline < self._next:
+            self.wake()
+
+    def run_once(self) -> timedelta:
+        """Return the time until the next deadline or end of a lease: a reaper that takes over waits for the same."""
+        self._next = math.inf
+        rest = self._interval / 4
+        for holding in self._active_claims:
+            if not holding.ended:
+                rest = min(rest, self._watch(holding))
+        self._next = self.elapsed() + rest
+        return timedelta(seconds=rest)
+
+    def _watch(self, holding: Holding) -> float:
+        """Return the seconds until this claim needs a look."""
+        rest = left = holding.left()
+        if left <= 0:
+            rest = math.inf
+            if not holding.signal.is_set:
+                holding.lose()
+                reason = "the lease ran out without a heartbeat"
+                self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
+        elif left < self._interval and not holding.suspected:
+            holding.suspected = True
+            self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
+        if not holding.started and holding.waited() > self._interval:
+            self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
+        if holding.deadline is not None and (until := holding.deadline - self.elapsed()) > 0:
+            rest = min(rest, until)
+        elif holding.deadline is not None:
+            holding.deadline = None
+            holding.signal.set(Reason.TIMEOUT)
+        return rest

@@ -1,0 +1,336 @@
+"""Where handlers run that need more than a thread: the event loop, with the lifespan around it, and child processes.
+
+A child process can be killed for certain. It imports the same application and reads the claim from the database, under
+its fence; nothing is pickled. Parent and child exchange lines of JSON over one socket. Heartbeats, timeouts and the
+settlement stay with the parent. The child receives each renewal and a stop, and reports when its handler starts and how
+it ended.
+
+Races: the child sends "starting" before it enters the handler, and the message arrives even if the child is killed
+then. So a child that ends without a message has not started its handler. The socket breaks when either process ends:
+a child without a parent kills its whole group, and on Linux the kernel does it, even while the handler blocks all
+threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import timedelta
+from typing import TypeAlias, TypeVar
+
+from slotwise.engine.run.active_claims import Holding
+from slotwise.engine.run.outcomes import Message, outcome_of
+from slotwise.model.clock import elapsed
+from slotwise.model.records import Aborted, AttemptOutcome, Failed, HandedBack
+from slotwise.model.vocabulary import Reason
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+
+#: How long our own loop may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
+PATIENCE = timedelta(seconds=5)
+#: How often a wait for the lifespan checks that its loop still runs.
+LIFESPAN_CHECK = timedelta(milliseconds=200)
+
+
+class EventLoop:
+    """Run coroutines from other threads; enter the lifespan once, and leave it after the drain. Starts once."""
+
+    def __init__(
+        self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None, *, is_needed: bool = True
+    ) -> None:
+        """``is_needed``: whether there are coroutines to run; a lifespan needs a loop anyway."""
+        self._lifespan = lifespan
+        self._is_needed = is_needed or lifespan is not None
+        self._loop = host
+        self._own = host is None
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+        self._leave: Callable[[], object] | None = None
+        self._life: Future[None] | None = None
+        self._failure: BaseException | None = None
+        #: Whether the lifespan was entered and never left.
+        self.left_behind = False
+        #: What the lifespan has returned; None without one.
+        self.state: object = None
+
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Start the loop's thread if it is ours, and enter the lifespan.
+
+        Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
+        Raise what the lifespan raises; then nothing is left behind.
+        """
+        if self._own and self._is_needed:
+            self._start_thread()
+        if self._lifespan is None:
+            return
+        try:
+            self.state = self._enter_lifespan(self._lifespan, stopping)
+        except BaseException:
+            if self._life is not None:
+                self._life.cancel()
+            self.stop()
+            raise
+
+    def submit(self, coroutine: Coroutine[object, None, T]) -> Future[T]:
+        """Run ``coroutine`` on the loop. Raise RuntimeError if there is no loop."""
+        try:
+            if self._loop is None:
+                raise RuntimeError("the event loop has not been started, or has ended")
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
+    def stop(self, within: timedelta | None = None) -> None:
+        """Leave the lifespan; end the thread if it is ours. Raise what the lifespan raises on exit.
+
+        A lifespan that is being entered is cancelled. One that is not left ``within`` this time is left behind.
+        """
+        try:
+            self._leave_lifespan(within)
+        finally:
+            if self._own:
+                self._stop_thread()
+            self._loop = None
+
+    def blame(self, error: BaseException) -> str | None:
+        """Return the lifespan's name if it raised ``error``, else None."""
+        return getattr(self._lifespan, "__qualname__", repr(self._lifespan)) if error is self._failure else None
+
+    # -- the lifespan -----------------------------------------------------------------------------------------
+
+    def _enter_lifespan(self, lifespan: Lifespan, stopping: threading.Event | None) -> object:
+        entered: Future[object] = Future()
+        self._life = self.submit(self._live(lifespan, entered))
+        if self._is_done(entered, stopping=stopping) or not entered.cancel():
+            return entered.result()
+        if stopping is not None and stopping.is_set():
+            return None
+        raise RuntimeError("the event loop ended while the lifespan was entered")
+
+    async def _live(self, lifespan: Lifespan, entered: Future[object]) -> None:
+        """Enter and leave in one task, as context variables and task groups require."""
+        task, leave = asyncio.current_task(), asyncio.Event()
+        assert task is not None
+        self._leave = task.cancel
+        try:
+            async with lifespan() as state:
+                self._leave = leave.set
+                if entered.set_running_or_notify_cancel():  # else the waiting thread has given up
+                    entered.set_result(state)
+                    await leave.wait()
+        except BaseException as error:
+            self._failure = error
+            if entered.done() or not entered.set_running_or_notify_cancel():
+                raise
+            entered.set_exception(error)
+
+    def _leave_lifespan(self, within: timedelta | None) -> None:
+        loop, life = self._loop, self._life
+        if loop is None or life is None:
+            return
+        if not life.done():
+            try:
+                # Race: it may be entered just now, so the loop itself decides.
+                loop.call_soon_threadsafe(lambda: (self._leave or life.cancel)())
+            except RuntimeError:
+                self.left_behind = True
+                logger.warning("the application closed its event loop before the registry was stopped")
+                return
+        if not self._is_done(life, within):
+            self.left_behind = True
+            found = "did not get to its end in time" if loop.is_running() else "ended before the registry was stopped"
+            logger.warning("the event loop %s; its lifespan was not left", found)
+        elif not life.cancelled():
+            life.result()
+
+    def _is_done(
+        self, future: Future[T], within: timedelta | None = None, stopping: threading.Event | None = None
+    ) -> bool:
+        """Wait until ``future`` is done; return False if its loop has ended or the time is up."""
+        end = None if within is None else elapsed() + within.total_seconds()
+        while not wait([future], LIFESPAN_CHECK.total_seconds()).done:
+            if stopping is not None and stopping.is_set():
+                return False
+            if self._loop is None or not self._loop.is_running() or (end is not None and elapsed() >= end):
+                return future.done()
+        return True
+
+    # -- a loop of ours ---------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="slotwise-loop", daemon=True)
+        self._thread.start()
+        self._loop = ready.result()
+
+    def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
+        """Run the loop; end as asyncio.run does: running tasks are cancelled, asynchronous generators closed."""
+        try:
+            with asyncio.Runner() as runner:
+                loop = runner.get_loop()
+                loop.call_soon(ready.set_result, loop)
+                while not self._is_stopped:
+                    try:
+                        loop.run_forever()
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        logger.error("a background task raised %r; the event loop continues without it", error)
+        except BaseException as error:  # no more file descriptors, for instance
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def _stop_thread(self) -> None:
+        if self._thread is None or self._loop is None:
+            return
+        self._is_stopped = True
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE.total_seconds())
+
+
+#: The module that the child runs.
+MODULE = "slotwise.cli.isolated"
+#: Seconds within which the child must import the application and start the handler.
+START_LIMIT = 120.0
+#: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
+LOOK = 0.1
+
+
+class Channel:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._rest = b""
+
+    def send(self, **said: object) -> None:
+        """Send a message; one to a process that is gone is dropped."""
+        with suppress(OSError):
+            self._socket.sendall(json.dumps(said).encode() + b"\n")
+
+    def lines(self, timeout: float | None) -> Iterator[Message] | None:
+        """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side is gone."""
+        self._socket.settimeout(timeout)
+        try:
+            received = self._socket.recv(65_536)
+        except TimeoutError:
+            return iter(())
+        except OSError:
+            return None
+        if not received:
+            return None
+        *complete, self._rest = (self._rest + received).split(b"\n")
+        return iter([json.loads(line) for line in complete])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Isolation:
+    """Run attempts in child processes, each in a process group of its own."""
+
+    def __init__(self, settings: Mapping[str, object], app: str | None, *, patience: timedelta) -> None:
+        """``patience``: how long a handler may take to stop when asked."""
+        self._order = {"app": app, "settings": settings}
+        self._patience = patience.total_seconds()
+
+    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+        """Run one attempt to its end; ``begun`` is called when its handler starts."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            claim = holding.claim
+            order = {
+                **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
+                "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
+            }  # fmt: skip
+            return _Attempt(Channel(ours), child, holding, self._patience).run(order, begun, draining)
+
+
+class _Attempt:
+    """One child process, from its start to its end."""
+
+    def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
+        self._channel, self._child, self._holding = channel, child, holding
+        self._patience = patience
+        self._born = elapsed()
+        self._told: float | None = None
+        self._outcome: AttemptOutcome | None = None
+        self._started = False
+
+    def run(self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+        self._channel.send(**order)
+        renewed, drains = self._holding.renewed, False
+        try:
+            while (said := self._channel.lines(LOOK)) is not None:
+                for word in said:
+                    self._hear(word, begun)
+                if self._holding.renewed != renewed:
+                    renewed = self._holding.renewed
+                    self._channel.send(renewed=renewed)
+                if draining() and not drains:
+                    drains = True
+                    self._channel.send(draining=True)
+                self._stop_if_told()
+        finally:
+            self._kill()
+            status = self._child.wait()
+        return self._outcome or self._end(status)
+
+    def _hear(self, word: Message, begun: Callable[[], None]) -> None:
+        match word["say"]:
+            case "starting":
+                self._started = True
+                # Race: from here on complete_in may have committed, and the child be killed before it reports that.
+                self._holding.promised = True
+                begun()
+            case "ended":
+                self._outcome = outcome_of(word)
+                self._told = self._told or elapsed()  # leftovers get the same time as a stopped handler
+
+    def _stop_if_told(self) -> None:
+        """Ask the handler to stop, then kill it after the patience. On a lost claim, kill at once."""
+        reason = self._holding.stop_reason
+        if reason is None and self._told is None:
+            if not self._started and elapsed() - self._born > START_LIMIT:
+                self._outcome = Failed(
+                    "its process did not start the handler in time; an import of the application must not block"
+                )
+                self._kill()
+            return
+        if self._told is None:
+            self._told = elapsed()
+            self._channel.send(stop=reason)
+        if reason == Reason.LOST or elapsed() - self._told > self._patience:
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill the child and all its processes, before it is reaped: until then no other process has its number."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _end(self, status: int) -> AttemptOutcome:
+        """Return the outcome of a child that ended without a report."""
+        if (reason := self._holding.stop_reason) is not None:
+            return Aborted(reason) if self._started else HandedBack(reason)
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        when = "" if self._started else " before its handler started"
+        return Failed(f"its process ended {how}{when}", promised=self._started)

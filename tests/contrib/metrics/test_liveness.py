@@ -1,0 +1,128 @@
+"""A worker with a loop that hangs is not alive; one without its database is. With real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contrib.metrics.ports import JOBS, ask, port_of, wait_for_status
+from tests.integration.shell import Process, Shell, wait_until
+
+from slotwise.cli.shared import exits
+
+LOOPS = ("heartbeat", "lease-watch", "settler", "reaper", "poller", "wake-up", "pruner")
+
+
+@pytest.fixture
+def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
+    made = Shell(tmp_path, pg_url)
+    made.environment["SLOTWISE_APP"] = "jobs:registry"
+    made.write("jobs.py", JOBS)
+    yield made
+    made.close()
+
+
+def test_a_healthy_worker(shell: Shell) -> None:
+    """It is alive before it is ready, ready while it runs, and not ready while it drains; the file goes with it."""
+    file = shell.directory / "alive"
+    worker = shell.worker("--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "20s", ONLY="slow")
+    port = port_of(worker)
+    assert ask(port, "/livez") == (200, "ok\n")
+    worker.wait_for("handler-start")
+    wait_for_status(port, "/readyz", 200)
+    wait_until(lambda: json.loads(file.read_text())["ready"], "a file that says ready")
+    assert ask(port, "/nothing")[0] == 404
+    worker.signal(signal.SIGTERM)
+    worker.wait_for("drain-begin")
+    assert ask(port, "/readyz") == (503, "the worker drains\n")
+    assert ask(port, "/livez") == (200, "ok\n")
+    worker.signal_again(signal.SIGTERM)
+    assert worker.end() == exits.OK
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None:
+    """Each loop by itself: the port says which one, and the file is not written any more."""
+    file = shell.directory / "alive"
+    worker = shell.worker("--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "2s", HANG=loop)
+    port = port_of(worker)
+    assert ask(port, "/livez")[0] == 200
+    told = wait_for_status(port, "/livez", 503)
+    assert told.startswith(f"the loop {loop} is stuck: its round has lasted for ")
+    assert told.count("\n") == 1
+    assert ask(port, "/readyz")[0] == 503
+    wait_until(lambda: time.time() - file.stat().st_mtime > 5, "a file that grows old")
+    assert any("not alive" in str(event.get("message")) for event in worker.seen)
+
+
+def test_all_loops_are_tried(shell: Shell) -> None:
+    """The list of loops above is the worker's own."""
+    worker = shell.worker("--http", "127.0.0.1:0")
+    worker.wait_for("worker-start")
+    text = ask(port_of(worker), "/metrics")[1]
+    assert {line.split('"')[1] for line in text.splitlines() if line.startswith("slotwise_loop_busy")} == set(LOOPS)
+
+
+def test_without_its_database_a_worker_is_alive(shell: Shell) -> None:
+    """From the start on: a restart would not help. It is not ready."""
+    shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/nothing"
+    worker = shell.worker("--http", "127.0.0.1:0", "--stuck-after", "1s")
+    port = port_of(worker)
+    worker.wait_for("database-lost")
+    time.sleep(2)
+    assert ask(port, "/livez") == (200, "ok\n")
+    assert ask(port, "/readyz")[0] == 503
+    assert "slotwise_database_up 0.0" in ask(port, "/metrics")[1]
+
+
+def test_a_port_that_is_taken(shell: Shell) -> None:
+    first = shell.worker("--http", "127.0.0.1:0")
+    second = shell.run("worker", "--http", f"127.0.0.1:{port_of(first)}")
+    assert second.returncode == exits.FAILED
+    assert "Address already in use; choose another address" in second.stderr
+
+
+@pytest.mark.parametrize("text", ["8081", "host", ":99999", "[::1", "::1:80"])
+def test_an_address_that_is_none(shell: Shell, text: str) -> None:
+    told = shell.ask("worker", "--http", text)
+    assert told.returncode == exits.FAILED
+    assert f"--http {text!r}: write :8081, 127.0.0.1:8081 or [::1]:8081" in told.stderr
+
+
+# -- several processes ---------------------------------------------------------------------------------------------
+
+
+def up(pool: Process, count: int) -> list[int]:
+    return [int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)]
+
+
+def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
+    """A frozen child makes the whole not alive; one that was killed is started again, and all is well."""
+    file = shell.directory / "alive"
+    pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0", "--alive-file", "alive")
+    port = port_of(pool)
+    first, second = up(pool, 2)
+    wait_for_status(port, "/readyz", 200)
+    wait_until(file.exists, "the file")
+    os.kill(first, signal.SIGSTOP)
+    try:
+        wait_for_status(port, "/livez", 503, f"process {first}: does not answer\n")
+    finally:
+        os.kill(first, signal.SIGCONT)
+    wait_for_status(port, "/livez", 200)
+    os.kill(second, signal.SIGKILL)
+    wait_for_status(port, "/readyz", 503, "1 of 2 worker processes are not up")
+    wait_for_status(port, "/readyz", 200)
+    assert pool.stop() == exits.OK
+    assert not file.exists()
+
+
+def test_one_child_whose_loop_hangs(shell: Shell) -> None:
+    pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0", "--stuck-after", "2s", HANG="poller")
+    wait_for_status(port_of(pool), "/livez", 503, "the loop poller is stuck")
