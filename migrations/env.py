@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from alembic import context
 from alembic.util import CommandError
+from sqlalchemy import Connection
 
 from slotwise import migrate
 from slotwise.errors import SlotwiseError
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 
 def _database_url() -> str | None:
@@ -15,26 +22,43 @@ def _database_url() -> str | None:
     )
 
 
-def _settings() -> migrate.Target:
+def _settings() -> Settings:
+    """Arguments first, then the environment and slotwise.toml."""
     arguments = context.get_x_argument(as_dictionary=True)
-    return migrate.Target.load(
-        database_url=_database_url(),
-        prefix=arguments.get("prefix"),
-        schema=arguments.get("schema"),
-        adopt=arguments.get("adopt", "").lower() in ("1", "true", "yes"),
-    )
+    given: dict[str, Any] = {
+        "database_url": _database_url(), "table_prefix": arguments.get("prefix"), "schema": arguments.get("schema")
+    }  # fmt: skip
+    return Settings.load(**{name: value for name, value in given.items() if value})
+
+
+@contextmanager
+def _connected(settings: Settings, given: Connection | None) -> Iterator[Connection]:
+    """The connection that alembic was given, else one of our own."""
+    if given is not None:
+        yield given
+        return
+    database = Database(settings)
+    try:
+        database.verify(new=True)
+        with database.migrations().connect() as connection:
+            yield connection
+    finally:
+        database.close()
 
 
 def run() -> None:
-    target = _settings()
+    settings = _settings()
+    adopt = context.get_x_argument(as_dictionary=True).get("adopt", "").lower() in ("1", "true", "yes")
+    target = migrate.Target(prefix=settings.table_prefix, schema=settings.schema, adopt=adopt)
     if context.is_offline_mode():
-        context.configure(dialect_name=target.dialect_name, literal_binds=True, **target.options())
+        named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
+        context.configure(dialect_name=named, literal_binds=True, **target.options())
         with context.begin_transaction():
             target.make_schema(context.execute)
             context.run_migrations()
         return
     given = context.config.attributes.get("connection")
-    with target.connect(given) as connection:
+    with _connected(settings, given) as connection:
         context.configure(connection=connection, **target.options())
         with context.begin_transaction():
             target.prepare(connection)

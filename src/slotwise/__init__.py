@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
-    from slotwise.store.operations.audit import AuditEntry
+    from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
@@ -136,7 +136,7 @@ __all__ = [
 _LATE = {
     "Inspection": "slotwise.registry.inspection",
     "Operations": "slotwise.client.operations",
-    "AuditEntry": "slotwise.store.operations.audit",
+    "AuditEntry": "slotwise.store.operations.transaction",
     "Explanation": "slotwise.explain.explanation",
     "TaskExplanation": "slotwise.explain.explanation",
     "Health": "slotwise.store.reading.views",

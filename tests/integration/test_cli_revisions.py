@@ -63,7 +63,7 @@ def test_newer(shell: Shell, first: list[str], second: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("newer", "older", "cure"),
-    [("v10", ["v9"], "give it a --revision above v10"), ("42", [], "start its workers with a --revision above 42")],
+    [("v10", ["v9"], "with a --revision above v10"), ("42", [], "start its workers with a --revision above 42")],
     ids=["lower", "none"],
 )
 def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:

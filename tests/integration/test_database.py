@@ -197,18 +197,6 @@ class TestPools:
 class TestCapacity:
     """The server must have room for the pools."""
 
-    def test_enough(self, database: Open) -> None:
-        """Nothing is said."""
-        assert database().check_capacity() is None
-
-    def test_too_little(self, database: Open, caplog: pytest.LogCaptureFixture) -> None:
-        """What is left, what is needed, and what to do; also in the log."""
-        warning = database().check_capacity(processes=1000)
-        assert warning is not None
-        assert "1000 worker process(es) may take 12000" in warning
-        assert "raise max_connections" in warning
-        assert caplog.messages == [warning]
-
     def test_limit_of_the_role(self, database: Open, pg_empty_url: str) -> None:
         """A role with a connection limit has less than the server; beyond it, the error passes."""
         role = f"limited_{os.getpid()}"
@@ -217,7 +205,6 @@ class TestCapacity:
         try:
             url = make_url(pg_empty_url).set(username=role, password="x").render_as_string(hide_password=False)
             limited = database(url, pool_size=3, overflow=1)
-            assert "has 3 connections left" in str(limited.check_capacity())
             with ExitStack() as stack, pytest.raises(DBAPIError) as caught:
                 exhaust(limited, stack)
             assert is_transient(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -106,8 +107,10 @@ def test_a_letter_that_the_database_lacks(databases: Databases) -> None:
                 for where, call in calls_with_a_letter(bench, utf8, latin1):
                     with pytest.raises(ConfigurationError) as refused:
                         call()
-                    said = str(refused.value).replace("latin-1", "LATIN1")
-                    assert said == f"{where}: the database's encoding, LATIN1, has no '\u65e5'; {CURE}"
+                    said = str(refused.value)
+                    assert said.startswith(f"{where}: a character is not in the encoding of the database: ")
+                    assert said.endswith(CURE)
+                    assert re.search("latin-?1", said, re.IGNORECASE)
 
 
 CURE = "replace it, or use a database in UTF8"

@@ -115,7 +115,7 @@ WRONG = [
     ("redis://:sesame@h/0", "begins with neither"),
     ("sqlite://sesame", "three slashes"),
     ("sqlite://u:sesame@h/file.db", "three slashes"),
-    ("sqlite:sesame", "no path of a file"),
+    ("sqlite:sesame", "not a file path"),
     ("postgresql:/u:sesame@h/d", "percent-encoded"),
     ("postgresql:u:sesame@h/d", "percent-encoded"),
     ("postgresql://u:sesame@h:port/d", "percent-encoded"),

@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from slotwise.explain.explanation import explain
-from slotwise.explain.facts import Facts
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import REASONS
 from slotwise.schedules import Calendar, Cron
+from slotwise.store.reading.facts import Facts
 from slotwise.store.reading.views import SlotInfo
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -36,8 +36,8 @@ def waiting_for(slot: datetime, schedule: str = str(NINE)) -> Row:
 def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotInfo | None = None) -> Facts:
     """Nothing else is known."""
     return Facts(
-        job="a", slot=slot, now=now, entry=entry, gap=None, plan=plan, row=None, runs_on=None, before=None,
-        after=None, orders=[], paused=None, pruned_until=None, workers=[],
+        job="a", slot=slot, now=now, entry=entry, gap=None, plan=plan, beside=None, runs_on=(), before=None,
+        after=None, orders=[], all_paused=None, pruned_until=None, workers=[],
     )  # fmt: skip
 
 

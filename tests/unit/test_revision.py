@@ -83,7 +83,7 @@ def test_no_ids() -> None:
     [
         (Revision(started=NOON), Revision(text="7"), "start its workers with a --revision above 7"),
         (Revision(started=NOON), Revision(text="9fceb02"), "with a --revision of its own"),
-        (Revision(text="v6"), Revision(text="v7"), "give it a --revision above v7"),
+        (Revision(text="v6"), Revision(text="v7"), "with a --revision above v7"),
         (Revision(text="9fceb02", started=NOON), Revision(text="1ab4c55", started=LATER), "start its workers again"),
         (Revision(started=NOON), Revision(started=LATER), "start its workers again"),
     ],

@@ -23,7 +23,7 @@ from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
-from slotwise.store.reading.zones import job_zones
+from slotwise.store.reading.reader import Reader
 
 
 @click.group(
@@ -284,7 +284,7 @@ def _change(
     """Change a calendar, and print the result. Raises ConfigurationError if a job could not follow."""
     with given.store() as store:
         change = CalendarChanges(store, _author()).change(name, edit, command, create=create, dry=dry)
-        zones = job_zones(store, {(one.job, one.instance) for one in change.followed})
+        zones = Reader(store).zones({(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
     if given.json:
         print_json({**_change_json(change), "dry_run": dry})

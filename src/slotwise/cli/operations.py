@@ -32,9 +32,9 @@ from slotwise.contrib.logging import plain
 from slotwise.model.records import RECURRING
 from slotwise.registry.inspection import Inspection
 from slotwise.schedules.short_text import UTC
-from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
+from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.reader import Reader
 
 #: The revision and days of a calendar in the text form of a schedule.

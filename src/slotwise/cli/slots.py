@@ -38,14 +38,13 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.client.client import Client
 from slotwise.explain.explanation import explain as explain_slot
-from slotwise.explain.explanation import explain_task
-from slotwise.explain.facts import facts, task_facts
-from slotwise.explain.now import explain_now
+from slotwise.explain.explanation import explain_now, explain_task
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules.short_text import UTC
+from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader

@@ -169,7 +169,7 @@ def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
         except InvalidSetting as error:
             raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
     if delay is not None:
-        raise ConfigurationError(f"{where}): both at and delay are given; drop one of them")
+        raise ConfigurationError(f"{where}): both at and delay are given; remove one of them")
     if not isinstance(at, datetime):
         raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
     if at.utcoffset() is None:
@@ -208,14 +208,12 @@ def fresh_ids() -> Iterator[str]:
 def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
     """Return the error for an id that exists; ``instance`` is None if the task has ended since."""
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
-    match state:
-        case State.RUNNING:
-            said = "running; choose another id, or if_exists='keep'"
-        case State.DEAD:
-            said = "dead; retry it, or put this one in its place with if_exists='replace'"
-        case _:
-            said = "already scheduled; choose another id, or if_exists='keep'"
-    return InstanceExists(f"task {name!r} {which} {said}")
+    said: dict[str | None, str] = {
+        State.RUNNING: "running; choose another id, or if_exists='keep'",
+        State.DEAD: "dead; retry it, or put this one in its place with if_exists='replace'",
+    }
+    scheduled = "already scheduled; choose another id, or if_exists='keep'"
+    return InstanceExists(f"task {name!r} {which} {said.get(state, scheduled)}")
 
 
 def checked_choice(if_exists: object, name: str) -> None:

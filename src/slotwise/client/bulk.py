@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -83,25 +84,22 @@ def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
     return iter(items)
 
 
+@dataclass(slots=True)
 class Load:
     """One call of ``schedule_many``. A COPY runs while the next chunk is gathered; any other chunk is written at once.
 
     ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the statements notify.
     """
 
-    def __init__(
-        self,
-        name: str,
-        joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]],
-        if_exists: IfExists,
-        copy: bool,
-        tell: Callable[[Chunk, bool], bool] | None,
-        progress: Callable[[BulkResult], object],
-    ) -> None:
-        self._name, self._joining, self._if_exists, self._copy = name, joining, if_exists, copy
-        self._tell, self._progress = tell, progress
-        self._tally, self._told = BulkResult(), False
-        self._under_way: tuple[Chunk, ExitStack] | None = None
+    name: str
+    joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]]
+    if_exists: IfExists
+    copy: bool
+    tell: Callable[[Chunk, bool], bool] | None
+    progress: Callable[[BulkResult], object]
+    _tally: BulkResult = field(default_factory=BulkResult)
+    _told: bool = False
+    _under_way: tuple[Chunk, ExitStack] | None = None
 
     def put_all(self, chunks: Iterable[Chunk]) -> BulkResult:
         """Write all chunks; what was written before an error stays."""
@@ -115,22 +113,22 @@ class Load:
 
     def _put(self, chunk: Chunk) -> None:
         """Write a chunk, or begin to."""
-        if self._if_exists == "raise" or (self._if_exists == "keep" and not chunk.named):
+        if self.if_exists == "raise" or (self.if_exists == "keep" and not chunk.named):
             self._put_new(chunk)
             return
-        with self._joining() as (queue, own):
-            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
+        with self.joining() as (queue, own):
+            tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
         with self._naming_what_is_taken(chunk), ExitStack() as stack:
-            queue, own = stack.enter_context(self._joining())
-            if self._tell is None and chunk.named:
+            queue, own = stack.enter_context(self.joining())
+            if self.tell is None and chunk.named:
                 stack.enter_context(whole(own))
-            if not self._copy or self._tell is None:
-                queue.put_new(own, self._name, chunk.rows, copy=self._copy)
-            elif (answer := queue.copy_ahead(cast("sa.Connection", own), self._name, chunk.rows)) is not None:
+            if not self.copy or self.tell is None:
+                queue.put_new(own, self.name, chunk.rows, copy=self.copy)
+            elif (answer := queue.copy_ahead(cast("sa.Connection", own), self.name, chunk.rows)) is not None:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return
@@ -147,8 +145,8 @@ class Load:
 
     def _account(self, chunk: Chunk, tally: BulkResult) -> None:
         self._tally += tally
-        self._told = self._told if self._tell is None else self._tell(chunk, self._told)
-        self._progress(self._tally)
+        self._told = self._told if self.tell is None else self.tell(chunk, self._told)
+        self.progress(self._tally)
 
     @contextmanager
     def _naming_what_is_taken(self, chunk: Chunk) -> Iterator[None]:
@@ -156,8 +154,8 @@ class Load:
         try:
             yield
         except Taken:
-            with self._joining() as (queue, own):
-                found = chunk.place_of(queue.tasks.taken(own, self._name, [row.instance for row in chunk.rows]))
+            with self.joining() as (queue, own):
+                found = chunk.place_of(queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows]))
             if found is None:
-                raise taken(self._name, None) from None
-            raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None
+                raise taken(self.name, None) from None
+            raise InstanceExists(f"items[{found[0]}]: {taken(self.name, found[1])}") from None

@@ -1,14 +1,15 @@
-"""Schedule tasks from anywhere, one-time and recurring ones: from a web request, a script or a handler."""
+"""Schedule tasks from anywhere, one-time and recurring ones: from a request, a script or a handler; also awaited."""
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -38,18 +39,20 @@ from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, Result, sqlalchemy_connection
+from slotwise.store.connect.caller_transaction import Joinable, Result, call_within, sqlalchemy_connection
 from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, task_info, task_result
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of
 
 if TYPE_CHECKING:
-    from slotwise.client.aio import AsyncClient
     from slotwise.client.operations import Operations
     from slotwise.jobs.context import Connection, TaskOf
     from slotwise.store.slots.store import Store
+
+Given = ParamSpec("Given")
+Inner = TypeVar("Inner")
 
 #: Default size of a page of ``list``.
 PAGE = 100
@@ -90,8 +93,6 @@ class Client:
     @property
     def aio(self) -> AsyncClient:
         """The same commands for asyncio applications."""
-        from slotwise.client.aio import AsyncClient  # late: it wraps the methods of this class
-
         return AsyncClient(self)
 
     @overload
@@ -103,13 +104,8 @@ class Client:
         task: TaskOf[T],
         data: T | None = None,
         *,
-        id: str | None = None,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        priority: int | None = None,
-        if_exists: IfExists = "keep",
-        countdown: int = 0,
         connection: Connection | None = None,
+        **options: Unpack[TaskOptions],
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
 
@@ -120,15 +116,13 @@ class Client:
         data.
         ``countdown``: the task is blocked until this many handlers have called ``ctx.count_down`` with its id.
         """
-        name, row, _ = self._follow(
-            task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
-        )
-        word = name if is_soon(row.when, self._horizon) and not countdown else None
+        name, row, if_exists = self._follow(task, data, **options)
+        word = name if is_soon(row.when, self._horizon) and not row.waits_for else None
         with self._joining(connection, name, word) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.reader.find(own, Key(name, row.instance))
-                raise taken(name, row.instance, task_info(found).state if found else None)
+                raise taken(name, row.instance, found.state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def schedule_many(
@@ -159,7 +153,7 @@ class Client:
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
         if copy and chosen != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+            raise ConfigurationError(f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them")
         size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
         if not is_whole(size, 1, COPY_CHUNK):
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
@@ -317,8 +311,7 @@ class Client:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
-            found = queue.reader.find(own, key)
-        return None if found is None else task_info(found)
+            return queue.reader.find(own, key)
 
     def list(
         self,
@@ -343,13 +336,13 @@ class Client:
             raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
         place = Key(after.task, after.id) if isinstance(after, TaskInfo) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
-            return [task_info(row) for row in queue.reader.page(own, name=name, state=state, after=place, size=limit)]
+            return queue.reader.page(own, name=name, state=state, after=place, size=limit)
 
     def history(self, task: Task, id: str, *, connection: Connection | None = None) -> builtins.list[TaskResult]:
         """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
-            return [task_result(row) for row in queue.reader.ends(own, key)]
+            return queue.reader.ends(own, key)
 
     def result(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""
@@ -471,6 +464,62 @@ class Client:
             if word is not None:
                 self._make_store().database.wake_ups.tell(word)
         return result
+
+
+class Awaited(Generic[Inner]):
+    """The commands of ``inner``, awaited."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+
+    async def _run(self, command: Callable[..., Result], *given: object, **named: object) -> Result:
+        own, connection = self._inner, named.get("connection")
+        if connection is None or not isinstance(own, Client):
+            return await asyncio.to_thread(command, own, *given, **named)
+        if (installation := own._make_store().installation).is_unknown:
+            await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
+        return await call_within(connection, lambda inner: command(own, *given, **named | {"connection": inner}))
+
+
+def awaited(
+    command: Callable[Concatenate[Inner, Given], Result],
+) -> Callable[Concatenate[Awaited[Inner], Given], Coroutine[None, None, Result]]:
+    """Return the same command as a coroutine function."""
+
+    @functools.wraps(command)
+    async def call(self: Awaited[Inner], /, *given: Given.args, **named: Given.kwargs) -> Result:
+        return await self._run(command, *given, **named)
+
+    return call
+
+
+class AsyncClient(Awaited[Client]):
+    """The commands of Client with the same arguments, awaited.
+
+    ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for recurring instances
+    one of SQLAlchemy. Without one, a thread waits for the database, and ``items`` and ``progress`` of ``schedule_many``
+    are used on that thread. It finishes even if the caller is cancelled.
+    """
+
+    @overload
+    async def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    @overload
+    async def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
+    async def schedule(self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
+        """As ``Client.schedule``."""
+        return await self._run(Client.schedule, task, data, **options)
+
+    schedule_many = awaited(Client.schedule_many)
+    reschedule = awaited(Client.reschedule)
+    cancel = awaited(Client.cancel)
+    cancel_all = awaited(Client.cancel_all)
+    retry = awaited(Client.retry)
+    get = awaited(Client.get)
+    list = awaited(Client.list)
+    schedule_recurring = awaited(Client.schedule_recurring)
+    unschedule_recurring = awaited(Client.unschedule_recurring)
+    history = awaited(Client.history)
+    result = awaited(Client.result)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
 from slotwise.client.arguments import AnyTask, given_name
 from slotwise.errors import ConfigurationError
@@ -18,10 +18,9 @@ from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
-from slotwise.store.operations.audit import Author
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
-from slotwise.store.operations.transaction import Operation, carry_out
+from slotwise.store.operations.transaction import Author, Operation, carry_out
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -30,6 +29,13 @@ Result = TypeVar("Result")
 
 #: So often an order is given again that met a deadlock, or a row that stayed locked.
 TRIES = 4
+
+
+class How(TypedDict, total=False):
+    """The keywords of each operation: why it is ordered, and whether it is only rehearsed."""
+
+    note: str | None
+    dry_run: bool
 
 
 class Operations:
@@ -60,33 +66,29 @@ class Operations:
 
     # -- pause and resume -------------------------------------------------------------------------------------
 
-    def pause(self, job: AnyTask, *, note: str | None = None, dry_run: bool = False) -> bool:
+    def pause(self, job: AnyTask, **how: Unpack[How]) -> bool:
         """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
         name = name_of(job)
-        return self._order(lambda at: job_operations.pause(at, name), note, dry_run)
+        return self._order(lambda at: job_operations.pause(at, name), **how)
 
-    def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
+    def pause_all(self, **how: Unpack[How]) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
-        return self._order(job_operations.pause_all, note, dry_run)
+        return self._order(job_operations.pause_all, **how)
 
-    def resume(
-        self, job: AnyTask, *, replay: bool = False, note: str | None = None, dry_run: bool = False
-    ) -> list[Resumed]:
+    def resume(self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
         name = name_of(job)
-        return self._order(lambda at: job_operations.resume(at, name, replay=replay), note, dry_run)
+        return self._order(lambda at: job_operations.resume(at, name, replay=replay), **how)
 
-    def resume_all(
-        self, *, replay: bool = False, note: str | None = None, dry_run: bool = False
-    ) -> list[Resumed] | None:
+    def resume_all(self, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed] | None:
         """End a pause of everything; return the jobs that have skipped slots, or None if there was no such pause.
 
         Jobs that are paused by name stay paused.
         """
-        return self._order(lambda at: job_operations.resume_all(at, replay=replay), note, dry_run)
+        return self._order(lambda at: job_operations.resume_all(at, replay=replay), **how)
 
     # -- single slots -----------------------------------------------------------------------------------------
 
@@ -96,8 +98,7 @@ class Operations:
         *,
         id: str = RECURRING,
         overlap: Literal["beside", "queue", "skip"] = "beside",
-        note: str | None = None,
-        dry_run: bool = False,
+        **how: Unpack[How],
     ) -> datetime:
         """Run the job now, beside its schedule; return the slot of that run, the database's time of this request.
 
@@ -109,29 +110,17 @@ class Operations:
         if overlap not in ("beside", "queue", "skip"):
             raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
         rule = None if overlap == "beside" else overlap
-        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, id), note, dry_run)
+        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, id), **how)
 
     def skip_next(
-        self,
-        job: AnyTask,
-        slot: datetime | None = None,
-        *,
-        id: str = RECURRING,
-        note: str | None = None,
-        dry_run: bool = False,
+        self, job: AnyTask, slot: datetime | None = None, *, id: str = RECURRING, **how: Unpack[How]
     ) -> datetime:
         """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
         name, wanted = name_of(job), None if slot is None else instant_of(slot)
-        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, id), note, dry_run)
+        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, id), **how)
 
     def cancel(
-        self,
-        job: AnyTask,
-        slot: datetime | None = None,
-        *,
-        id: str | None = None,
-        note: str | None = None,
-        dry_run: bool = False,
+        self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None, **how: Unpack[How]
     ) -> list[datetime]:
         """Ask what runs of the job to stop, or end the given slot, also if it waits for a retry; return the slots.
 
@@ -140,17 +129,9 @@ class Operations:
         cancelled, unless its handler succeeds.
         """
         name, wanted = name_of(job), None if slot is None else instant_of(slot)
-        return self._order(lambda at: slot_operations.cancel(at, name, wanted, id), note, dry_run)
+        return self._order(lambda at: slot_operations.cancel(at, name, wanted, id), **how)
 
-    def retry(
-        self,
-        job: AnyTask,
-        slot: datetime,
-        *,
-        id: str = RECURRING,
-        note: str | None = None,
-        dry_run: bool = False,
-    ) -> None:
+    def retry(self, job: AnyTask, slot: datetime, *, id: str = RECURRING, **how: Unpack[How]) -> None:
         """Start one more attempt of a slot that ended as failed, dead, lost or cancelled; the attempt count continues.
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
@@ -159,7 +140,7 @@ class Operations:
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
             raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
-        self._order(lambda at: slot_operations.retry(at, name, wanted, id), note, dry_run)
+        self._order(lambda at: slot_operations.retry(at, name, wanted, id), **how)
 
     # -- many slots -------------------------------------------------------------------------------------------
 
@@ -174,8 +155,7 @@ class Operations:
         concurrency: int = 1,
         failed: bool = False,
         forgotten: bool = False,
-        note: str | None = None,
-        dry_run: bool = False,
+        **how: Unpack[How],
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
@@ -188,57 +168,46 @@ class Operations:
             raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
-            raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
+            raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
-                at,
-                name,
-                begin,
-                end,
-                pace=gap,
-                concurrency=concurrency,
-                failed=failed,
-                forgotten=forgotten,
-                instance=id,
+                at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=id
             ),
-            note,
-            dry_run,
+            **how,
         )
 
-    def cancel_backfill(
-        self, job: AnyTask, *, id: str | None = None, note: str | None = None, dry_run: bool = False
-    ) -> int:
+    def cancel_backfill(self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]) -> int:
         """Cancel the slots of the job's backfills that have not begun, without ``id`` also of all its
         instances; return how many.
         """
         name = name_of(job)
-        return self._order(lambda at: slot_operations.cancel_backfill(at, name, id), note, dry_run)
+        return self._order(lambda at: slot_operations.cancel_backfill(at, name, id), **how)
 
-    def delete(self, job: AnyTask, *, force: bool = False, note: str | None = None, dry_run: bool = False) -> int:
+    def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
 
         Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
         """
         name = name_of(job)
-        return self._order(lambda at: job_operations.delete(at, name, known=force), note, dry_run)
+        return self._order(lambda at: job_operations.delete(at, name, known=force), **how)
 
     # -- after a restore --------------------------------------------------------------------------------------
 
-    def new_epoch(self, *, note: str | None = None, dry_run: bool = False) -> Epoch:
+    def new_epoch(self, **how: Unpack[How]) -> Epoch:
         """After a restore of all tables: raise all tokens, end all claims, and change the installation's id.
 
         Earlier holders are rejected, here and wherever a token is compared.
         """
-        return self._order(job_operations.new_epoch, note, dry_run)
+        return self._order(job_operations.new_epoch, **how)
 
-    def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
+    def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
         instant = instant_of(until)
-        return self._order(lambda at: job_operations.settle_until(at, instant), note, dry_run)
+        return self._order(lambda at: job_operations.settle_until(at, instant), **how)
 
     # -- within -----------------------------------------------------------------------------------------------
 
-    def _order(self, order: Callable[[Operation], Result], note: str | None, dry_run: bool) -> Result:
+    def _order(self, order: Callable[[Operation], Result], *, note: str | None = None, dry_run: bool = False) -> Result:
         author, store = Author(self._author or _this_user(), note), self._make_store()
         pauses = islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES)
         with store.database.in_words():
@@ -275,5 +244,5 @@ def instant_of(given: datetime) -> datetime:
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
     if not is_known(given):
-        raise ConfigurationError(f"{given.isoformat()} is no slot's: those lie in {KNOWN_YEARS}")
+        raise ConfigurationError(f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}")
     return given.astimezone(UTC)

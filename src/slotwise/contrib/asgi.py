@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
 from slotwise.engine.run.runner import Threads
 from slotwise.errors import ConfigurationError
-from slotwise.registry.validation import checked_lifespan
+from slotwise.registry.registry import checked_lifespan
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

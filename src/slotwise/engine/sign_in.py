@@ -154,7 +154,6 @@ class SignIn:
     def enter(self) -> None:
         """Verify, plan and join; raise what ``verify`` and ``plan`` raise."""
         self.verify()
-        self._store.database.check_capacity()
         self.plan()
         self._warn_of_slots_between_looks()
         self.membership.join()

@@ -1,22 +1,25 @@
-"""Explain why a slot ran, was skipped or still waits, and why a task waits: facts as sentences. Pure."""
+"""Explain why a slot ran, was skipped or still waits, why a task waits, and why a job does not run now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.errors import pasteable
-from slotwise.explain.facts import Facts, Load, TaskFacts
 from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
-from slotwise.model.records import TICK, Row
+from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
+from slotwise.schedules import Schedule
 from slotwise.schedules.short_text import short_text
-from slotwise.store.operations.audit import AuditEntry
-from slotwise.store.reading.views import SlotInfo
+from slotwise.store.operations.transaction import AuditEntry
+from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import JobInfo, SlotInfo
 from slotwise.store.schema.column_types import from_micros
+from slotwise.store.slots.store import Store
 
 # -- what a reason in the ledger means ------------------------------------------------------------------------------
 
@@ -51,18 +54,13 @@ def why_again(reason: str | None) -> str | None:
     return _of(reason).waits
 
 
-def _why_cancelled(reason: str | None) -> str:
-    """Return what ended a slot before it began, as a part of a sentence."""
-    return "the job was deleted" if reason == Reason.DELETED else why_again(reason) or "it was cancelled"
-
-
 # -- parts of sentences ---------------------------------------------------------------------------------------------
 
 
 def paused_by(facts: Facts | TaskFacts) -> str:
-    if facts.paused is not None:
-        note = f": {facts.paused.note}" if facts.paused.note else ""
-        return f"All is paused since {when(facts.paused.since)}, by {facts.paused.author}{note}."
+    if (every := facts.all_paused) is not None:
+        note = f": {every.note}" if every.note else ""
+        return f"All is paused since {when(every.since)}, by {every.author}{note}."
     orders = facts.orders if isinstance(facts, Facts) else ()
     pauses = [order for order in orders if order.operation == "pause" and order.job is not None]
     return said(pauses[0]) if pauses else "The job is paused."
@@ -181,6 +179,16 @@ class TaskExplanation:
     sentences: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExplanation:
+    """``state`` as in listings, or unknown; ``sentences`` say why it does not run now, and when it will."""
+
+    job: str
+    id: str
+    state: str
+    sentences: tuple[str, ...]
+
+
 #: Start and due time of a slot are compared with this tolerance: a due time may be rounded.
 _ROUNDING = timedelta(seconds=1)
 
@@ -189,22 +197,20 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
-    return Explanation(
-        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
-    )  # fmt: skip
+    return Explanation(job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked))
 
 
-def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
+def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, Iterable[str]]:
     entry = facts.entry
     if entry is not None:
         told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
-        return entry.outcome, entry.reason, list(told)
-    if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
-        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row, definition))
+        return entry.outcome, entry.reason, told
+    if facts.beside is not None:  # also a slot of a range that did not run: a backfill has it run after all
+        return State.WAITING, facts.beside.origin, _waits(facts, facts.beside, definition)
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
-        return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
+        return Outcome.SKIPPED, facts.gap.reason, skipped(facts, facts.gap, definition)
     if facts.plan is not None and facts.plan.slot == facts.slot:
-        return State.WAITING, None, list(_waits(facts, facts.plan, definition))
+        return State.WAITING, None, _waits(facts, facts.plan, definition)
     return _without_trace(facts)
 
 
@@ -223,27 +229,25 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
 
 
 def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
-    due = row.due
     if row.picked:
-        beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
-        asked = "; it was asked to stop" if row.cancel_requested else ""
-        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{beat}{asked}."
+        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{_signs_of_life(row, facts.now)}."
     elif row.state == State.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
         yield pasteable(f"It is dead after {tries}; to try it again: {again}.")
     elif row.state == State.BLOCKED:
         yield "It waits for other tasks to end."
-    elif facts.paused is not None or row.state == State.PAUSED:
+    elif facts.all_paused is not None or row.state == State.PAUSED:
         yield paused_by(facts)
-    elif due > facts.now:
-        retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
-        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - facts.now)}."
     else:
-        yield f"It is due since {when(due)}, and no worker has taken it."
-        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+        yield from _until_due(facts, row, definition)
     if facts.error and not row.picked:
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
+
+
+def _signs_of_life(row: Row, now: datetime) -> str:
+    beat = f"; the last heartbeat was {about(now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+    return beat + ("; it was asked to stop" if row.cancel_requested else "")
 
 
 # -- it began ---------------------------------------------------------------------------------------------------
@@ -257,7 +261,8 @@ _ORIGINS: dict[str, str] = {
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
-        yield f"It did not run: {_why_cancelled(entry.reason)} at {when(entry.finished)}, before it began."
+        why = "the job was deleted" if entry.reason == Reason.DELETED else why_again(entry.reason) or "it was cancelled"
+        yield f"It did not run: {why} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
     if entry.origin in _ORIGINS and entry.attempts:
@@ -265,8 +270,9 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.missed_count:
         yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
     if entry.started is not None and entry.attempts:
-        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
-        yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
+        times, delay = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})", entry.started - entry.slot
+        late = "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
+        yield f"It started at {when(entry.started)}{times}, {late} on {entry.worker}."
     yield _ending(facts, entry)
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
@@ -278,14 +284,8 @@ def _instead(facts: Facts, entry: SlotInfo) -> Iterator[str]:
         yield f"The newer one that began next is {when(facts.after.slot)}."
 
 
-def _late(entry: SlotInfo) -> str:
-    assert entry.started is not None
-    delay = entry.started - entry.slot
-    return "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
-
-
 def _ending(facts: Facts, entry: SlotInfo) -> str:
-    row = facts.row or facts.plan
+    row = facts.beside or facts.plan
     if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
         return _under_way(facts, entry, row)
     if entry.finished is None:
@@ -310,31 +310,26 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
         return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger lists it as running, but no row is held for it: the next worker that starts will end it."
-    beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
-    asked = "; it was asked to stop" if row.cancel_requested else ""
     verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
-    return f"It {verb}{beat}{asked}."
+    return f"It {verb}{_signs_of_life(row, facts.now)}."
 
 
 # -- it waits, is to come, or never was -------------------------------------------------------------------------
 
 
 def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
-    due = row.due
     yield from _passed_over(facts)
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
     elif row.state == State.QUEUED:
         other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
         yield f"It waits until {other} has ended."
-    elif row.state == State.PAUSED or facts.paused is not None:
+    elif row.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, row)
-    elif due > facts.now:
-        yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
-        yield from _deferred(facts, row, definition)
     else:
-        yield f"It is due since {when(due)}, and no worker has taken it."
-        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+        yield from _until_due(facts, row, definition)
+        if row.due > facts.now:
+            yield from _deferred(facts, row, definition)
 
 
 def _deferred(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
@@ -370,10 +365,16 @@ def _no_place(load: Load, definition: Definition) -> str | None:
     return f"{slots(load.places)} of the job run or wait for a retry, and overlap={definition.overlap!r} permits {most}"
 
 
-def _untaken(obstacle: str | None, load: Load, now: datetime, definition: Definition | None) -> Iterator[str]:
-    """Explain why a due row waits: no worker can take it, or a limit holds it back."""
-    if obstacle is not None:
-        yield f"No live worker can: {obstacle}."
+def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
+    """Explain when a waiting row is due; or why it waits: no worker can take it, or a limit holds it back."""
+    due, now, load = row.due, facts.now, facts.load
+    if due > now:
+        retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
+        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - now)}."
+        return
+    yield f"It is due since {when(due)}, and no worker has taken it."
+    if facts.obstacle is not None:
+        yield f"No live worker can: {facts.obstacle}."
     elif definition is not None and (limit := _limit(load, now, definition) or _no_place(load, definition)) is not None:
         yield f"A limit holds it back: {limit}."
     else:
@@ -405,22 +406,22 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
         yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
 
 
-def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
+def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
-        gone = [said(order) for order in facts.orders if order.operation == "delete"][:1]
-        return State.UNKNOWN, None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
+        told = "The job has no row, and neither ledger nor gaps know this slot."
+        return State.UNKNOWN, None, [told, *_deletion(facts)]
     if schedule is None:
         return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:
         return State.NO_SLOT, None, [f"It runs {short_text(schedule)}: no run ended at this instant."]
     if not facts.is_slot:
-        return State.NO_SLOT, None, list(_no_slot(facts))
+        return State.NO_SLOT, None, _no_slot(facts, schedule)
     if plan.slot is not None and facts.slot > plan.slot:
         if facts.slot <= facts.now:
-            return State.UNDECIDED, None, list(_undecided(facts, plan))
-        return State.UPCOMING, None, list(_upcoming(facts, plan, plan.slot))
-    return State.UNKNOWN, None, list(_unknown(facts, plan))
+            return State.UNDECIDED, None, _undecided(facts, plan, plan.slot)
+        return State.UPCOMING, None, _upcoming(facts, schedule, plan, plan.slot)
+    return State.UNKNOWN, None, _unknown(facts, plan)
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
@@ -429,48 +430,39 @@ def _passed_over(facts: Facts) -> Iterator[str]:
         yield from filter(None, [why_skipped(Reason.CALENDAR)])
 
 
-def _no_slot(facts: Facts) -> Iterator[str]:
-    schedule = facts.schedule
-    assert schedule is not None
+def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
     before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
     near = [when(slot) for slot in (before, after) if slot is not None]
     if not near:
-        yield (
-            "Its schedule is disabled, and has no slots."
-            if str(schedule) == "-"
-            else f"{short_text(schedule)} has none."
-        )
+        is_disabled = str(schedule) == "-"
+        yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
         return
     yield f"The schedule, {short_text(schedule)}, has no slot then."
     yield from why_no_slot(schedule, facts.slot)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 
-def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
+def _undecided(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     """Say what will decide about a slot that has come, and that the plan row has not reached."""
-    assert plan.slot is not None
     yield from _passed_over(facts)
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
-        yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
-    elif plan.state == State.PAUSED or facts.paused is not None:
+        yield f"It came while {when(next_slot)} {state}; the job's overlap decides about it when that slot ends."
+    elif plan.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, plan)
     else:
-        yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+        yield f"It came after {when(next_slot)}, which waits; the job's catch-up decides with the next claim."
         if (obstacle := facts.obstacle) is not None:
             yield f"No live worker can claim it: {obstacle}."
 
 
-def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
-    schedule = facts.schedule
-    assert schedule is not None
+def _upcoming(facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime) -> Iterator[str]:
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
-    yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
-        f"{when(next_slot)}."
-    )
-    if plan.state == State.PAUSED or facts.paused is not None:
+    before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
+    yield f"It is to come, in {about(facts.slot - facts.now)}; {before}."
+    if plan.state == State.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
         yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
 
@@ -481,8 +473,61 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
         yield f"History up to {when(facts.pruned_until)} was pruned, so it is unknown whether it ran."
         yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
         return
-    elif born is not None and facts.slot <= born:
+    if born is not None and facts.slot <= born:
         yield f"The job's row was made at {when(born)}, after this slot, so it was not to run."
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
+
+
+# -- a job, now ----------------------------------------------------------------------------------------------------
+
+
+def _deletion(facts: Facts) -> list[str]:
+    return [said(order) for order in facts.orders if order.operation == "delete"][:1]
+
+
+def explain_now(
+    store: Store, name: str, id: str = RECURRING, definition: Definition | None = None
+) -> JobExplanation | None:
+    """Explain the row of a job, or of an instance. None if neither a row nor the ledger has it as one."""
+    reader = Reader(store)
+    line = reader.job(name, id)
+    last = next(reader.slots(name, id, limit=1, ended=True), None)
+    if line is None and (last is None or id != RECURRING):
+        return None
+    if line is not None and line.state == State.UNREADABLE:
+        told: Iterable[str] = [f"Its row cannot be read: {line.reason}."]
+    else:
+        slot = reader.now() if line is None or line.next_slot is None else line.next_slot
+        found = facts(store, name, slot, id)
+        told = _gone(found) if line is None else _present(line, found, definition)
+    ended = [_last(last)] if last is not None else []
+    return JobExplanation(
+        job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended)
+    )
+
+
+def _gone(facts: Facts) -> Iterator[str]:
+    yield "The job has no row, so it does not run: it was deleted, or its history comes from another database."
+    yield from _deletion(facts)
+    yield "A worker that registers it plans it when it starts."
+
+
+def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iterator[str]:
+    if line.state in (State.DISABLED, State.ENDED):
+        why = "Its schedule is disabled" if line.state == State.DISABLED else "Its schedule has no further slot"
+        yield f"{why}: {short_text(line.schedule)}."
+        yield "It runs again only if a deploy changes the schedule; to run it once: slotwise trigger."
+        return
+    if line.next_slot is not None:
+        verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
+        yield f"{verb} {when(line.next_slot)}; its schedule is {short_text(line.schedule)}."
+    yield from explain(facts, definition).sentences
+
+
+def _last(line: SlotInfo) -> str:
+    if line.last is not None:
+        return f"Before that, {line.count} slots up to {when(line.last)} were skipped ({line.reason})."
+    reason = f" ({line.reason})" if line.reason and line.outcome != Outcome.SUCCEEDED else ""
+    return f"The slot before, {when(line.slot)}, ended as {line.outcome}{reason}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
-from slotwise.migrate.adoption import adopt as take_steps
 from slotwise.migrate.target import Target
+from slotwise.migrate.target import adopt as take_steps
 from slotwise.store.schema.tables import SCHEMA_VERSION, Tables, tables
 
 if TYPE_CHECKING:
@@ -88,24 +89,18 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
 
     if up and own and target.adopt and connection.dialect.name == "postgresql":
         target = replace(target, adopted=take_steps(connection, target, script.get_revision("sw0001")))
-    transaction = connection.begin() if own else None
     try:
-        target.prepare(connection)
-        if up:
-            refuse_unversioned(connection, prefix=target.prefix, schema=target.schema)
-        context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
-        with context.begin_transaction(), Operations.context(context):
-            context.run_migrations()
-    except BaseException as error:
-        if transaction is not None:
-            transaction.rollback()
-        if isinstance(error, CommandError):  # a revision that is not among ours
-            raise SchemaMismatch(
-                f"--revision {revision!r} is none of base, {', '.join(sorted(_known(script)))}; correct it"
-            ) from None
-        raise
-    if transaction is not None:
-        transaction.commit()
+        with connection.begin() if own else nullcontext():
+            target.prepare(connection)
+            if up:
+                refuse_unversioned(connection, prefix=target.prefix, schema=target.schema)
+            context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
+            with context.begin_transaction(), Operations.context(context):
+                context.run_migrations()
+    except CommandError:  # a revision that is not among ours
+        raise SchemaMismatch(
+            f"--revision {revision!r} is none of base, {', '.join(sorted(_known(script)))}; correct it"
+        ) from None
     return applied
 
 
@@ -174,26 +169,19 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
     found = current(connection, prefix=prefix, schema=schema)
     expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
-        raise SchemaMissing(f"{_absent(connection, prefix, schema)}; run: {upgrade}")
-    if found is not None and found < SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: {upgrade}"
-        )
-    if found is not None and found > SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the tables are of schema version {found}, this slotwise knows {SCHEMA_VERSION}; upgrade slotwise here"
-        )
+        there = ", ".join(_schemas(connection, prefix)) if schema else ""
+        where = f"the schema {schema}{there and f' (there are such in: {there})'}" if schema else "this database"
+        raise SchemaMissing(f"the tables {prefix}* are missing in {where}; run: {upgrade}")
+    if found is not None and found != SCHEMA_VERSION:
+        is_old = found < SCHEMA_VERSION
+        cure = f"needs {SCHEMA_VERSION}; run: {upgrade}" if is_old else f"knows {SCHEMA_VERSION}; upgrade slotwise here"
+        raise SchemaMismatch(f"the tables are of schema version {found}, this slotwise {cure}")
     missing = _missing(connection, expected) or ([] if found else [f"rows of table {expected.meta.name}"])
-    if missing and all(what.startswith("index ") for what in missing):
-        raise SchemaMismatch(
-            f"missing in the database: {', '.join(missing)}; make it again with its CREATE INDEX in: "
-            f"{_command('sql', prefix, schema)}"
-        )
     if missing:
-        raise SchemaMismatch(
-            f"missing in the database: {', '.join(missing)}; restore a backup, or start afresh: "
-            f"{_command('downgrade', prefix, schema)}, then {upgrade}"
-        )
+        cure = f"restore a backup, or start afresh: {_command('downgrade', prefix, schema)}, then {upgrade}"
+        if all(what.startswith("index ") for what in missing):
+            cure = f"make it again with its CREATE INDEX in: {_command('sql', prefix, schema)}"
+        raise SchemaMismatch(f"missing in the database: {', '.join(missing)}; {cure}")
 
 
 def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
@@ -210,13 +198,6 @@ def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_",
     elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):
         return
     raise SchemaMismatch(f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}")
-
-
-def _absent(connection: sa.Connection, prefix: str, schema: str | None) -> str:
-    if schema is None:
-        return f"the tables {prefix}* are missing in this database"
-    there = ", ".join(_schemas(connection, prefix))
-    return f"the tables {prefix}* are missing in the schema {schema}{f' (there are such in: {there})' if there else ''}"
 
 
 def _refuse_hidden(connection: sa.Connection, prefix: str, schema: str | None) -> None:

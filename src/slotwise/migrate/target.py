@@ -1,4 +1,4 @@
-"""Which tables are meant, and where; and that none of somebody else's is among them."""
+"""Which tables are meant, and where; that none of somebody else's is among them; and the adoption of db-scheduler's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.model.clock import elapsed
+from slotwise.store.connect.database_errors import is_locked
 from slotwise.store.schema.tables import columns_of_db_scheduler, tables
 
 # alembic is imported late: every command and every worker imports this file, few of them migrate.
@@ -31,20 +33,6 @@ class Target:
     adopt: bool = False
     #: The steps of the adoption have been taken.
     adopted: bool = False
-    database_url: str | None = None
-
-    @classmethod
-    def load(
-        cls, *, database_url: str | None, prefix: str | None = None, schema: str | None = None, adopt: bool = False
-    ) -> Target:
-        """From arguments first, then from the settings (environment, slotwise.toml)."""
-        from slotwise.settings.settings import Settings
-
-        given: dict[str, Any] = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
-        settings = Settings.load(**{name: value for name, value in given.items() if value})
-        return cls(
-            prefix=settings.table_prefix, schema=settings.schema, adopt=adopt, database_url=settings.database_url
-        )
 
     @property
     def version_table(self) -> str:
@@ -58,10 +46,6 @@ class Target:
     @property
     def metadata(self) -> sa.MetaData:
         return tables(self.prefix, self.schema).metadata
-
-    @property
-    def dialect_name(self) -> str:
-        return "sqlite" if (self.database_url or "").startswith("sqlite") else "postgresql"
 
     def options(self) -> dict[str, object]:
         """What alembic's context is configured with, here and in env.py alike."""
@@ -84,23 +68,6 @@ class Target:
         if kind == "table":
             return name in self.table_names and name != self.version_table
         return True
-
-    @contextmanager
-    def connect(self, given: sa.Connection | None = None) -> Iterator[sa.Connection]:
-        """The connection that alembic was given, else one of our own."""
-        if given is not None:
-            yield given
-            return
-        from slotwise.settings.settings import Settings
-        from slotwise.store.connect.database import Database
-
-        database = Database(Settings.load(database_url=self.database_url))
-        try:
-            database.verify(new=True)
-            with database.migrations().connect() as connection:
-                yield connection
-        finally:
-            database.close()
 
     def prepare(self, connection: sa.Connection) -> None:
         """First thing in the migration's transaction: one upgrade at a time, and none over a foreign table."""
@@ -143,7 +110,8 @@ class Target:
             for table in self.metadata.sorted_tables
             if inspector.has_table(table.name, schema=table.schema)
         }
-        ours = {table.name for table in self.metadata.sorted_tables if _has_key(table, there.get(table.name))}
+        keys = {table.name: {column.name for column in table.primary_key} for table in self.metadata.sorted_tables}
+        ours = {name for name, columns in there.items() if columns >= keys[name]}
         # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
         if ours & {f"{self.prefix}meta", f"{self.prefix}slots"}:
             return False
@@ -167,10 +135,6 @@ class Target:
 _NOT_OURS = "table {} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
 
 
-def _has_key(table: sa.Table, found: set[str] | None) -> bool:
-    return found is not None and found >= {column.name for column in table.primary_key}
-
-
 def include_name(
     name: str | None,
     kind: str,
@@ -187,3 +151,78 @@ def include_name(
     """
     ours = kind == "table" and name in Target(prefix=prefix, schema=schema).table_names
     return not ours or parents.get("schema_name") != schema
+
+
+# -- the adoption of a table of db-scheduler's ------------------------------------------------------------------------
+
+#: So long others may wait behind a step that waits, in seconds; and so often a step is tried, with a pause between.
+LOCK_TIMEOUT, TRIES, PAUSE = 2.0, 60, 1.0
+
+
+def adopt(connection: sa.Connection, target: Target, revision: Any, *, lock_timeout: float = LOCK_TIMEOUT) -> bool:
+    """Take all steps that ``revision`` lists, over a connection of its own; return whether there was a table to adopt.
+
+    Each step is a transaction and can be repeated, so an interrupted adoption goes on where it stopped. A step that
+    blocks others waits for its lock for ``LOCK_TIMEOUT`` only, lets the others pass, and tries again. Indexes are built
+    concurrently. Raises SchemaMismatch for a table that is not db-scheduler's, and if a step never gets its lock.
+    """
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    with connection.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own, _alone(own, target):
+        if not target.is_foreign(own):
+            return False
+        with Operations.context(MigrationContext.configure(own, opts=target.options())):
+            steps = list(revision.module.adoption(target.prefix, target.schema, own.dialect))
+        for index, statement in steps:
+            if index and (is_valid := _is_valid(own, target, index)) is not None:
+                if is_valid:
+                    continue
+                schema = f'"{target.schema}".' if target.schema else ""
+                _take(own, f'DROP INDEX CONCURRENTLY {schema}"{index}"', 0)  # interrupted while it was built
+            # These wait for others, and nobody who reads or writes waits for them.
+            waits = bool(index) or " VALIDATE " in statement
+            _take(own, statement, 0 if waits else lock_timeout)
+    return True
+
+
+def _take(own: sa.Connection, statement: str, lock_timeout: float) -> None:
+    own.exec_driver_sql(f"SET lock_timeout = {int(lock_timeout * 1000)}")
+    own.exec_driver_sql("SET statement_timeout = 0")
+    for rest in reversed(range(TRIES)):
+        try:
+            own.exec_driver_sql(statement)
+            return
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            if not rest:
+                raise SchemaMismatch(
+                    f"another transaction keeps the table locked: {statement:.60} found no gap in {TRIES} tries; end "
+                    "that transaction (see pg_stat_activity) and run it again: it goes on from here"
+                ) from error
+        time.sleep(PAUSE)
+
+
+def _is_valid(own: sa.Connection, target: Target, index: str) -> bool | None:
+    """Whether an index was built to its end; None: there is none of this name."""
+    found: bool | None = own.scalar(
+        sa.text(
+            "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
+            "WHERE c.relname = :index AND c.relnamespace = coalesce(:schema, current_schema())::regnamespace"
+        ),
+        {"index": index, "schema": target.schema},
+    )
+    return found
+
+
+@contextmanager
+def _alone(own: sa.Connection, target: Target) -> Iterator[None]:
+    """One upgrade at a time. The lock is the session's: an index that is built concurrently ends the transaction."""
+    key = {"name": target.lock_name}
+    target.wait_for(lambda: own.scalar(sa.text("SELECT pg_try_advisory_lock(hashtext(:name))"), key))
+    try:
+        yield
+    finally:
+        if not own.invalidated:
+            own.execute(sa.text("SELECT pg_advisory_unlock(hashtext(:name))"), key)

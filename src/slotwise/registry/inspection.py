@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slotwise.client.arguments import AnyTask, Task
-from slotwise.client.client import Client
+from slotwise.client.client import Awaited, Client, awaited
 from slotwise.client.operations import instant_of, name_of
 from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
-from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
-from slotwise.store.operations.audit import AuditEntry
 from slotwise.store.operations.job_operations import Paused
+from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
@@ -28,7 +25,6 @@ from slotwise.store.schema.worker_rows import WorkerInfo
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 #: Entries of a listing that does not say how many.
@@ -53,25 +49,21 @@ class Inspection:
 
     def now(self) -> datetime:
         """Return the database's time."""
-        with self._reading() as reader:
-            return reader.now()
+        return self._read(Reader.now)
 
     # -- jobs and their slots -----------------------------------------------------------------------------------
 
     def jobs(self) -> list[JobInfo]:
         """Return all jobs that a worker has planned, by name."""
-        with self._reading() as reader:
-            return reader.jobs()
+        return self._read(Reader.jobs)
 
     def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""
-        with self._reading() as reader:
-            return reader.job(name_of(job), id or RECURRING)
+        return self._read(lambda reader: reader.job(name_of(job), id or RECURRING))
 
     def instances(self, job: AnyTask, *, after: str = "", limit: int = PAGE) -> list[JobInfo]:
         """Return a page of a task's recurring instances, by id, from the one after ``after``."""
-        with self._reading() as reader:
-            return reader.instances(name_of(job), limit=limit, after=after)
+        return self._read(lambda reader: reader.instances(name_of(job), limit=limit, after=after))
 
     def slots(
         self,
@@ -87,42 +79,46 @@ class Inspection:
         A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances are among them.
         ``since`` is the earliest instant, ``before`` the slot where the page before has ended.
         """
-        with self._reading() as reader:
-            return list(reader.slots(name_of(job), id, limit=limit, since=_instant(since), before=_instant(before)))
+        return self._read(
+            lambda reader: list(
+                reader.slots(name_of(job), id, limit=limit, since=_instant(since), before=_instant(before))
+            )
+        )
 
     def gaps(
         self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
     ) -> list[SlotInfo]:
         """Return the ranges of two and more slots of a job that did not run, the newest first."""
-        with self._reading() as reader:
+
+        def read(reader: Reader) -> list[SlotInfo]:
             found = reader.slots(name_of(job), id, since=_instant(since))
             return list(islice((one for one in found if one.last is not None), limit))
+
+        return self._read(read)
 
     def pending(
         self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
     ) -> list[SlotInfo]:
         """Return the slots of a job that have not ended: those that wait, then those that run."""
-        with self._reading() as reader:
-            return reader.standing(name_of(job), id, limit=limit, since=_instant(since))
+        return self._read(lambda reader: reader.standing(name_of(job), id, limit=limit, since=_instant(since)))
 
     def slot(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> SlotInfo | None:
         """Return one slot as the ledger has it; None for one that has not started, or is part of a gap."""
-        with self._reading() as reader:
-            return reader.slot(name_of(job), instant_of(slot), id or RECURRING)
+        return self._read(lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING))
 
     def explain(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> Explanation:
         """Return why a slot ran, or did not, in sentences."""
-        store, name = self._make_store(), name_of(job)
-        with store.database.in_words():
-            return explain(facts(store, name, instant_of(slot), id or RECURRING), store.definitions.get(name))
+        name, wanted = name_of(job), instant_of(slot)
+        return self._ask(
+            lambda store: explain(facts(store, name, wanted, id or RECURRING), store.definitions.get(name))
+        )
 
     # -- one-time tasks -----------------------------------------------------------------------------------------
 
     def explain_task(self, task: Task, id: str) -> TaskExplanation:
         """Return why a one-time task waits, runs or has ended, in sentences, with the limits that hold it back."""
-        store, name = self._make_store(), name_of(task)
-        with store.database.in_words():
-            return explain_task(task_facts(store, name, id), store.definitions.get(name))
+        name = name_of(task)
+        return self._ask(lambda store: explain_task(task_facts(store, name, id), store.definitions.get(name)))
 
     def tasks(
         self,
@@ -145,89 +141,66 @@ class Inspection:
 
     def task_counts(self) -> list[TaskCount]:
         """Return how many tasks of each name wait, run, are paused, blocked or dead."""
-        store = self._make_store()
-        with store.database.in_words():
-            return TaskCounts(store).all()
+        return self._ask(lambda store: TaskCounts(store).all())
 
     def backlog(self) -> list[Backlog]:
         """Return how much is due of each job and task and not claimed, and for how long: for monitoring."""
-        store = self._make_store()
-        with store.database.in_words():
-            return Due(store).backlog()
+        return self._ask(lambda store: Due(store).backlog())
 
     def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
         """Return the time since each of these jobs has last succeeded, or else since it was planned first."""
-        store = self._make_store()
-        with store.database.in_words():
-            return Due(store).since_success(jobs)
+        return self._ask(lambda store: Due(store).since_success(jobs))
 
     # -- the cluster --------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers that have signed in and not out, the newest first; ``live`` says which are alive."""
-        with self._reading() as reader:
-            return reader.workers()
+        return self._read(Reader.workers)
 
     def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
         """Return the cluster's health; rows count as overdue that are due for longer than ``overdue_after``."""
-        with self._reading() as reader:
-            return reader.health(parse_duration(overdue_after))
+        return self._read(lambda reader: reader.health(parse_duration(overdue_after)))
 
     def all_paused(self) -> Paused | None:
         """Return the author, time and note of a pause of all jobs and tasks; None if there is no such pause."""
-        with self._reading() as reader:
-            return reader.all_paused()
+        return self._read(Reader.all_paused)
 
     def audit(self, job: AnyTask | None = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
         """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
-        with self._reading() as reader:
-            return list(reader.audit(None if job is None else name_of(job), limit))
+        return self._read(lambda reader: list(reader.audit(None if job is None else name_of(job), limit)))
 
-    @contextmanager
-    def _reading(self) -> Iterator[Reader]:
+    def _read(self, work: Callable[[Reader], Result]) -> Result:
+        return self._ask(lambda store: work(Reader(store)))
+
+    def _ask(self, work: Callable[[Store], Result]) -> Result:
         store = self._make_store()
         with store.database.in_words():
-            yield Reader(store)
+            return work(store)
 
 
-def _awaited(
-    method: Callable[Concatenate[Inspection, P], Result],
-) -> Callable[Concatenate[AsyncInspection, P], Coroutine[None, None, Result]]:
-    """Return a method that awaits this one on a thread."""
-
-    @wraps(method)
-    async def call(own: AsyncInspection, /, *arguments: P.args, **named: P.kwargs) -> Result:
-        return await asyncio.to_thread(method, own._inspection, *arguments, **named)
-
-    return call
-
-
-class AsyncInspection:
+class AsyncInspection(Awaited[Inspection]):
     """As Inspection, awaited: each call runs on a thread."""
 
-    def __init__(self, inspection: Inspection) -> None:
-        self._inspection = inspection
-
-    now = _awaited(Inspection.now)
-    jobs = _awaited(Inspection.jobs)
-    job = _awaited(Inspection.job)
-    instances = _awaited(Inspection.instances)
-    slots = _awaited(Inspection.slots)
-    gaps = _awaited(Inspection.gaps)
-    pending = _awaited(Inspection.pending)
-    slot = _awaited(Inspection.slot)
-    explain = _awaited(Inspection.explain)
-    explain_task = _awaited(Inspection.explain_task)
-    tasks = _awaited(Inspection.tasks)
-    task = _awaited(Inspection.task)
-    task_results = _awaited(Inspection.task_results)
-    task_counts = _awaited(Inspection.task_counts)
-    backlog = _awaited(Inspection.backlog)
-    since_success = _awaited(Inspection.since_success)
-    workers = _awaited(Inspection.workers)
-    health = _awaited(Inspection.health)
-    all_paused = _awaited(Inspection.all_paused)
-    audit = _awaited(Inspection.audit)
+    now = awaited(Inspection.now)
+    jobs = awaited(Inspection.jobs)
+    job = awaited(Inspection.job)
+    instances = awaited(Inspection.instances)
+    slots = awaited(Inspection.slots)
+    gaps = awaited(Inspection.gaps)
+    pending = awaited(Inspection.pending)
+    slot = awaited(Inspection.slot)
+    explain = awaited(Inspection.explain)
+    explain_task = awaited(Inspection.explain_task)
+    tasks = awaited(Inspection.tasks)
+    task = awaited(Inspection.task)
+    task_results = awaited(Inspection.task_results)
+    task_counts = awaited(Inspection.task_counts)
+    backlog = awaited(Inspection.backlog)
+    since_success = awaited(Inspection.since_success)
+    workers = awaited(Inspection.workers)
+    health = awaited(Inspection.health)
+    all_paused = awaited(Inspection.all_paused)
+    audit = awaited(Inspection.audit)
 
 
 def _instant(given: datetime | None) -> datetime | None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
@@ -19,24 +23,15 @@ from slotwise.engine.process.slot_run import SlotRun, SlotRunOptions, Wanted
 from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError
-from slotwise.jobs.definition import Definition
+from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
+from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.model.clock import Clock
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
-from slotwise.registry.builder import RegistryBuilder
-from slotwise.registry.validation import (
-    Customize,
-    by_settings,
-    callables,
-    checked_lifespan,
-    customized,
-    defined,
-    refuse_own_loop,
-    unique,
-)
 from slotwise.settings.settings import Settings, SettingsKeywords
+from slotwise.settings.sources import READERS, place
 from slotwise.store.connect.database import Database
+from slotwise.store.connect.dsn import database_url
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import Store
@@ -44,6 +39,9 @@ from slotwise.store.slots.store import Store
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
     from slotwise.registry.inspection import Inspection
+
+Customize: TypeAlias = Callable[[Settings], Settings]
+Called = TypeVar("Called")
 
 
 class JobRegistry:
@@ -339,6 +337,63 @@ class JobRegistry:
             worker.cancel()
 
 
+class RegistryBuilder:
+    """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}
+
+    def with_job(self, job: object) -> Self:
+        return self.with_jobs([job])
+
+    def with_jobs(self, jobs: Iterable[object]) -> Self:
+        return self._with("jobs", *listed(jobs, "jobs"))
+
+    def with_task(self, task: object) -> Self:
+        return self.with_tasks([task])
+
+    def with_tasks(self, tasks: Iterable[object]) -> Self:
+        return self._with("tasks", *listed(tasks, "tasks"))
+
+    def with_listener(self, listener: Listener) -> Self:
+        return self._with("listeners", listener)
+
+    def with_interceptor(self, interceptor: Interceptor) -> Self:
+        return self._with("interceptors", interceptor)
+
+    def with_before_start(self, hook: BeforeStart) -> Self:
+        return self._with("before_start", hook)
+
+    def with_at_insert(self, hook: AtInsert) -> Self:
+        return self._with("at_insert", hook)
+
+    def with_after_settle(self, hook: AfterSettle) -> Self:
+        return self._with("after_settle", hook)
+
+    def lifespan(self, lifespan: Lifespan) -> Self:
+        self._options["lifespan"] = lifespan
+        return self
+
+    def settings(self, **settings: Unpack[SettingsKeywords]) -> Self:
+        """Set any settings by keyword, as in the constructor; a later call changes those that it names."""
+        self._options.update(settings)
+        return self
+
+    def customize(self, function: Customize) -> Self:
+        """``function(settings) -> settings`` runs last, in ``build``, and has precedence over everything."""
+        self._options["customize"] = function
+        return self
+
+    def build(self) -> JobRegistry:
+        """Check everything and build. Opens no connection."""
+        return JobRegistry(**self._options | self._parts)
+
+    def _with(self, part: str, *given: object) -> Self:
+        self._parts.setdefault(part, []).extend(given)
+        return self
+
+
 async def _run_beside(
     work: Callable[[], object], on_cancel: Callable[[], None], undo: Callable[[], object] | None = None
 ) -> None:
@@ -362,3 +417,106 @@ async def _run_beside(
             await _run_beside(undo, on_cancel)
         raise cancelled
     running.result()
+
+
+# -- validation: each error is one line with the cure -----------------------------------------------------------------
+
+
+def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
+    """Yield what was given. Raise ConfigurationError for something that cannot be called."""
+    for one in listed(given, what):
+        if not callable(one):
+            raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
+        yield one
+
+
+def checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
+    """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous context manager."""
+    if lifespan is not None and not callable(lifespan):
+        raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
+    if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
+        name = getattr(lifespan, "__name__", lifespan)
+        raise ConfigurationError(
+            f"lifespan {name} is not a context manager; put @contextlib.asynccontextmanager above it"
+        )
+    return lifespan
+
+
+def refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
+    """Raise ConfigurationError rather than block the loop that the start needs."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if host_loop is running:
+        raise ConfigurationError("start would block the event loop that it needs; use: async with registry")
+
+
+def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
+    """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs under the other."""
+    for found in map(define, listed(given, what)):
+        if found.is_job and what == "tasks":
+            raise InvalidJob(f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]")
+        if not found.is_job and what == "jobs":
+            raise InvalidJob(f"{found.name!r} among jobs is a one-time task, without a schedule; pass it in tasks=[…]")
+        yield found
+
+
+def unique(definitions: list[Definition]) -> dict[str, Definition]:
+    """Return the definitions by name. Raise InvalidJob for two of one name, and if there are none."""
+    if not definitions:
+        raise InvalidJob("at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])")
+    double = [name for name, count in Counter(found.name for found in definitions).items() if count > 1]
+    if double:
+        raise InvalidJob(f"names must be unique within a registry; more than once: {', '.join(map(repr, double))}")
+    return {found.name: found for found in definitions}
+
+
+def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
+    """Return the definitions, jobs with the schedules that the settings have for them."""
+    found = dict(definitions)
+    try:
+        for name, text in sorted(settings.schedules):
+            if name not in found:
+                near = get_close_matches(name, found, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(found))}"
+                raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
+            found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
+    except SlotwiseError as error:
+        error.place = place("schedules", settings.schedules, READERS)
+        raise
+    return found
+
+
+def customized(settings: Settings, customize: Customize | None) -> Settings:
+    """Return the settings that ``customize`` makes of these. Raise InvalidSetting for an invalid address.
+
+    ``DATABASE_URL`` is shared with other programs, and the command line may override it, so it is read when it is used.
+    """
+    if customize is not None:
+        if not callable(customize):
+            raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
+        settings = customize(settings)
+        if not isinstance(settings, Settings):
+            kind = type(settings).__name__
+            raise ConfigurationError(
+                f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
+            )
+    for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
+        is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
+        if address is not None and not is_shared:
+            try:
+                with suppress(DriverMissing):
+                    database_url(address)
+            except InvalidSetting as error:
+                raise error if name == "database_url" else InvalidSetting(f"{name}: {error}") from None
+    return settings
+
+
+def listed(given: Iterable[Called], what: str) -> Iterable[Called]:
+    """Return what was given. Raise InvalidJob if it cannot be iterated over."""
+    if given is None:
+        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
+    return given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
@@ -66,12 +67,9 @@ def forecast(
     Raises ConfigurationError for outages that overlap or lie outside.
     """
     ordered = _checked(outages, start, end)
-    database = Database(Settings(database_url=IN_MEMORY))
-    try:
+    with closing(Database(Settings(database_url=IN_MEMORY))) as database:
         provision(database)
         return _Play(database, definitions, start, end, ordered, takes or {}, calendars).run()
-    finally:
-        database.close()
 
 
 def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
@@ -114,7 +112,10 @@ class _Play:
         self._running: list[tuple[datetime, int, Claim, AttemptOutcome]] = []
         self._looks: list[datetime] = []
         self._attempts = 0
-        self._copy(calendars)
+        self._store = Store(database, {}, clock=self._clock)
+        with self._store.transaction() as connection:
+            for row in calendars:
+                connection.execute(self._store.tables.calendars.insert().values(**row))
         self._worker: ManualWorker | None = self._make_worker()
 
     def run(self) -> Forecast:
@@ -123,15 +124,8 @@ class _Play:
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
         now = self._clock.now()
-        reader = Reader(Store(self._database, {}, clock=self._clock))
-        slots = {name: [*reader.slots(name)][::-1] for name in self._definitions}
+        slots = {name: [*Reader(self._store).slots(name)][::-1] for name in self._definitions}
         return Forecast(start=self._start, until=now, complete=now >= self._end, slots=slots)
-
-    def _copy(self, calendars: Sequence[Mapping[str, object]]) -> None:
-        store = Store(self._database, {}, clock=self._clock)
-        with store.transaction() as connection:
-            for row in calendars:
-                connection.execute(store.tables.calendars.insert().values(**row))
 
     def _make_worker(self) -> ManualWorker:
         tags = frozenset(tag for found in self._definitions.values() for tag in found.runs_on)
@@ -173,11 +167,12 @@ class _Play:
     def _stop_replaced(self, worker: ManualWorker) -> None:
         """What a newer slot has called off ends at once: how long a handler takes to stop is not played."""
         worker.beat()
-        asked = {id(run) for run in self._running if worker.cancel_reason(run[2]) == Reason.OVERLAP}
-        for _, _, claim, _ in [run for run in self._running if id(run) in asked]:
-            worker.finish(claim, Aborted(Reason.OVERLAP))
-        self._running = [run for run in self._running if id(run) not in asked]
-        heapq.heapify(self._running)
+        runs, self._running = self._running, []
+        for run in runs:
+            if worker.cancel_reason(run[2]) == Reason.OVERLAP:
+                worker.finish(run[2], Aborted(Reason.OVERLAP))
+            else:
+                heapq.heappush(self._running, run)
         worker.settle()
 
     def _begin(self, worker: ManualWorker, claim: Claim, now: datetime) -> None:

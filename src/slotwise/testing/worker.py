@@ -22,8 +22,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
 from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
 from slotwise.registry.inspection import Inspection
-from slotwise.registry.registry import JobRegistry
-from slotwise.registry.validation import listed, unique
+from slotwise.registry.registry import JobRegistry, listed, unique
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan

@@ -12,8 +12,8 @@ from tests.store.bench import Bench, at
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError
 from slotwise.explain.explanation import explain
-from slotwise.explain.facts import facts
 from slotwise.model.records import Claim, Failed, HandedBack
+from slotwise.store.reading.facts import facts
 from slotwise.store.reading.reader import Reader
 
 

@@ -43,14 +43,14 @@ def test_what_a_handler_says(database: Database, raised: Exception, outcome: str
     [
         (
             lambda bench: bench.client.operations.pause("plain", note="a\x00b"),
-            "note='a\\x00b': no database can keep a NUL",
+            "note='a\\x00b': it contains a NUL",
         ),
         (
             lambda bench: bench.client.operations.by("a\x00b").pause("plain"),
-            "author='a\\x00b': no database can keep a NUL",
+            "author='a\\x00b': it contains a NUL",
         ),
-        (lambda bench: bench.client.operations.pause("plain", note=5), "note=5: expected a text; write note='5'"),
-        (lambda bench: bench.client.operations.by(5).pause("plain"), "author=5: expected a text; write author='5'"),
+        (lambda bench: bench.client.operations.pause("plain", note=5), "note=5: expected a string; write note='5'"),
+        (lambda bench: bench.client.operations.by(5).pause("plain"), "author=5: expected a string; write author='5'"),
         (
             lambda bench: bench.client.operations.pause("plain", note="x" * 1_000_000),
             "note has 1,000,000 characters, at mo",

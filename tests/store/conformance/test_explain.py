@@ -10,11 +10,11 @@ import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise.explain.explanation import Explanation, explain
-from slotwise.explain.facts import facts
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
+from slotwise.store.reading.facts import facts
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.slots.retention import Pruner

@@ -12,11 +12,11 @@ from tests.store.bench import MINUTE, Bench, a_job, at
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.explain.explanation import explain
-from slotwise.explain.facts import facts
 from slotwise.jobs.policies import Overlap, Retry
 from slotwise.model.records import RECURRING, Aborted, Failed
 from slotwise.schedules import Disabled, Every
 from slotwise.store.connect.database import Database
+from slotwise.store.reading.facts import facts
 
 EACH = Every(MINUTE)
 DEFINITIONS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import LEASE, Bench, at
+from tests.store.bench import LEASE, Bench, a_job, at
 from tests.store.waiting import PATIENCE, run_into_lock
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.schedules import Cron
+from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.settlements import SettlementHooks
 
@@ -566,7 +569,7 @@ def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
 def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations: Operations) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     known_by_a_worker(bench, "plain")
-    with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
+    with pytest.raises(ConfigurationError, match="worker h:1:a registers"):
         operations.delete("plain")
     assert operations.delete("plain", force=True, dry_run=True) == 1
     bench.tick(2)
@@ -588,5 +591,24 @@ def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monk
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
     """An order about one is refused in a line, whatever it was to do with it."""
-    with pytest.raises(ConfigurationError, match="is no slot's: those lie in the years 1900 to 8999"):
+    with pytest.raises(ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"):
         bench.client.operations.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
+
+
+def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> None:
+    """With its offset, so that people recognise them, and can pass them to the next command."""
+    vienna = bench.beside(a_job("vienna", Cron("0 9 * * *", tz="Europe/Vienna"))).planned()
+    operations, noon = vienna.client.operations.by("ada"), r"2026-01-01T13:00:00\+01:00"
+    for refused in (operations.retry, operations.cancel):
+        with pytest.raises(ConfigurationError, match=f"slot {noon} of job 'vienna'"):
+            refused("vienna", at(0))
+    with pytest.raises(ConfigurationError, match=f"not {noon}; nothing is skipped"):
+        operations.skip_next("vienna", at(0))
+    with pytest.raises(ConfigurationError, match=r"2026-01-02T13:00:00\+01:00 is yet to come"):
+        operations.backfill("vienna", at(24 * 60), at(24 * 60))
+    operations.pause("vienna", note="why")
+    found = Reader(vienna.store).job("vienna")
+    assert found is not None
+    assert re.fullmatch(f"paused by ada at {noon}: why", found.reason or "")
+    operations.pause_all()
+    assert re.fullmatch(f"paused by ada at {noon}", Reader(vienna.store).health(LEASE).paused or "")

@@ -13,7 +13,7 @@ from slotwise.model.records import RECURRING, Failed, Key
 from slotwise.schedules import Cron, Every, FixedDelay
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
-from slotwise.store.reading.slot_state import slot_state
+from slotwise.store.reading.facts import slot_state
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.claims import Claims
 

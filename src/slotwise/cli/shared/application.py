@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.jobs.definition import define
-from slotwise.registry.builder import RegistryBuilder
-from slotwise.registry.registry import JobRegistry
+from slotwise.registry.registry import JobRegistry, RegistryBuilder
 
 if TYPE_CHECKING:
     from slotwise.contrib.command import CommandJob

@@ -13,8 +13,7 @@ from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.contrib.django.databases import alias, database_address, given_settings
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
 from slotwise.jobs.context import Context
-from slotwise.registry.registry import JobRegistry
-from slotwise.registry.validation import callables, checked_lifespan
+from slotwise.registry.registry import JobRegistry, callables, checked_lifespan
 from slotwise.store.connect.database import Database
 
 try:

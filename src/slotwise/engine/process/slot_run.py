@@ -39,8 +39,8 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, JobCancelled
 from slotwise.model.events import skipped
 from slotwise.model.records import TICK, Gap, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
-from slotwise.schedules import Disabled, Schedule
-from slotwise.store.reading.slot_state import SlotState, plan_row, schedule_of, slot_state
+from slotwise.schedules import Disabled, Schedule, parse_schedule
+from slotwise.store.reading.facts import SlotState, plan_row, slot_state
 
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
 Wanted: TypeAlias = Literal["due", "previous"] | datetime
@@ -148,7 +148,7 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
 
 
 def _others(found: SlotState, why: str, state: State, *, waits: bool) -> Leave | None:
-    if found.has_worker:
+    if found.obstacle is None:
         return Leave(f"{why}, and a live worker can finish it", state)
     return None if waits else Leave(f"{why}; not waiting", state)
 
@@ -251,7 +251,7 @@ class SlotRun:
 
     def _read(self, row: Row | None) -> Schedule:
         try:
-            schedule = schedule_of(row)
+            schedule = parse_schedule((row and row.schedule) or "-")
         except InvalidSchedule as error:
             cure = "deploy the release that wrote it"
             raise ConfigurationError(f"job {self._name!r}: its row cannot be read: {error}; {cure}") from None

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -187,7 +187,8 @@ class Database:
         Race: the statement before a notification may have been in progress at ``close``. The connection that the
         notification opens is then closed as well.
         """
-        self._link.notify(self._main(), self._channel, words)
+        if isinstance(self._link, PostgreSQLLink):  # SQLite has no notifications
+            self._link.notify(self._main(), self._channel, words)
         if self._is_closed:
             self._dispose()
 
@@ -199,24 +200,10 @@ class Database:
         """
         try:
             with (self.migrations() if new else self.main).connect() as connection:
-                self._link.check(connection)
+                if isinstance(self._link, PostgreSQLLink):
+                    self._link.check(connection)
         except DBAPIError as error:
             raise unreachable(self.url, error) from error
-
-    def check_capacity(self, *, processes: int = 1) -> str | None:
-        """Log and return a warning if the server has fewer free connections than these processes need."""
-        with self.main.connect() as connection:
-            free = self._link.free_connections(connection)
-            ours = sum(pool.checkedin() + pool.checkedout() for pool in self._pools())
-        needed = self.connections_needed * processes
-        if free is None or free + ours >= needed:
-            return None
-        warning = (
-            f"the database server has {free + ours} connections left, {processes} worker process(es) may take "
-            f"{needed}; raise max_connections or the role's limit, start fewer processes, or use a pooler"
-        )
-        logger.warning(warning)
-        return warning
 
     @property
     def pool_waits(self) -> tuple[int, float]:
@@ -232,7 +219,7 @@ class Database:
 
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
-        return self._link.durability_warning(connection)
+        return self._link.durability_warning(connection) if isinstance(self._link, PostgreSQLLink) else None
 
     def limit_replies(self, within: timedelta | None) -> None:
         """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""
@@ -261,11 +248,8 @@ class Database:
             self._forget_parent()
         with self._lock:
             if role not in self._engines:
-                pool: dict[str, object] = {"poolclass": NullPool}
-                if size:
-                    pool = {
-                        "poolclass": ClosingPool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True
-                    }  # fmt: skip
+                sizes = {"pool_size": size, "max_overflow": overflow, "pool_use_lifo": True} if size else {}
+                pool = {"poolclass": ClosingPool if size else NullPool, **sizes}
                 self._engines[role] = self._link.engine(role, pool)
             return self._engines[role]
 
@@ -341,14 +325,11 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[sa.Connection], "tuple[str | None, T]"]
 
 
-class KnowsCommits(Protocol):
-    """The part of a dialect that knows the state of a transaction."""
-
-    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
-        """Return whether it was committed, or None while it runs."""
+#: Whether a transaction was committed, by its id; None while it runs.
+Committed: TypeAlias = Callable[[sa.Connection, str], "bool | None"]
 
 
-def commit_surely(database: Database, dialect: KnowsCommits, work: Work[T]) -> T:
+def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
     """Do ``work`` in a transaction of its own. Raise only if it certainly did not commit.
 
     Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
@@ -362,19 +343,19 @@ def commit_surely(database: Database, dialect: KnowsCommits, work: Work[T]) -> T
             transaction.commit()
         except DBAPIError:
             connection.invalidate()
-            if transaction_id is None or not _was_committed(database, dialect, transaction_id):
+            if transaction_id is None or not _was_committed(database, committed, transaction_id):
                 raise
     finally:
         connection.close()
     return result
 
 
-def _was_committed(database: Database, dialect: KnowsCommits, transaction_id: str) -> bool:
+def _was_committed(database: Database, committed: Committed, transaction_id: str) -> bool:
     """Ask the database until it answers whether the transaction was committed."""
     for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
         try:
             with database.main.connect() as connection:
-                verdict = dialect.committed(connection, transaction_id)
+                verdict = committed(connection, transaction_id)
         except (DBAPIError, PoolTimeout) as error:
             if not is_transient(error):
                 return False  # a failover forgot the transaction: the fence decides

@@ -87,7 +87,8 @@ _CURES = {
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may succeed later: retry it after a pause."""
-    return any(map(_passes, _chain(error)))
+    passing = (_Kind.AWAY, _Kind.BUSY, _Kind.PASSES)
+    return any(_kind(one) in passing or getattr(one, "connection_invalidated", False) for one in _chain(error))
 
 
 def is_about_a_row(error: BaseException) -> bool:
@@ -104,22 +105,22 @@ def is_about_a_row(error: BaseException) -> bool:
 
 def is_busy(error: BaseException) -> bool:
     """Whether a reachable server was busy with other work, which is no outage. A lock of SQLite covers the file."""
-    return any(_meaning(one)[0] is _Kind.BUSY for one in _chain(error))
+    return any(_kind(one) is _Kind.BUSY for one in _chain(error))
 
 
 def is_locked(error: BaseException) -> bool:
     """Whether another transaction kept a row locked for longer than ``lock_timeout``."""
-    return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
+    return sqlstate(error) == "55P03"
 
 
 def lacks_permission(error: BaseException) -> bool:
     """Whether the role may not read or write a table of the statement."""
-    return any(_sqlstate(one) == "42501" for one in _chain(error))
+    return any(sqlstate(one) == "42501" for one in _chain(error))
 
 
 def lacks_tables(error: BaseException) -> bool:
     """Whether a table of the statement is missing."""
-    return any(_sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
+    return any(sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
 
 
 def describe(error: BaseException) -> str:
@@ -128,7 +129,7 @@ def describe(error: BaseException) -> str:
         error = error.orig
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = hide_password(lines[0]) if lines else type(error).__name__
-    if (state := _sqlstate(error)) is None:
+    if (state := sqlstate(error)) is None:
         return text
     notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
     cure = _meaning(error)[1]
@@ -138,7 +139,7 @@ def describe(error: BaseException) -> str:
 def name_role(context: ExceptionContext) -> None:
     """Add the role to an error about missing permissions: the server names the object only."""
     error, connection = context.original_exception, context.connection
-    if connection is not None and _sqlstate(error) == "42501":
+    if connection is not None and sqlstate(error) == "42501":
         info = getattr(connection.connection.dbapi_connection, "info", None)
         error.add_note(f"role {getattr(info, 'user', None)!r}")
 
@@ -151,12 +152,15 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     refused = _is_refusal(url, error)
     kind = DatabaseRefused if refused else DatabaseUnreachable
     what = "refused the login" if refused else "cannot be reached"
-    return kind(f"the database {place(url)} {what}: {reason}; {_cure(reason)}")
+    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
+    cure = next(cure.format(**match.groupdict()) for cure, match in found if match)
+    return kind(f"the database {place(url)} {what}: {reason}; {cure}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
     """Convert an error of the driver to one of ours, in one line: DatabaseUnreachable without a connection."""
-    if _is_away(error) or _is_refusal(url, error):
+    kinds = {_kind(one) for one in _chain(error)}
+    if (_Kind.AWAY in kinds and _Kind.BUSY not in kinds) or _is_refusal(url, error):
         return unreachable(url, error)
     return DatabaseProblem(f"the database refused: {describe(error)}")
 
@@ -177,28 +181,12 @@ def unstorable(error: Exception, where: str) -> ConfigurationError | None:
     inner = getattr(error, "orig", None) or error
     if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
         return ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it")
-    if (lacking := _lacking(inner)) is None:
-        return None
-    character, encoding = lacking
-    return ConfigurationError(
-        f"{where}: the database's encoding, {encoding}, has no {character!r}; replace it, or use a database in UTF8"
-    )
-
-
-#: The bytes of the character and both encodings, in PostgreSQL's message of any language.
-_BYTES = re.compile(r"(?:0x[0-9a-f]{2} ?)+")
-_ENCODINGS = re.compile(r'"([\w-]+)"')
-
-
-def _lacking(error: BaseException) -> tuple[str, str] | None:
-    """Return the first such character and the encoding, or None."""
-    if isinstance(error, UnicodeEncodeError):  # a caller's connection with that client encoding
-        return error.object[error.start], error.encoding
-    if _sqlstate(error) != "22P05":
-        return None
-    told, encodings = _BYTES.search(str(error)), _ENCODINGS.findall(str(error))
-    character = bytes.fromhex(told[0].replace("0x", "")).decode("utf-8", "backslashreplace") if told else "?"
-    return character, encodings[-1] if encodings else "another"
+    if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
+        return ConfigurationError(
+            f"{where}: a character is not in the encoding of the database: {describe(error)}; replace it, or use a "
+            "database in UTF8"
+        )
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -209,37 +197,28 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield from _chain(inner)
 
 
-def _sqlstate(error: BaseException | None) -> str | None:
-    state = getattr(error, "sqlstate", None)
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return PostgreSQL's code of an error, also of one that SQLAlchemy has wrapped."""
+    state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
     return state if isinstance(state, str) else None
 
 
 def _meaning(error: BaseException | None) -> tuple[_Kind, str]:
-    state = _sqlstate(error) or ""
+    state = sqlstate(error) or ""
     known = (_STATES.get(state[:length]) for length in range(len(state), 1, -1))
     return next((found for found in known if found), (_Kind.STAYS, ""))
 
 
-def _passes(error: BaseException) -> bool:
+def _kind(error: BaseException) -> _Kind:
+    if sqlstate(error) is not None:
+        return _meaning(error)[0]
     if isinstance(error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError):
-        return True
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
+        return _Kind.AWAY
     if (code := getattr(error, "sqlite_errorcode", None)) is not None:
-        return code & 0xFF in _PASSING_SQLITE
-    if _sqlstate(error) is None:  # libpq gives no SQLSTATE without a connection
-        return _is_psycopg_operational(error)
-    return _meaning(error)[0] in (_Kind.AWAY, _Kind.BUSY, _Kind.PASSES)
-
-
-def _is_away(error: SQLAlchemyError) -> bool:
-    if isinstance(error, PoolTimeout):
-        return True
-    if not isinstance(error, DBAPIError) or is_busy(error):
-        return False
-    if _sqlstate(error.orig) is None:
-        return error.connection_invalidated or _is_psycopg_operational(error.orig)
-    return _meaning(error.orig)[0] is _Kind.AWAY
+        return _Kind.PASSES if code & 0xFF in _PASSING_SQLITE else _Kind.STAYS
+    # libpq gives no SQLSTATE without a connection
+    is_away = getattr(error, "connection_invalidated", False) or _is_psycopg_operational(error)
+    return _Kind.AWAY if is_away else _Kind.STAYS
 
 
 def _is_psycopg_operational(error: BaseException | None) -> bool:
@@ -255,9 +234,9 @@ def _is_refusal(url: URL, error: BaseException) -> bool:
     A message in a language other than English counts as unreachable. One address of a host is enough; of several
     hosts, each must reject.
     """
-    inner = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    if _sqlstate(inner) is not None:
-        return _meaning(inner)[0] is _Kind.REFUSED
+    if sqlstate(error) is not None:
+        return _meaning(error)[0] is _Kind.REFUSED
+    inner = error.orig if isinstance(error, DBAPIError) else error
     attempts = [bool(_REFUSING_WORDS.search(line)) for line in str(inner).splitlines() if "failed:" in line]
     hosts = (url.host or str(url.query.get("host", ""))).count(",") + 1
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
@@ -270,8 +249,3 @@ def place(url: URL) -> str:
     host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
     database = repr(url.database) if url.database else "of the user's name"
     return hide_password(f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}")
-
-
-def _cure(reason: str) -> str:
-    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
-    return next(cure.format(**match.groupdict()) for cure, match in found if match)

@@ -151,7 +151,7 @@ def _from_sqlite_url(text: str) -> URL:
     try:
         url = make_url(text)
     except ArgumentError:
-        raise _not_understood("it is no path of a file") from None
+        raise _not_understood("it is not a file path") from None
     if url.host or url.username:
         raise _not_understood("a file takes three slashes, sqlite:///file.db, and an absolute path four")
     return url.set(drivername=SQLITE)

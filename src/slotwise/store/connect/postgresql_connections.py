@@ -17,7 +17,6 @@ import logging
 import math
 import os
 import re
-import select
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -61,20 +60,6 @@ LOST_PLAN = frozenset({"26000", "42P05"})
 ALONG = "slotwise_along"
 NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
 
-# The connections left of the server, and of the role and the database where they have limits. These do not apply to
-# superusers.
-_FREE = """
-SELECT least(
-    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-        - coalesce(current_setting('reserved_connections', true), '0')::int - count(*),
-    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper)
-        - count(*) FILTER (WHERE usename = current_user),
-    (SELECT nullif(datconnlimit, -1) FROM pg_database, pg_roles
-        WHERE datname = current_database() AND rolname = current_user AND NOT rolsuper)
-        - count(*) FILTER (WHERE datname = current_database())
-)
-FROM pg_stat_activity WHERE backend_type = 'client backend'
-"""
 #: "client" if the option came with the connection.
 _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
 
@@ -184,7 +169,7 @@ class PostgreSQLLink:
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        event.listen(engine, "checkin", _note_rest)
+        event.listen(engine, "checkin", lambda _, record: record.info.update(rests_since=time.monotonic()))
         event.listen(engine, "checkout", checkout)
         event.listen(engine, "do_execute", _execute_with_notification)
         event.listen(engine, "handle_error", self._on_error)
@@ -213,10 +198,6 @@ class PostgreSQLLink:
             raise DatabaseProblem(
                 f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"
             )
-
-    def free_connections(self, connection: Connection) -> int | None:
-        """Return how many more connections server, role and database allow now."""
-        return int(connection.exec_driver_sql(_FREE).scalar_one())
 
     def durability_warning(self, connection: Connection) -> str | None:
         """Return what a crash of the server may lose, if role or database do not wait for the disk."""
@@ -355,25 +336,10 @@ class PostgreSQLLink:
             logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
 
 
-def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
-    record.info["rests_since"] = time.monotonic()
-
-
 def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
-    """Replace an idle connection whose server has gone, instead of failing its next use.
-
-    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
-    """
+    """Replace an idle connection whose server has gone, instead of failing its next use: finding out costs a trip."""
     since = record.info.pop("rests_since", None)
-    if since is None:
-        return
-    try:
-        was_spoken_to = bool(select.select([connection.fileno()], [], [], 0)[0])
-    except (OSError, ValueError):  # closed already, or too large a descriptor for select
-        was_spoken_to = False
-    if was_spoken_to:
-        raise InvalidatePoolError
-    if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+    if since is None or time.monotonic() - since < REST_BEFORE_PING.total_seconds():
         return
     try:
         engine.dialect.do_ping(connection)  # type: ignore[arg-type]

@@ -56,20 +56,6 @@ class SQLiteLink:
         """Begin a transaction; readers take the write lock as well."""
         return engine.begin()
 
-    def check(self, connection: Connection) -> None:
-        """No-op: the library was checked before."""
-
-    def free_connections(self, connection: Connection) -> int | None:
-        """Return None: there is no limit."""
-        return None
-
-    def durability_warning(self, connection: Connection) -> str | None:
-        """Return None: every commit waits for the disk, see ``_prepare``."""
-        return None
-
-    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
-        """No-op: SQLite has no notifications."""
-
     def listen(self, channel: str) -> Hearing:
         """Raise `DatabaseProblem`."""
         raise DatabaseProblem("SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it")

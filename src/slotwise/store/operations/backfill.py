@@ -61,14 +61,17 @@ def backfill(
     row = at.plan_row(job, instance)
     schedule, come, last = schedule_in(row), min(last, at.now), min(last, _passed_by(row, at.now), at.now)
     if first > at.now:
-        raise _refused(job, f"{first.isoformat()} is yet to come, and is left to the schedule; begin earlier")
+        raise _refused(job, f"{at.told(first, row)} is yet to come, and is left to the schedule; begin earlier")
     if schedule.from_end:
         raise ConfigurationError(f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead")
     if (count := schedule.count_between(first - TICK, last)) > WIDEST:
-        within = f"{count} slots from {first.isoformat()} to {last.isoformat()}"
+        within = f"{count} slots from {at.told(first, row)} to {at.told(last, row)}"
         raise _refused(job, f"{within}, at most {WIDEST} are looked at; choose a shorter range")
-    taken, slots = _taken(at, row, first, last, failed=failed), list(schedule.running.slots(first - TICK, last))
-    missing = tuple(slot for slot in slots if slot not in taken)
+    entries, waiting = _entries(at, row, first, last), _waiting(at, row)
+    again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
+    ran = {slot for slot, entry in entries.items() if entry["finished"] is None or entry["outcome"] not in again}
+    slots = list(schedule.running.slots(first - TICK, last))
+    missing = tuple(slot for slot in slots if slot not in ran and slot not in waiting)
     if len(missing) > LONGEST_QUEUE:
         few = f"at most {LONGEST_QUEUE} run in one go; choose a shorter range"
         raise _refused(job, f"{len(missing)} slots are missing, {few}")
@@ -77,13 +80,13 @@ def backfill(
             "backfill", job=job, id=instance, first=first.isoformat(), last=last.isoformat(), slots=len(missing),
             concurrency=concurrency, pace=None if pace is None else format_duration(pace), failed=failed or None,
         )  # fmt: skip
-        begun = _begun(at, row, missing)
         ledger.reopen(at.connection, at.dialect, row, missing, Reason.BACKFILL)
         if not forgotten and (until := pruned_until(at.connection, at.store)) is not None and first <= until:
-            why = f"up to {until.isoformat()} history was pruned, so it is unknown what ran; begin later, or allow"
+            why = f"up to {at.told(until, row)} history was pruned, so it is unknown what ran; begin later, or allow"
             raise _refused(job, f"{why} forgotten slots to run again: --forgotten, or forgotten=True")
         for place, slot in enumerate(missing):
-            due, (attempt, ended) = at.now + place * (pace or timedelta(0)), begun.get(slot, (0, None))
+            due, entry = at.now + place * (pace or timedelta(0)), entries.get(slot)
+            attempt, ended = (entry["attempts"], entry["finished"]) if entry and entry["attempts"] else (0, None)
             waits = {"due": due} if place < concurrency else {"due": FOREVER, "state": State.QUEUED, "parked_due": due}
             detach(
                 at.connection, at.dialect, at.now, name=row.task_name, slot=slot, origin=Origin.BACKFILL,
@@ -104,29 +107,16 @@ def _passed_by(row: Row, now: datetime) -> datetime:
     return max(row.slot, row.watermark or row.slot) if row.attempt else row.slot - TICK
 
 
-def _taken(at: Operation, row: Row, first: datetime, last: datetime, *, failed: bool) -> set[datetime]:
-    """Return the slots of the range that ran or wait, and so do not run again."""
-    slots, tasks = at.store.tables.slots, at.tasks
-    again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
-    ran = (
-        sa.select(slots.c.slot)
-        .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
-        .where(slots.c.slot >= first, slots.c.slot <= last)
-        .where(slots.c.finished.is_(None) | slots.c.outcome.not_in(again))
-    )
-    family = of_plan(tasks, row.task_instance)
-    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, family, tasks.c.slot.is_not(None))
-    return {utc(slot) for slot in [*at.connection.scalars(ran), *at.connection.scalars(waiting)]}
-
-
-def _begun(
-    at: Operation, row: Row, missing: tuple[datetime, ...]
-) -> dict[datetime, tuple[int, datetime | None]]:  # fmt: skip
-    """Return the attempts and the end of those that were started."""
+def _entries(at: Operation, row: Row, first: datetime, last: datetime) -> dict[datetime, sa.RowMapping]:
+    """Return what the ledger has of the range, by slot."""
     slots = at.store.tables.slots
-    statement = (
-        sa.select(slots.c.slot, slots.c.attempts, slots.c.finished)
-        .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
-        .where(slots.c.slot >= missing[0], slots.c.slot <= missing[-1], slots.c.attempts > 0)
-    )
-    return {utc(slot): (attempts, finished) for slot, attempts, finished in at.connection.execute(statement)}
+    mine = [slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance]
+    found = sa.select(slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished).where(*mine)
+    rows = at.connection.execute(found.where(slots.c.slot.between(first, last))).mappings()
+    return {utc(entry["slot"]): entry for entry in rows}
+
+
+def _waiting(at: Operation, row: Row) -> set[datetime]:
+    tasks = at.tasks
+    family = [tasks.c.task_name == row.task_name, of_plan(tasks, row.task_instance), tasks.c.slot.is_not(None)]
+    return set(map(utc, at.connection.scalars(sa.select(tasks.c.slot).where(*family))))

@@ -13,7 +13,6 @@ Races, besides those of every operation (``transaction.py``):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -43,7 +42,7 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     plan, family = at.plan_and_family(job, instance)
     slot = free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
-    is_busy = _is_busy(family)
+    is_busy = any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
     if overlap == "skip" and is_busy:
         row = replace(plan, slot=slot, origin=Origin.TRIGGER)
         ledger.end_unbegun(at.connection, at.dialect, row, Outcome.SKIPPED, Reason.OVERLAP, at.now)
@@ -54,11 +53,6 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
         if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
             at.change(row, control=number)
     return slot
-
-
-def _is_busy(family: Sequence[Row]) -> bool:
-    """Return whether something of a job runs, or is a trigger that has yet to start."""
-    return any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
 
 
 def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:
@@ -82,7 +76,7 @@ def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: s
     following = passed.gaps[0].first
     if slot is not None and slot != following:
         raise ConfigurationError(
-            f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
+            f"the next slot of job {job!r} is {at.told(following, row)}, not {at.told(slot, row)}; nothing is skipped"
         )
     at.sign("skip-next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
@@ -100,7 +94,7 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
         chosen = [row for row in rows if row.slot is not None and row.picked]
     else:
         chosen = [row for row in rows if row.slot == slot]
-        where = f"slot {slot.isoformat()} of job {job!r}"
+        where = f"slot {at.told(slot, *rows)} of job {job!r}"
         if not chosen:
             entry = _entry(at, job, slot, instance or RECURRING)
             raise ConfigurationError(
@@ -149,7 +143,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     """Start one more attempt of a slot that ended badly, as the same slot, beside the schedule."""
     plan, entry = at.plan_row(job, instance), _entry(at, job, slot, instance)
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
-        raise ConfigurationError(f"slot {slot.isoformat()} of job {job!r} {_why_not(at, job, slot, entry)}")
+        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}")
     number = at.sign("retry", job=job, slot=slot, id=instance)
     ledger.reopen(at.connection, at.dialect, plan, [slot], Reason.RETRY)
     key = detach(
@@ -157,7 +151,7 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
         collapsed=entry["collapsed"], control=number, plan_instance=instance, last_failure=entry["finished"],
     )  # fmt: skip
     if key is None:
-        raise ConfigurationError(f"slot {slot.isoformat()} of job {job!r} waits for another attempt already")
+        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} waits for another attempt already")
 
 
 def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:

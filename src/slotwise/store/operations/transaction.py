@@ -1,12 +1,14 @@
-"""What all operations share: one transaction, which may be a rehearsal, one time, and rows locked in key order."""
+"""What all operations share: one transaction, which may be a rehearsal, one time, locked rows, and the audit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -15,16 +17,102 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, 
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.schedules.short_text import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.operations.audit import Author
-from slotwise.store.schema.rows import row_of, stored
+from slotwise.store.schema.rows import row_of, stored, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
+
+
+AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An operation in the audit table; ``number`` is its place there, ``job`` is None if it applies to all."""
+
+    number: int
+    at: datetime
+    author: str
+    operation: str
+    job: str | None
+    slot: datetime | None
+    arguments: dict[str, Any]
+    note: str | None
+
+    @property
+    def id(self) -> str:
+        """The id of the recurring instance that was named; else that of the job's own row."""
+        return str(self.arguments.get("id", RECURRING))
+
+    @property
+    def is_about_all(self) -> bool:
+        """Neither about a slot nor about a range of them."""
+        return self.slot is None and "first" not in self.arguments
+
+    def covers(self, slot: datetime) -> bool:
+        """Whether it is about a range, and the slot lies in it."""
+        if "first" not in self.arguments:
+            return False
+        first, last = (datetime.fromisoformat(self.arguments[name]) for name in ("first", "last"))
+        return first <= slot <= last
+
+
+def _check(what: str, text: object, limit: int) -> None:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what}={text!r:.60}: expected a string; write {what}={str(text)!r:.60}")
+    if "\x00" in text:
+        raise ConfigurationError(f"{what}={text!r:.60}: it contains a NUL (\\x00); remove it")
+    if len(text) > limit:
+        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; shorten it")
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who gives an order, and why."""
+
+    name: str
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError for what the audit cannot keep."""
+        _check("author", self.name, AUTHOR_LIMIT)
+        if self.note is not None:
+            _check("note", self.note, NOTE_LIMIT)
+
+    def sign(
+        self,
+        connection: sa.Connection,
+        tables: Tables,
+        now: datetime,
+        command: str,
+        *,
+        job: str | None = None,
+        slot: datetime | None = None,
+        **arguments: Any,
+    ) -> int:
+        """Write the order down in the transaction that carries it out; its number."""
+        said = {name: value for name, value in arguments.items() if value is not None}
+        statement = tables.controls.insert().values(
+            at=now, author=self.name, note=self.note, command=command, task_name=job, slot=slot,
+            arguments=json.dumps(said, default=str) if said else None,
+        )  # fmt: skip
+        key = connection.execute(statement).inserted_primary_key
+        assert key is not None  # the statement writes one row
+        return int(key[0])
+
+
+def audit_entry(row: sa.RowMapping) -> AuditEntry:
+    """The order of a row of the table."""
+    return AuditEntry(
+        number=row["id"], at=utc(row["at"]), author=row["author"], operation=row["command"], job=row["task_name"],
+        slot=utc(row["slot"]), arguments=json.loads(row["arguments"] or "{}"), note=row["note"],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +165,7 @@ class Operation:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
-        if any(job in names for names in live_workers(self.connection, self.store.tables, self.now).values()):
+        if job in registered(self.connection, self.store.tables, self.now):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
@@ -108,6 +196,10 @@ class Operation:
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """As ``plan_and_family``, the plan row alone."""
         return self.plan_and_family(job, instance)[0]
+
+    def told(self, instant: datetime, *rows: Row) -> str:
+        """Return an instant as people read it in the zone of the job that has these rows, with its offset."""
+        return zoned_text(instant, zone_of(next((row.schedule for row in rows if row.is_plan), None)))
 
     def change(self, row: Row, **columns: object) -> None:
         """Write columns of a locked row; the due time of a paused row goes into ``parked_due``."""
@@ -145,17 +237,18 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
 
     with in_its_letters("this operation"):
         if not rehearse:
-            return commit_surely(store.database, store.dialect, work)
+            return commit_surely(store.database, store.dialect.committed, work)
         with store.database.main.connect() as connection, connection.begin() as transaction:
             _, result = work(connection)
             transaction.rollback()
             return result
 
 
-def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, Sequence[str]]:
-    """Return the live workers, each with the names of the tasks that it registers."""
+def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:
+    """Return the names that live workers register, each with one of these workers."""
     wanted = sa.select(tables.workers, sa.literal(0).label("running"))
-    return {line.worker: line.tasks for line in worker_infos(connection, wanted, tables.workers, now) if line.live}
+    live = [worker for worker in worker_infos(connection, wanted, tables.workers, now) if worker.live]
+    return {name: worker.worker for worker in live for name in worker.tasks}
 
 
 def schedule_in(row: Row) -> Schedule:
@@ -164,3 +257,9 @@ def schedule_in(row: Row) -> Schedule:
         return parse_schedule(row.schedule or "-")
     except InvalidSchedule as error:
         raise ConfigurationError(f"job {row.task_name!r}: {error}; use the slotwise of the workers") from None
+
+
+def zoned_text(instant: datetime, zone: ZoneInfo) -> str:
+    """Return an instant in ISO 8601, in a zone with its offset; UTC is a Z."""
+    text = instant.astimezone(zone).isoformat()
+    return text.removesuffix("+00:00") + "Z" if zone.key == "UTC" else text

@@ -15,7 +15,7 @@ from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.business_days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.operations.audit import Author
+from slotwise.store.operations.transaction import Author
 from slotwise.store.planning.plan_rows import replanned, write
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import Tables, is_detached
@@ -203,12 +203,44 @@ class CalendarChanges:
         cursor = Key("", "")
         while True:
             with self._store.transaction() as connection:
-                page = Page(self._store, connection, after if dry else None)
                 rows = self._rows(connection, after.name, cursor, lock=not dry)
-                followed += filter(None, map(page.follow, rows))
+                known: dict[frozenset[str], dict[str, Calendar]] = {}
+                followed += filter(None, (self._follow_one(connection, row, after, known, dry=dry) for row in rows))
             if len(rows) < PAGE:
                 return followed
             cursor = rows[-1].key
+
+    def _follow_one(
+        self,
+        connection: sa.Connection,
+        row: Row,
+        after: Calendar,
+        known: dict[frozenset[str], dict[str, Calendar]],
+        *,
+        dry: bool,
+    ) -> Followed | None:
+        """Let a row follow; None if it goes by these very days already, or by no such calendar at all.
+
+        ``known``: calendars that this transaction has read. ``dry``: only say what the row would do.
+        """
+        try:
+            planned = parse_schedule(row.schedule or "-").last
+            if (names := frozenset(planned.calendars)) not in known:
+                known[names] = calendars_of(connection, self._store.tables, planned)
+            bound = planned.bind(row.task_name, known[names] | ({after.name: after} if dry else {}))
+            if bound == planned:
+                return None
+            # Race: only under the row's lock is no slot claimed that is younger than the activation.
+            now = self._store.dialect.now(connection)
+            changes = replanned(row, bound, now)
+        except InvalidSchedule as error:
+            return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
+        if not dry:
+            write(connection, self._store, row, changes, now)
+        return Followed(
+            job=row.task_name, instance=row.task_instance, next_slot=changes.row.get("slot", row.slot),
+            superseded=sum(gap.count for gap in changes.gaps),
+        )  # fmt: skip
 
     def _rows(self, connection: sa.Connection, name: str, cursor: Key, *, lock: bool) -> list[Row]:
         """The next plan rows whose text names the calendar, locked in the order of their keys."""
@@ -222,38 +254,3 @@ class CalendarChanges:
             .limit(PAGE)
         )
         return [row_of(values) for values in connection.execute(statement.with_for_update() if lock else statement)]
-
-
-class Page:
-    """Rows that follow in one transaction. ``instead``: only say what they would do if a calendar were this one."""
-
-    def __init__(self, store: Store, connection: sa.Connection, instead: Calendar | None) -> None:
-        self._store = store
-        self._connection = connection
-        self._instead = {} if instead is None else {instead.name: instead}
-        self._known: dict[frozenset[str], dict[str, Calendar]] = {}
-
-    def follow(self, row: Row) -> Followed | None:
-        """Let a row follow; None if it goes by these very days already, or by no such calendar at all."""
-        try:
-            planned = parse_schedule(row.schedule or "-").last
-            bound = planned.bind(row.task_name, self._calendars(planned))
-            if bound == planned:
-                return None
-            # Race: only under the row's lock is no slot claimed that is younger than the activation.
-            now = self._store.dialect.now(self._connection)
-            changes = replanned(row, bound, now)
-        except InvalidSchedule as error:
-            return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
-        if not self._instead:
-            write(self._connection, self._store, row, changes, now)
-        return Followed(
-            job=row.task_name, instance=row.task_instance, next_slot=changes.row.get("slot", row.slot),
-            superseded=sum(gap.count for gap in changes.gaps),
-        )  # fmt: skip
-
-    def _calendars(self, schedule: Schedule) -> dict[str, Calendar]:
-        names = frozenset(schedule.calendars)
-        if names not in self._known:
-            self._known[names] = calendars_of(self._connection, self._store.tables, schedule) | self._instead
-        return self._known[names]

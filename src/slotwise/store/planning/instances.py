@@ -17,8 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
-from slotwise.store.operations.audit import Author
-from slotwise.store.operations.transaction import Operation
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.slots.ledger import end_orphans
@@ -123,7 +122,11 @@ class Instances:
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
         dialect, now = self._store.dialect, self._store.dialect.now(connection)
         has_history, paused, control = self._known(connection, wanted)
-        newest = self._newest(connection, wanted, now) if has_history else None
+        newest = None
+        if has_history:  # the newest slot that is known, once what stands in no row has ended
+            end_orphans(connection, dialect, wanted.task, wanted.id, now)
+            strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
+            (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
         columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}
         slot: datetime | None = columns["slot"]
         if paused:  # its job's own row sleeps
@@ -143,10 +146,3 @@ class Instances:
         state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
         return bool(found[0]), found[1] == State.PAUSED, found[2]
-
-    def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
-        """The newest slot of the id that is known, once what stands in no row has ended."""
-        end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
-        strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
-        (newest,) = self._store.dialect.newest_decided(connection, [Key(wanted.task, wanted.id)], strict=strict)
-        return newest

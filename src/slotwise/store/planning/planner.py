@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -91,7 +91,7 @@ class Planner:
             with self._store.transaction() as connection:
                 found = connection.execute(_rows_to_plan(self._store, list(known))).mappings()
                 rows = [row for row in found if _is_kept(known[row["task_name"]], row, ours)]
-                noted = [known[row["task_name"]] for row in rows if ours.replaces(_revision_of(row["plan"]))]
+                noted = [known[row["task_name"]] for row in rows if ours.replaces(Declared.readable(row["plan"]).by)]
                 if noted:
                     mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
                     plans = [{"job": job.name, "plan": _document_of(job, ours)} for job in noted]
@@ -119,7 +119,7 @@ class Planner:
                 now = self._store.dialect.now(connection)
             if row is None:
                 return _plan_of(job, None, "deleted")
-            planned, theirs = readable(row.schedule), _revision_of(plan)
+            planned, theirs = readable(row.schedule), Declared.readable(plan).by
             same = planned is not None and planned.last == schedule
             if revision.is_older(theirs):
                 kept = _plan_of(job, row, "kept" if same else "outdated")
@@ -192,13 +192,7 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
         return False
     found = Declared.readable(row["plan"])
     declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
-    return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
-
-
-def _revision_of(plan: Mapping[str, object] | None) -> Revision:
-    """The deploy that has planned a row."""
-    found = Declared.readable(plan)
-    return Revision(text=found.revision, started=found.deployed)
+    return ours.is_older(found.by) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
 def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:

@@ -45,6 +45,11 @@ class Declared:
         except ValueError:
             return cls()
 
+    @property
+    def by(self) -> Revision:
+        """The deploy that planned the row."""
+        return Revision(text=self.revision, started=self.deployed)
+
     def document(self) -> dict[str, object]:
         """Return what is stored: the values that are there."""
         found = {
@@ -88,15 +93,11 @@ class Revision:
 
     def cure(self, newer: Revision) -> str:
         """What helps if this one, which was refused for ``newer``, is the right one after all."""
-        if newer.text is None:
-            return "if this code is the newer: start its workers again"
-        form, place = _ranked(newer.text)
-        if self.text is None:
-            above = f"above {newer.text}" if place else "of its own"
-            return f"if this code is the newer: start its workers with a --revision {above}"
-        if form == _ranked(self.text)[0]:
-            return f"if this code is the newer: give it a --revision above {newer.text}"
-        return "if this code is the newer: start its workers again"
+        cure = "start its workers again"
+        if newer.text is not None and (self.text is None or _ranked(self.text)[0] == _ranked(newer.text)[0]):
+            above = f"above {newer.text}" if _ranked(newer.text)[1] else "of its own"
+            cure = f"start its workers with a --revision {above}"
+        return f"if this code is the newer: {cure}"
 
 
 def _ranked(text: str) -> tuple[str, Any]:

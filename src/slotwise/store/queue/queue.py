@@ -1,16 +1,19 @@
-"""One-time tasks: the commands on them, the queries, and the values that these return."""
+"""One-time tasks: the commands on them, what handlers leave behind, the queries, and the values that these return."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import IfExists, Key, Wanted, When
+from slotwise.model.records import FollowUps, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
@@ -20,17 +23,20 @@ from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
 
+logger = logging.getLogger(__name__)
+
 #: The columns of a row, in the order of a statement.
 Values: TypeAlias = Sequence[Any]
 #: What is read of an end, in this order.
 END_COLUMNS = (
-    "task_name", "task_instance", "outcome", "reason", "attempts", "worker", "started", "finished", "error", "expires",
-    "result",
+    "task_name", "task_instance", "result", "outcome", "reason", "attempts", "worker", "started", "finished", "error",
+    "expires",
 )  # fmt: skip
-#: What is read of a task, in this order.
+#: What is read of a task, in this order; in a page without its data.
 TASK_COLUMNS = (
     "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
     "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "created_version",
+    "task_data",
 )  # fmt: skip
 
 
@@ -85,26 +91,22 @@ class TaskResult:
         return plain_data(self.stored)
 
 
-def task_result(values: Values) -> TaskResult:
-    """Return an end of the columns that ``TaskReader.ends`` reads."""
-    row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
-    stored = row.pop("result")
-    return TaskResult(
-        task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
-    )
+def _task_result(values: Values) -> TaskResult:
+    task, id, stored, *rest = map(utc, values)
+    named = dict(zip(END_COLUMNS[3:], rest, strict=True))
+    return TaskResult(task=task, id=id, stored=None if stored is None else bytes(stored), **named)
 
 
-def task_info(values: Values) -> TaskInfo:
-    """Return a task of the columns that ``TaskReader`` reads; the payload may follow them."""
+def _task_info(values: Values) -> TaskInfo:
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
-    payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
+    payload = row.get("task_data")
     state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
     due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
-    born = row["created_version"]
+    born = row["created_version"] or 0
     return TaskInfo(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
-        scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
+        scheduled=from_micros(born) if born > 1_000_000_000_000_000 else None,
         last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
         payload=None if payload is None else bytes(payload),
     )  # fmt: skip
@@ -167,15 +169,38 @@ class Queue:
         return None
 
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
-        if not self._at_insert:
-            return
-        rows = [Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted]
         for hook in self._at_insert:
-            hook(rows, connection)
+            hook([Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted], connection)
 
 
 #: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is kept: a process has few.
 queue_of = lru_cache(maxsize=16)(Queue)
+
+
+def write_follow_ups(connection: sa.Connection, queue: Queue, succeeded: Sequence[FollowUps]) -> set[str]:
+    """Write what these handlers have left behind; return the tasks that may be due by it.
+
+    In the order of keys: two settlements that meet in several rows cannot deadlock there. Several of one id stay in
+    the order in which they were requested: the second one finds the first.
+    """
+    turns: Counter[Key] = Counter()
+    groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
+    for name, wanted, if_exists in (follow for one in succeeded for follow in one.follows):
+        turns[key := Key(name, wanted.instance)] += 1
+        groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
+    for (_, name, if_exists, blocked), some in sorted(groups.items()):
+        if not blocked:
+            queue.put_many(connection, name, some, if_exists)
+            continue
+        for wanted in sorted(some):
+            queue.put(connection, name, wanted, if_exists)
+    arrivals = sorted(key for one in succeeded for key in set(one.arrivals))
+    for key, arrived in groupby(arrivals):
+        if not queue.tasks.arrive(connection, key, len(list(arrived))):
+            logger.warning(
+                "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
+            )
+    return {follow.task for one in succeeded for follow in one.follows} | {key.task_name for key in arrivals}
 
 
 class TaskReader:
@@ -186,20 +211,19 @@ class TaskReader:
         self._tasks = dialect.tables.tasks
         self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
         # Built once: that takes longer than to run it.
-        self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
-            *asked_key(self._tasks), is_task(self._tasks)
-        )
+        self._find = sa.select(*self._columns).where(*asked_key(self._tasks), is_task(self._tasks))
 
-    def find(self, connection: Joinable, key: Key) -> Values | None:
-        """Return the columns of TASK_COLUMNS and the data; None if there is no such task."""
-        return connection.execute(self._find, named(key)).fetchone()
+    def find(self, connection: Joinable, key: Key) -> TaskInfo | None:
+        """Return a task with its data; None if there is none."""
+        found = connection.execute(self._find, named(key)).fetchone()
+        return None if found is None else _task_info(found)
 
     def page(
         self, connection: Joinable, *, name: str | None, state: str | None, after: Key | None, size: int
-    ) -> Sequence[Values]:
+    ) -> list[TaskInfo]:
         """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns).where(is_task(tasks))
+        statement = sa.select(*self._columns[:-1]).where(is_task(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:
@@ -207,10 +231,10 @@ class TaskReader:
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
             statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
-        return connection.execute(statement.order_by(*key).limit(size)).fetchall()
+        return list(map(_task_info, connection.execute(statement.order_by(*key).limit(size)).fetchall()))
 
-    def ends(self, connection: Joinable, key: Key) -> Sequence[Values]:
-        """Return what the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
+    def ends(self, connection: Joinable, key: Key) -> list[TaskResult]:
+        """Return what the ledger keeps of the tasks that have ended under this id, the newest first."""
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
@@ -219,4 +243,4 @@ class TaskReader:
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
             .order_by(slots.c.slot.desc())
         )
-        return connection.execute(statement).fetchall()
+        return list(map(_task_result, connection.execute(statement).fetchall()))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -14,24 +13,22 @@ import sqlalchemy as sa
 from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
-from slotwise.model.vocabulary import Origin, State
-from slotwise.schedules.short_text import UTC
-from slotwise.store.operations.audit import AuditEntry, audit_entry
+from slotwise.model.vocabulary import Kind, Origin, State
+from slotwise.schedules.short_text import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.reading.views import (
     Health,
     JobInfo,
     SlotInfo,
     Unreadable,
     gap_info,
+    job_info,
     obstacle,
     paused_by,
-    readable_job,
     slot_info,
-    unreadable_job,
     waiting_info,
 )
-from slotwise.store.reading.zones import job_zones
 from slotwise.store.schema.readable import Unread, rows_apart
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
@@ -43,7 +40,7 @@ PAGE = 500
 #: Why no worker claims a one-time row whose name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
 
-
+Line = TypeVar("Line")
 #: A query for rows of a table.
 Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
 
@@ -61,8 +58,17 @@ class Reader:
         return self._store.now()
 
     def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
-        """Return the zone of each of these jobs and instances that has a plan row."""
-        return job_zones(self._store, keys)
+        """Return the zone of each of these jobs and instances that has a plan row: of its schedule, else UTC."""
+        names, instances = (sorted({key[part] for key in keys}) for part in (0, 1))
+        columns = self._tasks.c.task_name, self._tasks.c.task_instance, self._tasks.c.schedule
+        wanted = self._plans().with_only_columns(*columns).where(columns[0].in_(names), columns[1].in_(instances))
+        rows = self._rows(wanted) if keys else ()
+        return {(row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in rows}
+
+    def common_zone(self) -> ZoneInfo:
+        """Return the zone of all jobs that have one, for times that belong to no job; UTC if there are several."""
+        zones = {zone_of(text) for text in self.schedules()} - {UTC}
+        return zones.pop() if len(zones) == 1 else UTC
 
     def zone(self, name: str, instance: str = RECURRING) -> ZoneInfo:
         """Return the zone of a job, or of its instance; UTC without a plan row."""
@@ -92,27 +98,14 @@ class Reader:
         workers, now = self.workers(), self.now()
         with self._store.transaction() as connection:
             apart = list(rows_apart(connection, statement, self._tasks.c.task_name, self._tasks.c.task_instance))
-        rows = [row for row in apart if not isinstance(row, Unread)]
-        pauses = self._pauses(
-            [row["control"] for row in rows if row["state"] == State.PAUSED and row["control"] is not None]
-        )
-        lines = [
-            (unreadable_job(row.key[0], row.key[1], row.error), None)
-            if isinstance(row, Unread)
-            else (readable_job(row, workers, now), pauses.get(row["control"]))
-            for row in apart
-        ]
-        return [
-            line if pause is None or line.state != State.PAUSED else replace(line, reason=pause)
-            for line, pause in lines
-        ]
-
-    def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Return the author, time and reason of those of these orders that are pauses."""
+        orders = [row["control"] for row in apart if not isinstance(row, Unread) and row["state"] == State.PAUSED]
         controls = self._store.tables.controls
         wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
-        rows = self._rows(wanted) if orders else []
-        return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
+        pauses = {
+            row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
+            for row in (self._rows(wanted) if any(orders) else ())
+        }
+        return [job_info(row, workers, now, pauses) for row in apart]
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Return recurring instances of a task, by id, from the one after ``after``."""
@@ -122,16 +115,15 @@ class Reader:
 
     def instance_counts(self) -> dict[str, int]:
         """Return the number of recurring instances of each task that has any."""
-        tasks = self._tasks
-        wanted = self._plans().where(tasks.c.task_instance != RECURRING)
-        counted = wanted.with_only_columns(tasks.c.task_name, sa.func.count().label("count"))
-        return {row["task_name"]: row["count"] for row in self._rows(counted.group_by(tasks.c.task_name))}
+        return self._counts(self._tasks.c.task_name, self._tasks.c.task_instance != RECURRING)
 
     def schedules(self) -> dict[str, int]:
         """Return each schedule in force, as text, with the number of its jobs and instances."""
-        tasks = self._tasks
-        counted = self._plans().with_only_columns(tasks.c.schedule, sa.func.count().label("count"))
-        return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
+        return self._counts(self._tasks.c.schedule)
+
+    def _counts(self, column: sa.Column[str], *conditions: sa.ColumnElement[bool]) -> dict[str, int]:
+        counted = self._plans().with_only_columns(column, sa.func.count().label("count")).where(*conditions)
+        return {row[column.name]: row["count"] for row in self._rows(counted.group_by(column))}
 
     def _plans(self) -> Statement:
         return sa.select(self._tasks).where(is_plan(self._tasks))
@@ -140,8 +132,7 @@ class Reader:
 
     def known(self, name: str, *, kind: str = "job") -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name; ``kind`` is what the message calls it."""
-        columns = (self._tasks.c.task_name, self._slots.c.task_name, self._gaps.c.task_name)
-        if any(self._rows(sa.select(column).where(column == name).limit(1)) for column in columns):
+        if self._is_known(name):
             return
         wanted = sa.select(self._tasks.c.task_name).distinct().limit(50)
         wanted = wanted.where(is_task(self._tasks)) if kind == "task" else wanted
@@ -155,11 +146,16 @@ class Reader:
     def known_instance(self, name: str, instance: str) -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name and this instance."""
         self.known(name)
-        for table in (self._tasks, self._slots, self._gaps):
-            mine = sa.select(table.c.task_name).where(table.c.task_name == name, table.c.task_instance == instance)
-            if instance == RECURRING or self._rows(mine.limit(1)):
-                return
-        raise UnknownTask(f"job {name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}")
+        if instance != RECURRING and not self._is_known(name, instance):
+            raise UnknownTask(
+                f"job {name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}"
+            )
+
+    def _is_known(self, name: str, instance: str | None = None) -> bool:
+        tables = (self._tasks, self._slots, self._gaps)
+        return any(
+            self._rows(_of(table, name, instance).with_only_columns(table.c.task_name).limit(1)) for table in tables
+        )
 
     # -- workers and health -----------------------------------------------------------------------------------
 
@@ -200,64 +196,50 @@ class Reader:
             .order_by(tasks.c.task_name, dead)
         )
         return [
-            Unreadable(
-                task=name, rows=rows, since=utc(first),
-                error=error.removeprefix(UNREADABLE), dead=is_dead,
-            )
+            Unreadable(task=name, rows=rows, since=utc(first), error=error.removeprefix(UNREADABLE), dead=is_dead)
             for name, is_dead, rows, first, error in found
-        ]  # fmt: skip
+        ]
 
     def health(self, overdue_after: timedelta) -> Health:
         """Count rows that have been due for longer than ``overdue_after``, and rows that are held past their lease.
 
         Rows of tasks that no live worker registers are counted apart, as orphans, if any worker is alive.
         """
-        tasks, tags = self._tasks, runs_on(self._tasks)
+        tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
-            waiting = connection.execute(
-                sa.select(tasks.c.task_name, sa.func.count(), sa.func.min(tasks.c.execution_time))
-                .where(due)
-                .group_by(tasks.c.task_name)
-            ).all()
-            alone = connection.scalars(sa.select(tasks.c.task_name).where(due, is_task(tasks)).distinct()).all()
-            choosy = connection.execute(
-                sa.select(tasks.c.task_name, tags.label("tags")).where(due, tags.is_not(None)).distinct()
-            ).all()
-            held_rows = sa.select(tasks.c.task_name, tasks.c.task_instance, tasks.c.last_heartbeat, tasks.c.lease)
-            apart = list(
-                rows_apart(connection, held_rows.where(tasks.c.picked), tasks.c.task_name, tasks.c.task_instance)
-            )
-            held = [
-                (row["task_name"], row["last_heartbeat"], row["lease"]) for row in apart if not isinstance(row, Unread)
-            ]
             paused = all_paused(connection, self._store.tables)
-            waiting, choosy, alone = ([], [], []) if paused is not None else (waiting, choosy, alone)
-            unreadable = self._unreadable(connection)
-            unreadable += [
-                Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False)
-                for row in apart
-                if isinstance(row, Unread)
-            ]
+            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
+            oldest = sa.func.min(tasks.c.execution_time)
+            late = sa.select(tasks.c.task_name, tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
+            waiting = connection.execute(late.group_by(sa.text("1, 2, 3"))).all()
+            waiting = [] if paused is not None else waiting
+            key = tasks.c.task_name, tasks.c.task_instance
+            held_rows = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
+            unreadable, silent = self._unreadable(connection), list[str]()
+            for row in rows_apart(connection, held_rows, *key):
+                if isinstance(row, Unread):
+                    unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
+                elif row["last_heartbeat"] is not None and row["lease"] is not None:
+                    silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
         workers = self.workers()
         live = [worker for worker in workers if worker.live]
-        known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
-        silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]
-        orphans = [(name, count) for name, count, _ in waiting if name not in known]
+        known = {name for worker in live for name in worker.tasks}
+        known = known if live else {name for name, *_ in waiting} | set(silent)
+        orphans = [(name, count) for name, _, _, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
         passed_over = {name for worker in live for name in worker.passed_over}
-        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over} | {
-            found.task_name: tags_of(found.tags) for found in choosy
-        }
-        obstacles = {name: obstacle(name, asked, live) for name, asked in asking.items() if name in known and live}
+        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over}
+        asking |= {name: tags_of(tags) for name, _, tags, *_ in waiting if tags is not None}
+        obstacles = {name: obstacle(name, tags, live) for name, tags in asking.items() if name in known and live}
+        alone = {name for name, kind, *_ in waiting if kind == Kind.TASK}
         obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
             live_workers=len(live),
-            overdue=sum(count for name, count, _ in waiting if name in known),
-            oldest_due=utc(min((oldest for name, _, oldest in waiting if name in known), default=None)),
+            overdue=sum(count for name, _, _, count, _ in waiting if name in known),
+            oldest_due=utc(min((oldest for name, *_, oldest in waiting if name in known), default=None)),
             silent=sum(name in known for name in silent),
             dead=dead,
             unreadable_workers=sorted(worker.worker for worker in workers if worker.state == State.UNREADABLE),
@@ -266,22 +248,20 @@ class Reader:
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
             unreadable=[one for one in unreadable if one.task in known or not live],
-            paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
+            paused=None if paused is None else paused_by(paused, self.common_zone()),
         )
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
-        """Yield the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
+        """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
         table = self._store.tables.controls
         about = [] if job is None else [(table.c.task_name == job) | table.c.task_name.is_(None)]
-        older: list[sa.ColumnElement[bool]] = []
-        while limit is None or limit > 0:
-            size = PAGE if limit is None else min(limit, PAGE)
-            page = sa.select(table).where(*about, *older).order_by(table.c.id.desc()).limit(size)
-            found = [audit_entry(row) for row in self._rows(page)]
-            yield from found
-            if len(found) < size:
-                return
-            older, limit = [table.c.id < found[-1].number], None if limit is None else limit - len(found)
+
+        def page(size: int, last: AuditEntry | None) -> list[AuditEntry]:
+            older = [] if last is None else [table.c.id < last.number]
+            statement = sa.select(table).where(*about, *older).order_by(table.c.id.desc()).limit(size)
+            return [audit_entry(row) for row in self._rows(statement)]
+
+        return _paged(limit, page)
 
     # -- the ledger -------------------------------------------------------------------------------------------
 
@@ -360,30 +340,37 @@ class Reader:
         before: datetime | None = None,
         ended: bool = False,
     ) -> Iterator[SlotInfo]:
-        """Yield ledger and gaps of a job, merged, the newest first; pages are read as needed.
+        """Return ledger and gaps of a job, merged, the newest first; pages are read as needed.
 
         A gap stands where its last slot stands. ``before`` continues where an earlier listing ended. ``ended``: without
         what ``standing`` lists.
         """
-        cursor = None if before is None else _Place(before, 0, "")
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, instance, size, since, cursor, ended)
-            yield from (line for _, line in page)
-            if len(page) < size:
-                return
-            cursor = page[-1][0]
-            left = None if left is None else left - len(page)
+        slots, gaps = self._slots, self._gaps
+        # An index orders a job's own slots, another those of its instances, and none both.
+        every = [_of(slots, name, RECURRING), _of(slots, name, None).where(sa.text(OF_INSTANCES))]
+        ledgers = every if instance is None else [_of(slots, name, instance)]
+        if ended:
+            ledgers = [ledger.where(*(~stands for stands in self._stand())) for ledger in ledgers]
+        sources = [(ledger, slots.c.slot, 1, slot_info) for ledger in ledgers]
+        sources.append((_of(gaps, name, instance).add_columns(self._run_since()), gaps.c.last_slot, 0, gap_info))
+        start = None if before is None else _Place(before, 0, "")
+
+        def page(size: int, last: tuple[_Place, SlotInfo] | None) -> list[tuple[_Place, SlotInfo]]:
+            # Race: what is written between two pages is newer than the first one's end; it is later, not missed.
+            cursor = start if last is None else last[0]
+            lines = [
+                (_Place(utc(row[column.name]), kind, row["task_instance"]), line(row))
+                for statement, column, kind, line in sources
+                for row in self._rows(_cut(statement, column, kind, size, since, cursor))
+            ]
+            return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
+
+        return (line for _, line in _paged(limit, page))
 
     def slots_within(self, name: str, instance: str, start: datetime, end: datetime) -> list[datetime]:
         """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or in a row."""
-        found, tasks = set(), self._tasks
-        families = [
-            (self._slots, self._slots.c.task_instance == instance),
-            (tasks, of_plan(tasks, instance)),
-        ]
-        for table, family in families:
+        found, slots, tasks = set(), self._slots, self._tasks
+        for table, family in ((slots, slots.c.task_instance == instance), (tasks, of_plan(tasks, instance))):
             within = [table.c.task_name == name, family, table.c.slot >= start, table.c.slot < end]
             found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
         return sorted(found)
@@ -393,26 +380,6 @@ class Reader:
         found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
         return slot_info(found[0]) if found else None
 
-    def _page(
-        self,
-        name: str,
-        instance: str | None,
-        size: int,
-        since: datetime | None,
-        cursor: _Place | None,
-        ended: bool,
-    ) -> list[tuple[_Place, SlotInfo]]:
-        """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        lines: list[tuple[_Place, SlotInfo]] = []
-        for ledger in self._ledgers(name, instance):
-            ended_only = ledger.where(*(~stands for stands in self._stand())) if ended else ledger
-            rows = self._rows(_cut(ended_only, self._slots.c.slot, self._slots, 1, size, since, cursor))
-            lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_info(row)) for row in rows]
-        gaps = _of(self._gaps, name, instance).add_columns(self._run_since())
-        cut = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
-        lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_info(row)) for row in self._rows(cut)]
-        return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
-
     def _run_since(self) -> sa.ColumnElement[int]:
         """The number of slots of a gap that a backfill has run since; triggers are not among them."""
         slots, gaps = self._slots, self._gaps
@@ -420,13 +387,7 @@ class Reader:
         within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == Origin.BACKFILL)
         return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
 
-    def _ledgers(self, name: str, instance: str | None) -> list[Statement]:
-        """Select from the ledger: an index orders a job's own slots, another those of its instances, and none both."""
-        if instance is not None:
-            return [_of(self._slots, name, instance)]
-        return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
-
-    def _rows(self, statement: Statement) -> Sequence[sa.RowMapping]:
+    def _rows(self, statement: sa.Executable) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
 
@@ -435,6 +396,18 @@ def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str
     """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
+
+
+def _paged(limit: int | None, page: Callable[[int, Line | None], list[Line]]) -> Iterator[Line]:
+    """Yield up to ``limit`` lines; ``page`` returns the next ones, after the last line of the page before."""
+    last: Line | None = None
+    while limit is None or limit > 0:
+        size = PAGE if limit is None else min(limit, PAGE)
+        found = page(size, last)
+        yield from found
+        if len(found) < size:
+            return
+        last, limit = found[-1], None if limit is None else limit - len(found)
 
 
 def _of(table: sa.Table, name: str, instance: str | None) -> Statement:
@@ -454,21 +427,20 @@ class _Place(NamedTuple):
 def _cut(
     statement: Statement,
     column: sa.Column[datetime],
-    table: sa.Table,
     kind: int,
     size: int,
     since: datetime | None,
     cursor: _Place | None,
 ) -> Statement:
     """Select the next page of ledger or gaps, after the cursor, the newest first."""
+    instance = column.table.c.task_instance
     if since is not None:
         statement = statement.where(column >= since)
     if cursor is not None:
-        same = column == cursor.instant
+        after, same = column < cursor.instant, column == cursor.instant
         if kind == cursor.kind:
-            same = same & (table.c.task_instance < cursor.instance)
-        after = column < cursor.instant
+            same = same & (instance < cursor.instance)
         # The first condition is implied by the second. An index starts at it, so a deep page reads no earlier rows.
         further = (column <= cursor.instant) & (after | same)
         statement = statement.where(further if kind <= cursor.kind else after)
-    return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)
+    return statement.order_by(column.desc(), instance.desc()).limit(size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -12,8 +13,11 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
+from slotwise.schedules.short_text import UTC, zone_of
+from slotwise.store.operations.job_operations import Paused
+from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
-from slotwise.store.schema.readable import MALFORMED
+from slotwise.store.schema.readable import MALFORMED, Unread
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.worker_rows import WorkerInfo
 
@@ -30,20 +34,20 @@ class JobInfo:
     job: str
     id: str
     state: str
-    schedule: str
-    next_slot: datetime | None
-    due: datetime | None
-    attempt: int
-    worker: str | None
-    heartbeat: datetime | None
-    last_success: datetime | None
-    last_failure: datetime | None
-    consecutive_failures: int
-    last_error: str | None
-    priority: int
-    runs_on: Sequence[str]
-    revision: str | None
-    deployed: datetime | None
+    schedule: str = "–"
+    next_slot: datetime | None = None
+    due: datetime | None = None
+    attempt: int = 0
+    worker: str | None = None
+    heartbeat: datetime | None = None
+    last_success: datetime | None = None
+    last_failure: datetime | None = None
+    consecutive_failures: int = 0
+    last_error: str | None = None
+    priority: int = 50
+    runs_on: Sequence[str] = ()
+    revision: str | None = None
+    deployed: datetime | None = None
     refused: Sequence[dict[str, str | None]] = ()
     reason: str | None = None
 
@@ -148,54 +152,50 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
     return f"no live worker that knows it carries {' and '.join(wanted)}"
 
 
-def readable_job(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
-    """As ``job_info``; a row with a malformed value is a job that is unreadable."""
+def job_info(
+    row: sa.RowMapping | Unread, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
+) -> JobInfo:
+    """Return a plan row as a line, at ``now``, with what the workers say about it; ``pauses`` by their orders."""
+    if isinstance(row, Unread):
+        return JobInfo(job=row.key[0], id=row.key[1], state=State.UNREADABLE, reason=row.error)
     try:
-        return job_info(row, workers, now)
+        return _job_info(row, workers, now, pauses)
     except MALFORMED as error:
-        return unreadable_job(row["task_name"], row["task_instance"], str(error))
+        return JobInfo(job=row["task_name"], id=row["task_instance"], state=State.UNREADABLE, reason=str(error))
 
 
-def unreadable_job(job: str, id: str, error: str) -> JobInfo:
-    """Return the line of a plan row that cannot be decoded."""
-    return JobInfo(
-        job=job, id=id, state=State.UNREADABLE, reason=error, schedule="–", next_slot=None, due=None, attempt=0,
-        worker=None, heartbeat=None, last_success=None, last_failure=None, consecutive_failures=0, last_error=None,
-        priority=50, runs_on=(), revision=None, deployed=None,
-    )  # fmt: skip
-
-
-def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
-    """Return a plan row as a line, at ``now``, with what the workers say about it."""
+def _job_info(
+    row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
+) -> JobInfo:
     declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
     state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
-    due = state == State.WAITING and row["execution_time"] <= now
-    reason = obstacle(row["task_name"], declared.runs_on, workers) if due else None
-    state = state_of_stuck(reason) if reason else state
+    pause = pauses.get(row["control"]) if state == State.PAUSED else None
+    reason = None if pause is None else paused_by(pause, zone_of(row["schedule"]))
+    if state == State.WAITING and row["execution_time"] <= now:
+        reason = obstacle(row["task_name"], declared.runs_on, workers)
+        state = state_of_stuck(reason) if reason else state
     if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith(UNREADABLE):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
     return JobInfo(
-        job=row["task_name"], id=row["task_instance"], state=state, reason=reason,
-        schedule=row["schedule"],
+        job=row["task_name"], id=row["task_instance"], state=state, reason=reason, schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
-        priority=50 if row["priority"] is None else row["priority"], revision=declared.revision,
-        runs_on=declared.runs_on,
-        deployed=declared.deployed, refused=[
+        priority=50 if row["priority"] is None else row["priority"], runs_on=declared.runs_on,
+        revision=declared.revision, deployed=declared.deployed, refused=[
             {"worker": worker.worker, "revision": worker.revision}
             for worker in workers if worker.live and row["task_name"] in worker.refused
         ],
     )  # fmt: skip
 
 
-def paused_by(author: str, since: datetime, note: str | None) -> str:
+def paused_by(pause: Paused, zone: ZoneInfo = UTC) -> str:
     """Return author, time and note of a pause, as text."""
-    said = f": {note}" if note else ""
-    return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
+    said = f": {pause.note}" if pause.note else ""
+    return f"paused by {pause.author} at {zoned_text(pause.since.replace(microsecond=0), zone)}{said}"
 
 
 def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:

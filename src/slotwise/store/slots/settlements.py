@@ -53,8 +53,7 @@ from slotwise.schedules import Disabled, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
-from slotwise.store.queue.follow_ups import write_follow_ups
-from slotwise.store.queue.queue import queue_of
+from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, release_queued, tell_plan_rows
@@ -155,7 +154,7 @@ class Settlements:
     def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
         """Do this work; None, with nothing written, where a row spoils it."""
         try:
-            return commit_surely(self.database, self.dialect, work)
+            return commit_surely(self.database, self.dialect.committed, work)
         except Parted:
             return None
         except DBAPIError as error:
@@ -292,7 +291,7 @@ class Settlements:
             self.hooks.write(connection, changes)
             return (changes[0].held.transaction_id if changes else None), changes
 
-        changes = commit_surely(self.database, self.dialect, work)
+        changes = commit_surely(self.database, self.dialect.committed, work)
         self.database.wake_ups.tell(*words)
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes

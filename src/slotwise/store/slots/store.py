@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
@@ -21,10 +20,9 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, is_without_transaction, within
+from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import is_transient
-from slotwise.store.connect.installation import Installation
+from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
@@ -164,7 +162,6 @@ class HeldRows:
 
 
 _SERIALIZATION_FAILURE = "40001"
-_ABORTED = "25P02"
 
 
 class LedgerFence:
@@ -172,7 +169,6 @@ class LedgerFence:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._installation: str | None = None
 
     def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
@@ -186,7 +182,7 @@ class LedgerFence:
         return within(connection, lambda own: self._complete(own, claim))
 
     def _guard(self, own: Joinable, claim: Claim) -> None:
-        self._check_database(own)
+        self._store.installation.check(own)
         with _stale_snapshot_is_lost(claim):
             held = self._lock(own, claim)
         if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
@@ -222,34 +218,6 @@ class LedgerFence:
         running = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
         return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
 
-    def _check_database(self, connection: Any) -> None:
-        """Work and settlement can only commit together in the database that holds the tables."""
-        meta = self._store.tables.meta
-        try:
-            found = connection.execute(sa.select(meta.c.value).where(meta.c.key == "installation_id")).fetchone()
-        except Exception as error:
-            if is_transient(error) or (_sqlstate(error) is None and not isinstance(error, DBAPIError)):
-                raise
-            if _sqlstate(error) == _ABORTED:
-                raise ConfigurationError(
-                    "the transaction of this connection was aborted by an error before, and nothing of it will stay: "
-                    "roll back, and do its work again in another one"
-                ) from error
-            raise ConfigurationError(
-                f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
-            ) from error
-        theirs = found[0] if found else None
-        if theirs != self._own_installation(theirs):
-            raise ConfigurationError(
-                "this connection leads to another installation of slotwise; pass one to the worker's own database"
-            )
-
-    def _own_installation(self, theirs: str | None) -> str | None:
-        if self._installation is None:
-            # In memory there is but the one connection, which the caller has.
-            self._installation = theirs if self._store.database.in_memory else self._store.installation.read()
-        return self._installation
-
 
 def _lost(claim: Claim) -> ClaimLost:
     row = claim.row
@@ -264,17 +232,12 @@ def _completed(claim: Claim) -> ClaimLost:
     )
 
 
-def _sqlstate(error: BaseException) -> str | None:
-    """Return PostgreSQL's error code, also of an error that SQLAlchemy has wrapped."""
-    return getattr(getattr(error, "orig", error), "sqlstate", None)
-
-
 @contextmanager
 def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
     """Under REPEATABLE READ a ledger row that changed since the snapshot is an error of the database: a take-over."""
     try:
         yield
     except Exception as error:
-        if _sqlstate(error) == _SERIALIZATION_FAILURE:
+        if sqlstate(error) == _SERIALIZATION_FAILURE:
             raise _lost(claim) from error
         raise

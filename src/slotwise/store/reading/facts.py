@@ -1,21 +1,24 @@
-"""What the tables say about one slot, or about one one-time task. Only reads, each in one transaction."""
+"""What the tables say about one slot of a job, or about one one-time task. Only reads, each in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING, TICK, Key, Row
-from slotwise.model.vocabulary import PLANNED
+from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
+from slotwise.schedules.short_text import zone_of
 from slotwise.schedules.text import readable
-from slotwise.store.operations.audit import AuditEntry, audit_entry
 from slotwise.store.operations.job_operations import Paused, all_paused
+from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
-from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
+from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.worker_rows import WorkerInfo, worker_infos
 from slotwise.store.slots.retention import pruned_until
@@ -37,24 +40,61 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """``plan`` is the job's own row, ``row`` one of this very slot beside it; ``before`` and ``after`` the ledger's
-    neighbours; ``orders`` those that concern the job, or all, the newest first."""
+class SlotState:
+    """What a process that wants to run a slot needs to know.
+
+    ``plan`` is the job's own row, ``beside`` a row of this very slot; ``entry`` and ``gap`` are the ledger's.
+    """
 
     job: str
     slot: datetime
     now: datetime
+    plan: Row | None
+    beside: Row | None
     entry: SlotInfo | None
     gap: SlotInfo | None
-    plan: Row | None
-    row: Row | None
+    all_paused: Paused | None
     runs_on: Collection[str]
+    workers: Sequence[WorkerInfo]
+
+    @property
+    def row(self) -> Row | None:
+        """The row that this slot is in, or waits for; None if the job's row has passed it."""
+        if self.beside is not None or self.plan is None or self.plan.slot is None:
+            return self.beside
+        return self.plan if self.plan.slot <= self.slot else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the ledger has its end."""
+        if self.entry is not None:
+            return self.entry.finished is not None
+        return self.gap is not None and self.beside is None
+
+    @property
+    def paused(self) -> str | None:
+        """Who paused the job, or all."""
+        if (every := self.all_paused) is not None:
+            return f"all is {paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
+        is_paused = self.plan is not None and self.plan.state == State.PAUSED and not self.plan.picked
+        return "the job is paused" if is_paused else None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why no live worker can take the job; None if one can."""
+        return obstacle(self.job, self.runs_on, self.workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(SlotState):
+    """``before`` and ``after`` are the ledger's neighbours; ``orders`` those that concern the job, or all, the newest
+    first.
+    """
+
     before: SlotInfo | None
     after: SlotInfo | None
     orders: Sequence[AuditEntry]
-    paused: Paused | None
     pruned_until: datetime | None
-    workers: Sequence[WorkerInfo]
     load: Load = field(default_factory=Load)
 
     @property
@@ -77,14 +117,9 @@ class Facts:
         began = self.entry.started if self.entry else None
 
         def fills(order: AuditEntry) -> bool:
-            return order.covers(self.slot) and (self.row is not None or (began is not None and began >= order.at))
+            return order.covers(self.slot) and (self.beside is not None or (began is not None and began >= order.at))
 
         return [order for order in reversed(self.orders) if order.slot == self.slot or fills(order)]
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why no live worker can take the job; None if one can."""
-        return obstacle(self.job, self.runs_on, self.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,48 +131,54 @@ class TaskFacts:
     row: Row | None
     error: str | None
     end: SlotInfo | None
-    paused: Paused | None
+    all_paused: Paused | None
     obstacle: str | None
     load: Load
 
 
+def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
+    """Return the time, and the job's own row; None without one."""
+    with _looking(store, job) as look:
+        return look.now, look.row(store.tables.tasks.c.task_instance == RECURRING)
+
+
+def slot_state(store: Store, job: str, slot: datetime) -> SlotState:
+    """Return the state of a slot."""
+    with _looking(store, job) as look:
+        return SlotState(**look.state(slot))
+
+
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    """Return what the tables say about this slot."""
-    tasks, slots, gaps = store.tables.tasks, store.tables.slots, store.tables.gaps
-    with store.transaction() as connection:
-        look, now = _Look(store, connection, job, instance), store.dialect.now(connection)
-        # Ranges may overlap where a queue was restored: the newest counts. Of those that begin before the slot, the
-        # nearest hundred are searched: a slot in none would be sought in all of them.
-        begun = look.of(gaps).where(gaps.c.first_slot <= slot)
-        near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
-        gap = look.first(sa.select(near).where(near.c.last_slot >= slot).order_by(near.c.first_slot.desc()))
+    """Return all that the tables say about a slot."""
+    slots = store.tables.slots
+    with _looking(store, job, instance) as look:
         started = look.of(slots).where(slots.c.started.is_not(None))
-        plan = look.first(look.of(tasks))
         return Facts(
-            job=job, slot=slot, now=now, entry=look.slot(look.of(slots).where(slots.c.slot == slot)),
-            gap=None if gap is None else gap_info(gap), plan=look.row(tasks.c.task_instance == instance),
-            row=look.row(tasks.c.plan_instance == instance, tasks.c.slot == slot),
-            runs_on=() if plan is None else Declared.readable(plan["plan"]).runs_on,
+            **look.state(slot),
             before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
             after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
-            orders=look.orders(), paused=all_paused(connection, store.tables),
-            pruned_until=pruned_until(connection, store), workers=look.workers(now), load=look.load(),
+            orders=look.orders(), pruned_until=pruned_until(look.connection, store), load=look.load(),
         )  # fmt: skip
 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     """Return what the tables say about a one-time task."""
     tasks, slots = store.tables.tasks, store.tables.slots
-    with store.transaction() as connection:
-        look, now = _Look(store, connection, task, id), store.dialect.now(connection)
-        row = look.row(tasks.c.task_instance == id)
+    with _looking(store, task, id) as look:
         found = look.first(look.of(tasks))
         return TaskFacts(
-            key=Key(task, id), now=now, row=row, error=None if found is None else found["last_error"],
+            key=Key(task, id), now=look.now, row=look.row(tasks.c.task_instance == id),
+            error=None if found is None else found["last_error"],
             end=look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc())),
-            paused=all_paused(connection, store.tables), obstacle=obstacle(task, (), look.workers(now)),
+            all_paused=all_paused(look.connection, store.tables), obstacle=obstacle(task, (), look.workers()),
             load=look.load(),
         )  # fmt: skip
+
+
+@contextmanager
+def _looking(store: Store, name: str, instance: str = RECURRING) -> Iterator[_Look]:
+    with store.transaction() as connection:
+        yield _Look(store, connection, store.dialect.now(connection), name, instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +187,7 @@ class _Look:
 
     store: Store
     connection: sa.Connection
+    now: datetime
     name: str
     instance: str
 
@@ -164,6 +206,28 @@ class _Look:
         found = self.connection.execute(sa.select(*columns).where(tasks.c.task_name == self.name, *conditions)).first()
         return None if found is None else row_of(found)
 
+    def state(self, slot: datetime) -> dict[str, Any]:
+        """Return the fields of a SlotState.
+
+        Race: a worker may settle or pass the slot between these statements. It writes the rows and the ledger in one
+        transaction, so the rows are read first: if they have passed the slot, the ledger read after them has its end.
+        """
+        tasks, slots, gaps = self.store.tables.tasks, self.store.tables.slots, self.store.tables.gaps
+        plan = self.row(tasks.c.task_instance == self.instance)
+        beside = self.row(tasks.c.plan_instance == self.instance, tasks.c.slot == slot)
+        entry = self.slot(self.of(slots).where(slots.c.slot == slot))
+        # Ranges may overlap where a queue was restored: the newest counts. Of those that begin before the slot, the
+        # nearest hundred are searched: a slot in none would be sought in all of them.
+        begun = self.of(gaps).where(gaps.c.first_slot <= slot)
+        near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
+        gap = self.first(sa.select(near).where(near.c.last_slot >= slot).order_by(near.c.first_slot.desc()))
+        declared = self.connection.scalar(self.of(tasks).with_only_columns(tasks.c.plan))
+        return {
+            "job": self.name, "slot": slot, "now": self.now, "plan": plan, "beside": beside, "entry": entry,
+            "gap": None if gap is None else gap_info(gap), "runs_on": Declared.readable(declared).runs_on,
+            "all_paused": all_paused(self.connection, self.store.tables), "workers": self.workers(),
+        }  # fmt: skip
+
     def orders(self) -> list[AuditEntry]:
         controls = self.store.tables.controls
         about = (controls.c.task_name == self.name) | controls.c.task_name.is_(None)
@@ -171,9 +235,9 @@ class _Look:
         orders = [audit_entry(row) for row in found.mappings()]
         return [order for order in orders if order.is_about_all or order.id == self.instance]
 
-    def workers(self, now: datetime) -> list[WorkerInfo]:
+    def workers(self) -> list[WorkerInfo]:
         workers = self.store.tables.workers
-        return worker_infos(self.connection, sa.select(workers, sa.literal(0).label("running")), workers, now)
+        return worker_infos(self.connection, sa.select(workers, sa.literal(0).label("running")), workers, self.now)
 
     def load(self) -> Load:
         tasks, starts = self.store.tables.tasks, self.store.tables.starts
