@@ -41,6 +41,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
   check    style, types, import contracts and documentation
+  release  build wheel and sdist into dist/, check them, and try each in an empty environment
   clean    remove .venv and everything else that was generated
 
 The first run takes about half a minute to set up .venv. What follows the command goes to the program behind it:
@@ -61,13 +62,15 @@ def main(words: list[str]) -> int:
         return 0 if words else 2
     if command == "clean":
         return clean()
-    if command not in ("demo", "test", "compat", "oldest", "check"):
+    if command not in ("demo", "test", "compat", "oldest", "check", "release"):
         print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
         return 2
     prepare()
     if command in ("compat", "oldest"):
         return compat(arguments) if command == "compat" else oldest(arguments)
-    return check() if command == "check" else become([*PROGRAMS[command], *forwarded(command, arguments)])
+    if command in ("check", "release"):
+        return check() if command == "check" else release()
+    return become([*PROGRAMS[command], *forwarded(command, arguments)])
 
 
 def forwarded(command: str, arguments: list[str]) -> list[str]:
@@ -125,7 +128,9 @@ def make_environment() -> None:
 def install() -> None:
     say("installing slotwise and its tools (half a minute the first time)")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[dev]"]
-    if subprocess.run(pip, cwd=ROOT, env=environment()).returncode:
+    done = subprocess.run(pip, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        print(done.stderr, end="", file=sys.stderr)  # only now: pip's warnings would fill a newcomer's first screen
         stop("pip failed, the reason is above; run the same command again to go on")
 
 
@@ -214,6 +219,23 @@ def checks(site: str) -> dict[str, list[str]]:
         "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache", "--no-logo"],
         "docs": ["-m", "mkdocs", "build", "--strict", "-q", "-f", ".mkdocs.yml", "-d", site],
     }
+
+
+def release() -> int:
+    """Build what is published, and try it as a user would; refuse a project that has no address yet."""
+    if "//example.com/" in (ROOT / "pyproject.toml").read_text():
+        stop("pyproject.toml has no address of the repository yet; set project.urls, as docs/releasing.md says")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    steps = {
+        "build": ["-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT)],
+        "twine check": ["-m", "twine", "check", "--strict", str(ROOT / "dist/*")],
+        "installation": ["-m", "pytest", "-q", "-m", "extended", "tests/integration/test_wheel.py"],
+    }
+    for name, command in steps.items():
+        if not passes(name, command):
+            stop(f"{name} failed; the reason is above")
+    say(f"ready to be published: {', '.join(sorted(path.name for path in (ROOT / 'dist').iterdir()))}")
+    return 0
 
 
 def passes(name: str, command: list[str]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 #: The commands that cures name, as ``run: slotwise db upgrade``.
@@ -45,6 +47,15 @@ def pasteable(text: str) -> str:
 
 class ConfigurationError(SlotwiseError):
     """A setting, a job or a registry cannot work as declared."""
+
+
+@contextmanager
+def located(where: str, kind: type[ConfigurationError]) -> Iterator[None]:
+    """Raise a configuration error from within as one of this kind, with its place in front."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise kind(f"{where}: {error}") from None
 
 
 class InvalidCrontab(ConfigurationError):

@@ -23,9 +23,8 @@ from django.test.utils import override_settings
 
 from slotwise import ConfigurationError, SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
-from slotwise.contrib.django.databases import database_address
 from slotwise.contrib.django.management.commands.slotwise import Command
-from slotwise.contrib.django.project import fresh_connections
+from slotwise.contrib.django.project import database_address, fresh_connections
 from slotwise.model.events import SettledDead
 from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 

@@ -232,7 +232,7 @@ with transaction.atomic("default"), transaction.atomic("jobs"):
 """
 
 
-@pytest.mark.parametrize("tables", ["with tables", "without"])
+@pytest.mark.parametrize("tables", ["with tables", pytest.param("without", marks=pytest.mark.extended)])
 def test_the_alias_of_another_database_is_refused(project: Project, tables: str) -> None:
     """Also if it has tables of slotwise, and outside a transaction: no worker of this project would see the task."""
     if tables == "without":
@@ -275,7 +275,9 @@ for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: 
 """
 
 
-@pytest.mark.parametrize(("alias", "option"), [("jobs", " --database jobs"), ("default", "")])
+@pytest.mark.parametrize(
+    ("alias", "option"), [("jobs", " --database jobs"), pytest.param("default", "", marks=pytest.mark.extended)]
+)
 def test_the_cure_for_missing_tables_is_migrate(project: Project, alias: str, option: str) -> None:
     """With the alias of slotwise's tables, as the page on Django writes it."""
     with psycopg.connect(project.jobs if alias == "jobs" else project.default) as connection:
@@ -285,6 +287,7 @@ def test_the_cure_for_missing_tables_is_migrate(project: Project, alias: str, op
         assert line.endswith(f"run: python manage.py migrate slotwise{option}")
 
 
+@pytest.mark.extended
 def test_dumpdata(project: Project) -> None:
     """The admin's pages have no tables: nothing is dumped for them, and nothing fails."""
     project.django("migrate", "--verbosity", "0")

@@ -218,6 +218,7 @@ def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
     assert cast.registry.worker is None
 
 
+@pytest.mark.extended
 def test_the_pages_fixture_uses_the_test_database(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, pg_url: str
 ) -> None:

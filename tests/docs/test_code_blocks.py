@@ -21,6 +21,7 @@ FRAGMENTS: dict[str, int] = {
     "docs/django.md": 7,
     "docs/lock-providers.md": 1,
     "docs/quickstart.md": 1,
+    "docs/sessions.md": 1,
     "docs/testing.md": 1,
 }
 

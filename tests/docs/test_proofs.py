@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from tests.docs.markdown import ROOT
 
 PAGE = ROOT / "docs" / "proofs.md"
@@ -25,6 +26,7 @@ def test_every_law_has_tests() -> None:
     assert [promise for promise, tests in promises if not tests] == []
 
 
+@pytest.mark.extended  # it collects them all; the selection that it checks is the one without this marker
 def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
     """With the selection that ``python3 dev.py test`` uses, which is pytest's usual one in this project."""
     named = {test for _, tests in rows() for test in tests}

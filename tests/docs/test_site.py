@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,10 @@ NOT_STATEMENTS = {"WITH", "SELECT", "UPDATE", "COMMANDS", "POLICIES"}
 
 @pytest.mark.extended
 def test_site_builds(tmp_path: Path) -> None:
-    """mkdocs is strict: a broken link, an unknown name or an orphan is an error. Nothing is fetched."""
+    """mkdocs is strict: a broken link, an unknown name or an orphan is an error. Nothing is fetched.
+
+    Each page names the version and links to the repository.
+    """
     command = [
         sys.executable,
         "-m",
@@ -38,6 +42,10 @@ def test_site_builds(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert 'id="slotwise.JobRegistry"' in (tmp_path / "reference.html").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (tmp_path / "index.html").read_text()
+    assert page.count(f"slotwise {project['version']}") >= 2
+    assert f'href="{project["urls"]["Repository"]}"' in page
     fetched = re.compile(r"""<(?:script|link|img)\b[^>]*?(?:src|href)=["']?(https?:[^"'\s>]+)""")
     assert [found for page in tmp_path.glob("*.html") for found in fetched.findall(page.read_text())] == []
 

@@ -21,8 +21,7 @@ from tests.faults.cast import registry_of
 from tests.kit.laws import Ledger, rows_and_ledger
 
 from slotwise import JobRegistry, Schedule
-from slotwise.demo.evidence import HandlerLog, Line, gather
-from slotwise.demo.verdict import Verdict, judge
+from slotwise.demo.verdict import HandlerLog, Line, Verdict, gather, judge
 from slotwise.store.schema.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]

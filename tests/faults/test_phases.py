@@ -131,6 +131,7 @@ def _is_taken_over_by_another(stage: Bench, start: Seen) -> None:
     stage.expect_clean(until=until)
 
 
+@pytest.mark.extended
 def test_a_kill_while_draining_loses_nothing(bench: MakeBench) -> None:
     """SIGTERM, and SIGKILL when the drain begins: what it still held is taken over."""
     kill_at_drain(bench)

@@ -62,6 +62,7 @@ def test_a_handler_that_never_returns_cannot_keep_its_worker(bench: MakeBench, j
     assert stage.events.all("reaped") == []
 
 
+@pytest.mark.extended
 def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(bench: MakeBench) -> None:
     """A C call that keeps the lock stills the heartbeats, too: the slot runs elsewhere, the late outcome is refused."""
     stage = bench("hog")
@@ -76,6 +77,7 @@ def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(b
     leave(stage, "hog")
 
 
+@pytest.mark.extended
 def test_a_busy_handler_keeps_its_claim(bench: MakeBench) -> None:
     """Pure Python for longer than a lease: heartbeats go through."""
     stage = bench("busy,rerun", missed_heartbeats_limit=WIDE)

@@ -18,7 +18,7 @@ from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
 from slotwise import AnyOf, Once
-from slotwise.demo.evidence import Line
+from slotwise.demo.verdict import Line
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.schedules import parse_schedule, spread_out
 from slotwise.store.reading.reader import Reader

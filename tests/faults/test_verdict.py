@@ -12,8 +12,7 @@ from typing import Any, cast
 import pytest
 
 from slotwise import Every, FixedDelay, Schedule
-from slotwise.demo.evidence import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule
-from slotwise.demo.verdict import BulkResult, judge
+from slotwise.demo.verdict import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule, Tally, judge
 from slotwise.jobs.context import JobContext
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -251,7 +250,7 @@ def test_a_live_worker_may_hold_a_row() -> None:
 def test_the_tally_counts_slots() -> None:
     """The sum over all jobs: what was due, what ran, and what became of the rest."""
     found = judge([taken_over()]).tally + judge([given_up()]).tally
-    assert found == BulkResult(due=11, ran=6, succeeded=5, taken_over=1, lost=2, skipped=4)
+    assert found == Tally(due=11, ran=6, succeeded=5, taken_over=1, lost=2, skipped=4)
 
 
 def test_a_log_reads_what_its_handlers_wrote(tmp_path: Path) -> None:

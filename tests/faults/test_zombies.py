@@ -116,6 +116,7 @@ def test_a_worker_killed_after_the_users_commit_had_its_effect_once(bench: MakeB
     assert stage.ledger("hold-after-commit")[done["slot"]].outcome == "succeeded"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_task_stopped_after_the_users_commit_had_its_effect_once(bench: MakeBench, number: int) -> None:
     """The same for a one-time task, which has no slot; killed, or told to stop by a shutdown."""

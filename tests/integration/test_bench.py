@@ -19,10 +19,9 @@ from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal, RanWrong, expect_once
 from slotwise.bench.raw import Raw
 from slotwise.bench.readings import Reading, Readings, ratio
-from slotwise.bench.report import Report, draw
+from slotwise.bench.report import Report, draw, judge
 from slotwise.bench.run import Run, python
 from slotwise.bench.server import Server
-from slotwise.bench.targets import judge
 from slotwise.cli.bench import bench
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
 

@@ -95,6 +95,7 @@ LINES = [
     f"lock-keys check --registry {NAME}", f"cron-jobs check --service {NAME}", f"plan --app {NAME}",
     f"run {NAME} --app {NAME}", f"worker --app {NAME}", f"simulate --app {NAME}", f"bench --cells {NAME}",
     f"db check --schema {NAME}", f"db settle-until {NAME}", "db current", "db sql", f"completion {NAME}", NAME,
+    f"demo --seconds {NAME}", f"init {NAME}", f"init /dev/null/{NAME}",
 ]  # fmt: skip
 
 

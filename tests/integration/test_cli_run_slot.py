@@ -260,6 +260,7 @@ def test_no_wait(shell: Shell) -> None:
     assert len(runs(shell)) == 1
 
 
+@pytest.mark.extended
 def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
     """The first pod of a job runs no slot that came longer ago than an hour: 0, and the command that would run it."""
     old = (datetime.now(UTC) - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
@@ -269,6 +270,40 @@ def test_no_old_slot_for_a_new_job(shell: Shell, pg_url: str) -> None:
     at = old.isoformat().replace("+00:00", "Z")
     assert f"to run it: slotwise backfill daily --from {at} --to {at}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+AGE = """
+    INSERT INTO scheduled_slots SELECT (jsonb_populate_record(s, jsonb_build_object(
+        'slot', s.slot - n * interval '1 day', 'started', s.started - n * interval '1 day',
+        'finished', s.finished - n * interval '1 day'))).*
+    FROM scheduled_slots s, generate_series(400, 1600) n WHERE s.task_name = 'daily'"""
+
+
+def test_old_history_is_pruned(shell: Shell, pg_url: str) -> None:
+    """Where no worker runs, a pod deletes old history after its slot, once an hour, and never the newest slot."""
+    assert pod(shell, "daily").end() == exits.OK
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(AGE)
+        assert pod(shell, "each").end() == exits.OK
+        assert len(ledger(pg_url, "daily")) > 1_000, "less than an hour ago, the first pod has looked"
+        database.execute("UPDATE scheduled_meta SET value = '2020-01-01T00:00:00.000000+00:00' WHERE key = 'pruning'")
+        assert pod(shell, "each").end() == exits.OK
+    assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
+
+
+def test_history_that_cannot_be_pruned(shell: Shell, pg_url: str) -> None:
+    """The slot has succeeded, and so has the pod."""
+    with psycopg.connect(pg_url, autocommit=True) as database:
+        database.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not today'; END$$;"
+            "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON scheduled_meta FOR EACH ROW"
+            " WHEN (new.key = 'pruning') EXECUTE FUNCTION refuse()"
+        )
+    done = shell.run("run", "daily", "--slot", "due")
+    assert done.returncode == exits.OK, done.stderr
+    assert "the ledger was not pruned, a later run continues: " in done.stderr
+    assert "not today" in done.stderr
+    assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
 
 
 # -- stops ----------------------------------------------------------------------------------------------------------
@@ -321,6 +356,7 @@ def test_a_stop_while_waiting(shell: Shell) -> None:
 # -- beside workers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_beside_a_pool(shell: Shell, pg_url: str) -> None:
     """Beside live workers the pod competes for a due slot, and does not wait for one that a worker holds."""
     worker = shell.worker("--only", "each,daily")
@@ -365,6 +401,7 @@ def test_a_worker_takes_over(shell: Shell, pg_url: str) -> None:
 # -- clocks ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_an_early_clock(shell: Shell, pg_url: str) -> None:
     """The pod starts before its slot has come by the database's clock: it waits for that, and runs no older one."""
     coming = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=15)

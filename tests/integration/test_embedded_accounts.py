@@ -13,8 +13,7 @@ import psycopg
 import pytest
 
 from slotwise.embedded import EmbeddedPostgres, find_binaries
-from slotwise.embedded.account import server_account
-from slotwise.embedded.binaries import BIN, BINDIR_VARIABLE, WHEEL, Search, executable_copy
+from slotwise.embedded.binaries import BIN, BINDIR_VARIABLE, WHEEL, Search, executable_copy, server_account
 from slotwise.embedded.cluster import FLEETING, Cluster
 from slotwise.errors import DatabaseUnreachable
 

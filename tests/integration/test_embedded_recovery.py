@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.embedded.account import server_account
+from slotwise.embedded.binaries import server_account
 from slotwise.embedded.cluster import StopMode
 from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster

@@ -38,7 +38,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = 2
 max_client_conn = 50
 ignore_startup_parameters = {ignored}
@@ -46,7 +46,9 @@ ignore_startup_parameters = {ignored}
 
 
 @contextmanager
-def pgbouncer(address: str, home: Path, ignored: str = "extra_float_digits") -> Iterator[str]:
+def pgbouncer(
+    address: str, home: Path, ignored: str = "extra_float_digits", mode: str = "transaction"
+) -> Iterator[str]:
     """A pooler with two connections before the server; the address through it."""
     url = make_url(address)
     with socket.socket() as probe:
@@ -54,7 +56,7 @@ def pgbouncer(address: str, home: Path, ignored: str = "extra_float_digits") -> 
         port = probe.getsockname()[1]
     named = {"host": url.host, "server_port": url.port, "user": url.username, "password": url.password}
     file = home / "pgbouncer.ini"
-    file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored))
+    file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode))
     account = ["-u", "nobody"] if os.getuid() == 0 else []
     process = subprocess.Popen([str(PGBOUNCER), *account, str(file)], stderr=subprocess.DEVNULL)
     try:

@@ -489,6 +489,48 @@ def test_a_lifespan_that_cannot_be_entered(url: str, heard: Heard) -> None:
     registry.database.close()
 
 
+class Door:
+    """A ``before_start`` hook that can be verified."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.said = error, list[str]()
+
+    def verify(self) -> None:
+        self.said.append("verified")
+        if self.error is not None:
+            raise self.error
+
+    def __call__(self, ctx: JobContext) -> None:
+        self.said.append("asked")
+
+
+def test_a_hook_is_verified_before_anything_is_claimed(url: str, heard: Heard) -> None:
+    """Once for each start of a worker, and for a slot in the foreground."""
+    door = Door()
+    registry = a_registry(url, heard, before_start=[door, lambda ctx: None])
+    with registry:
+        registry.client.schedule("mail")
+        heard.wait("settled", job="mail")
+    assert door.said == ["verified", "asked"]
+    registry._make_run("hourly").run()
+    assert door.said == ["verified", "asked"] * 2
+    registry.database.close()
+
+
+def test_a_hook_that_cannot_be_used_ends_the_start(url: str, heard: Heard) -> None:
+    """The start raises what the hook raised; the lifespan is not entered, and nothing stays."""
+    life, door = Life(), Door(ConfigurationError("a transaction pooler is in between"))
+    registry = a_registry(url, heard, before_start=[door], lifespan=life)
+    for start in (registry._make_slot_run("hourly", "due").run, registry._make_run("hourly").run, registry.start):
+        with pytest.raises(ConfigurationError, match="a transaction pooler"):
+            start()
+    assert (life.said, door.said) == ([], ["verified"] * 3)
+    assert threads_of_ours() == []
+    assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
 def test_a_lifespan_that_cannot_be_left(url: str, heard: Heard) -> None:
     """The stop raises what it raised; everything has ended all the same."""
     registry = a_registry(url, heard, lifespan=Life(fails="leave"))

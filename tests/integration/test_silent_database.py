@@ -106,6 +106,7 @@ def test_an_idle_worker_ends(shell: Shell, proxy: Proxy) -> None:
     ended(worker, since)
 
 
+@pytest.mark.extended
 def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
     """However long the grace is; the outcome cannot be written, and the exit status says so."""
     worker = shell.worker("--shutdown-grace", "1h", ONLY="polite")

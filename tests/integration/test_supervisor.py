@@ -103,7 +103,11 @@ def test_processes_in_code(shell: Shell) -> None:
     assert pool.stop() == exits.OK
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.extended) for one in (signal.SIGTERM, signal.SIGSEGV))],
+    ids=lambda number: number.name,
+)
 def test_restart(shell: Shell, number: signal.Signals) -> None:
     """A child that ends, however, is started again, soon and as the same place."""
     pool = shell.worker("--processes", "2")
@@ -155,6 +159,7 @@ def test_second_signal(shell: Shell, store: Store) -> None:
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
 
+@pytest.mark.extended
 def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
     """systemd signals the supervisor and its children at once: one request for each, and what runs may finish."""
     pool = shell.worker("--processes", "2", ONLY="brief")
@@ -249,6 +254,7 @@ def test_stop_while_starting(shell: Shell) -> None:
     assert not pool.children()
 
 
+@pytest.mark.extended
 def test_revision(shell: Shell, store: Store) -> None:
     """A child that is started again after a newer deploy has planned does not put the old schedule back."""
     old = shell.worker("--processes", "1", "--processes", "2", EVERY="1d")

@@ -26,7 +26,7 @@ from slotwise.engine.loops.service import Common
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once
-from slotwise.schedules.business_days import Calendar
+from slotwise.schedules.days import Calendar
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url

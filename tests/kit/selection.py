@@ -12,7 +12,7 @@ import pytest
 #: How tests call their second database.
 SECOND = ("sqlite", "sqlite_url", "sqlite_empty_url")
 #: Where tests have two databases.
-FOLDERS = ("tests/store", "tests/integration", "tests/docs", "tests/simulation")
+FOLDERS = ("tests/store", "tests/integration", "tests/docs", "tests/examples", "tests/simulation")
 #: Tests of laws and guarantees, which each database proves by itself.
 ON_BOTH = frozenset({
     "test_claim", "test_detached", "test_fast_finish", "test_finish", "test_golden", "test_guard", "test_heartbeat",

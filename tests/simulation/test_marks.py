@@ -12,7 +12,7 @@ from slotwise.jobs.job import task
 from slotwise.jobs.policies import Retry
 from slotwise.model.records import AttemptOutcome, Failed, HandedBack, Succeeded
 from slotwise.store.connect.database import Database
-from slotwise.store.dialects.queue_cursors import LOOK_BACK
+from slotwise.store.queue.queue_cursors import LOOK_BACK
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import psycopg
 import pytest
 
-from slotwise.store.dialects.postgresql.statements import instants, integers, texts
+from slotwise.store.dialects.postgresql.dialect import instants, integers, texts
 
 VALUES = {
     "none": [],

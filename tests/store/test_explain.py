@@ -18,7 +18,7 @@ from slotwise.client.client import Client
 from slotwise.model.clock import ManualClock
 from slotwise.model.records import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
+from slotwise.store.dialects.port import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from slotwise import CommandJob, Every, InvalidJob, Retry
-from slotwise.contrib.command import attempt
-from slotwise.contrib.command.invocation import account_of
+from slotwise.contrib import command
+from slotwise.contrib.command import account_of
 from slotwise.errors import CommandFailed
 from slotwise.jobs.definition import define
 from slotwise.model.error_text import error_summary
@@ -246,7 +246,7 @@ def test_a_timeout_ends_all_that_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_line: Callable[[str, Callable[[], object]], None]
 ) -> None:
     """Children and grandchildren, those too that are deaf to SIGTERM; and the ledger says so."""
-    monkeypatch.setattr(attempt, "KILL_AFTER", attempt.LOOK * 3)
+    monkeypatch.setattr(command, "KILL_AFTER", command.LOOK * 3)
     script = f"""
     sleep 300 & echo $! >> {tmp_path}/pids
     (trap '' TERM; sleep 300 & echo $! >> {tmp_path}/pids; while :; do sleep 1; done) &

@@ -18,7 +18,7 @@ from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
-from slotwise.contrib.crontab.module import module_text
+from slotwise.contrib.crontab.crontabs import module_text
 from slotwise.contrib.logging import plain
 from slotwise.errors import InvalidCrontab
 from slotwise.jobs.definition import define

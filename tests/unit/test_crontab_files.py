@@ -11,7 +11,7 @@ import pytest
 
 from slotwise.contrib.crontab import Crontabs, read_crontabs
 from slotwise.contrib.crontab import crontabs as crontabs_module
-from slotwise.contrib.crontab.problems import host_problems, runnable
+from slotwise.contrib.crontab.reader import host_problems, runnable
 
 LINE = "@daily root /bin/a\n"
 

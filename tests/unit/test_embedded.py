@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres
-from slotwise.embedded.account import Account, server_account
-from slotwise.embedded.binaries import BINDIR_VARIABLE, PROGRAMS, WELL_KNOWN, Search
+from slotwise.embedded.binaries import BINDIR_VARIABLE, PROGRAMS, WELL_KNOWN, Account, Search, server_account
 from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting, PostgresMissing

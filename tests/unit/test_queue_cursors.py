@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slotwise.model.records import Claim, Row
-from slotwise.store.dialects.queue_cursors import FIRST, LAST, LOOK_BACK, MOST, SHARE, QueueCursors, Range
+from slotwise.store.dialects.port import FIRST, LAST, Range
+from slotwise.store.queue.queue_cursors import LOOK_BACK, MOST, SHARE, QueueCursors
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMES = ("mail", "post")

@@ -17,8 +17,7 @@ from slotwise.errors import InvalidCronJobs
 
 if TYPE_CHECKING:
     from slotwise.contrib.advisory import CronJob
-    from slotwise.contrib.advisory.key_uses import KeyUse
-    from slotwise.contrib.advisory.lock_keys import LockKeys
+    from slotwise.contrib.advisory.lock_keys import KeyUse, LockKeys
 
 _reading = with_options(
     click.argument("paths", metavar="[[SERVICE=]PATH]...", nargs=-1),
@@ -66,7 +65,7 @@ def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict:
     Keys in use are found in the files and directories of PATH, whatever their language (lock_key=, lockKey =,
     "lockKey":), and in CRON_JOBS of the environment. SERVICE= says whose keys a PATH has.
     """
-    from slotwise.contrib.advisory.key_uses import problems, unused
+    from slotwise.contrib.advisory.lock_keys import problems, unused
 
     keys, uses = _read(registry, paths)
     used = {use.key for use in uses}
@@ -131,7 +130,7 @@ def next_(given: Given, service: str, paths: tuple[str, ...], registry: str) -> 
 @pass_given
 def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
     """List each service with its range, its keys in use and its unused gaps."""
-    from slotwise.contrib.advisory.key_uses import unused
+    from slotwise.contrib.advisory.lock_keys import unused
 
     keys, uses = _read(registry, paths)
     used = {use.key for use in uses}
@@ -168,8 +167,7 @@ def _unreadable() -> list[str]:
 
 
 def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse]]:
-    from slotwise.contrib.advisory.key_uses import find_uses, uses_in
-    from slotwise.contrib.advisory.lock_keys import read_lock_keys
+    from slotwise.contrib.advisory.lock_keys import find_uses, read_lock_keys, uses_in
 
     keys = read_lock_keys(registry)
     uses = find_uses(paths, keys)

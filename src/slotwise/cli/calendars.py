@@ -21,7 +21,7 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
-from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
+from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
 from slotwise.store.reading.reader import Reader
 

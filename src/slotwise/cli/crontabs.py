@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not ne
     from slotwise.contrib.command import CommandJob
     from slotwise.contrib.crontab import Crontabs, Entry, Problem
     from slotwise.contrib.crontab.crontabs import Format
-    from slotwise.contrib.crontab.problems import Level
+    from slotwise.contrib.crontab.reader import Level
 
 logger = logging.getLogger("slotwise.crontab")
 
@@ -51,7 +51,7 @@ class CrontabChoice:
             return []
         from slotwise.contrib.crontab import read_crontabs
         from slotwise.contrib.crontab.crontabs import STDIN
-        from slotwise.contrib.crontab.problems import runnable
+        from slotwise.contrib.crontab.reader import runnable
 
         if STDIN in self.files:
             raise InvalidCrontab("--crontab -: name a file; each process of a worker reads it when it starts")
@@ -119,7 +119,7 @@ def crontab_options(function: Callable[..., Result]) -> Callable[..., Result]:
 def with_host(found: Crontabs, *, level: Level = "error") -> Crontabs:
     """The same crontabs with the problems of this host."""
     from slotwise.contrib.crontab import Crontabs
-    from slotwise.contrib.crontab.problems import host_problems
+    from slotwise.contrib.crontab.reader import host_problems
 
     problems = [*found.problems, *host_problems(found.entries, level)]
     problems.sort(key=lambda problem: (problem.file, problem.line or 0))
@@ -229,7 +229,7 @@ def import_(files: tuple[str, ...], form: Format, tz: str | None, output: str | 
     The jobs keep the names that they have under `slotwise worker --crontab`. FILE may be -, the standard input.
     """
     from slotwise.contrib.crontab import read_crontabs
-    from slotwise.contrib.crontab.module import module_text
+    from slotwise.contrib.crontab.crontabs import module_text
 
     found = read_crontabs(*files, format=form, tz=tz)
     refuse(found.errors, skip_bad_lines=skip_bad_lines)

@@ -17,7 +17,7 @@ from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.errors import SchemaMissing
 from slotwise.registry.registry import JobRegistry
-from slotwise.schedules.short_text import short_text, zone_of
+from slotwise.schedules.description import short_text, zone_of
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.deploy_preview import Change, compare

@@ -33,11 +33,13 @@ COMMANDS: Final = {
     "cron-jobs": "advisory",
     "crontab": "crontabs",
     "db": "db",
+    "demo": "start",
     "delete": "operations",
     "explain": "slots",
     "export": "deploys",
     "failures": "slots",
     "health": "cluster",
+    "init": "start",
     "jobs": "jobs",
     "lock-keys": "advisory",
     "pause": "operations",
@@ -68,7 +70,7 @@ _LISTS: Final = "see: slotwise jobs list, slotwise tasks list, slotwise workers"
 
 #: Commands that people try, from other tools or by guessing, and what to write instead.
 GUESSES: Final = {
-    **dict.fromkeys(("init", "install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"), _TABLES),
+    **dict.fromkeys(("install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"), _TABLES),
     **dict.fromkeys(("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"), _START),
     **dict.fromkeys(("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN),
     **dict.fromkeys(("dashboard", "ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES),
@@ -86,6 +88,7 @@ GUESSES: Final = {
     "why": "write: slotwise explain NAME",
     "config": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
     "settings": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
+    **dict.fromkeys(("new", "quickstart", "startproject", "scaffold"), "to write a first application: slotwise init"),
     "help": "write: slotwise --help, or slotwise COMMAND --help",
     "version": "write: slotwise --version",
     "diff": "write: slotwise plan --app MODULE, or slotwise schedule diff OLD NEW",
@@ -134,6 +137,8 @@ class Program(Group):
     guesses=GUESSES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples="""
+    slotwise demo                                 see it at work, in under a minute
+    slotwise init                                 write a first application here
     export DATABASE_URL=postgresql://user@host/database
     slotwise db upgrade                           create the tables
     slotwise run nightly-report --app jobs        run one slot now, in the foreground

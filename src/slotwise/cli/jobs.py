@@ -30,7 +30,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
-from slotwise.schedules.short_text import short_text, zone_of
+from slotwise.schedules.description import short_text, zone_of
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.reader import PAGE, Reader
 from slotwise.store.reading.views import JobInfo

@@ -31,7 +31,7 @@ from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.contrib.logging import plain
 from slotwise.model.records import RECURRING
 from slotwise.registry.inspection import Inspection
-from slotwise.schedules.short_text import UTC
+from slotwise.schedules.description import UTC
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
 from slotwise.store.operations.transaction import AuditEntry

@@ -20,7 +20,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import KNOWN_YEARS, is_known
 from slotwise.model.vocabulary import Outcome
-from slotwise.schedules.preview import clock, marked
+from slotwise.schedules.description import clock, marked
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.store.reading.views import SlotInfo
 

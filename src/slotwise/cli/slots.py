@@ -43,7 +43,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
-from slotwise.schedules.short_text import UTC
+from slotwise.schedules.description import UTC
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.failures import Failure
 from slotwise.store.reading.failures import failures as failures_since

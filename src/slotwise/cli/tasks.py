@@ -45,7 +45,7 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.arguments import Receipt, wrong_id
 from slotwise.client.client import STATES, Client
 from slotwise.errors import InvalidPayload, UnknownTask
-from slotwise.jobs.declaration import LARGEST_PRIORITY
+from slotwise.jobs.definition import LARGEST_PRIORITY
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State

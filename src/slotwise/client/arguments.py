@@ -11,8 +11,7 @@ from typing import Generic, Never, TypeAlias
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.jobs.context import T
-from slotwise.jobs.declaration import PRIORITIES, USUAL_PRIORITY, is_priority, payload_of
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import PRIORITIES, USUAL_PRIORITY, Definition, is_priority, payload_of
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration

@@ -17,8 +17,7 @@ from typing import Final
 import click
 
 from slotwise.client.client import Client
-from slotwise.contrib.command_line import run_commands
-from slotwise.contrib.hosting import START_WAIT, Host, Source
+from slotwise.contrib.hosting import START_WAIT, Host, Source, run_commands
 from slotwise.errors import ConfigurationError
 from slotwise.registry.registry import JobRegistry
 

@@ -1,6 +1,7 @@
 """A registry in a web server's process: its worker starts and stops with the server, and forks are refused by rule.
 
-The modules for FastAPI, Flask, ASGI and WSGI are thin layers over ``Host``.
+The modules for FastAPI, Flask, ASGI and WSGI are thin layers over ``Host``. ``run_commands`` runs slotwise's command
+line beneath another program's: ``manage.py slotwise …`` and ``flask slotwise …``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from typing import Final, Literal, TypeAlias
 
 from slotwise.client.client import Client
 from slotwise.errors import ConfigurationError, DatabaseProblem, InvalidSetting, SlotwiseError
 from slotwise.model.durations import parse_duration
 from slotwise.registry.registry import JobRegistry
+from slotwise.settings.settings import Settings
 
 logger = logging.getLogger("slotwise.host")
 
@@ -249,3 +252,25 @@ def unhealthy(host: Host) -> str | None:
     except ConfigurationError as error:  # after a fork
         return str(error)
     return "the worker is starting" if state == "starting" else None
+
+
+#: What every command must know, and a health check reads without importing the application.
+_PLACE = ("database_url", "schema", "table_prefix")
+
+
+def run_commands(arguments: Sequence[str], *, app: str, settings: Settings, app_dir: str | None = None) -> None:
+    """Run ``slotwise`` with these arguments for an application that the host program knows.
+
+    ``app`` is what ``--app`` would name. The location of the tables goes into this process's environment, for commands
+    that do not import the application, and for worker processes. Raises SystemExit unless the command succeeded.
+    """
+    for name in _PLACE:
+        if (value := getattr(settings, name)) is not None:
+            os.environ[f"SLOTWISE_{name.upper()}"] = value
+    where = [f"--app-dir={app_dir}"] if app_dir else []
+    commands = import_module("slotwise.cli")  # by name: the command line is above this room, and does not know it
+    try:
+        commands.main([f"--app={app}", *where, *arguments])
+    except SystemExit as ended:
+        if ended.code:
+            raise

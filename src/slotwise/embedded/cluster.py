@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from slotwise.embedded.account import Account
-from slotwise.embedded.binaries import Binaries
+from slotwise.embedded.binaries import Account, Binaries
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseUnreachable
 

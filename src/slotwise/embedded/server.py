@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlsplit
 
-from slotwise.embedded.account import server_account
-from slotwise.embedded.binaries import Binaries, find_binaries
+from slotwise.embedded.binaries import Binaries, find_binaries, server_account
 from slotwise.embedded.cluster import DURABLE, FLEETING, Cluster, StopMode
 from slotwise.embedded.directories import FileLock, make_directory, remove_directory, state_directory
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting
@@ -58,7 +57,7 @@ class GivenPostgres:
         self.stop()
 
 
-KEEPER = Path(__file__).with_name("keeper.py")
+KEEPER = Path(__file__).with_name("postmaster.py")
 
 
 class EmbeddedPostgres:

@@ -13,10 +13,8 @@ from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import Common
 from slotwise.errors import DatabaseRefused
-from slotwise.jobs.definition import shortest_interval
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
-from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
@@ -32,10 +30,6 @@ from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
-
-#: Of how many intervals the shortest counts when a worker starts; it may have ten thousand jobs.
-SAMPLE = 10
-
 
 #: How long the row of a vanished worker stays visible.
 FORGET_AFTER = timedelta(days=1)
@@ -155,7 +149,6 @@ class SignIn:
         """Verify, plan and join; raise what ``verify`` and ``plan`` raise."""
         self.verify()
         self.plan()
-        self._warn_of_slots_between_looks()
         self.membership.join()
 
     def verify(self) -> None:
@@ -197,20 +190,6 @@ class SignIn:
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
-
-    def _warn_of_slots_between_looks(self) -> None:
-        poll, names = self._settings.poll_interval, []
-        for name, found in sorted(self._store.definitions.items()):
-            shortest = None if found.schedule is None else shortest_interval(found.schedule, name, SAMPLE)
-            if shortest is not None and shortest < poll:
-                names.append(name)
-        if names:
-            logger.warning(
-                "poll_interval=%s is longer than the time between two slots of %s%s: an interruption shorter than "
-                "poll_interval counts as a running job, and overlap decides about its slots; shorten poll_interval to "
-                "have catch_up decide",
-                format_duration(poll), ", ".join(names[:5]), ", …" * (len(names) > 5),
-            )  # fmt: skip
 
     def _make_badge(self) -> Badge:
         identity, settings = self._identity, self._settings

@@ -20,9 +20,9 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
-from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, context_maker
+from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
 from slotwise.model.identity import Identity
@@ -37,6 +37,10 @@ from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
 MOST_THREADS = 500
+#: Of how many intervals of a job the shortest counts; a worker may have ten thousand jobs.
+SAMPLE = 10
+#: Jobs shorten the poll interval to no less than this: an idle worker sleeps until the next known slot anyway.
+SHORTEST_POLL = timedelta(seconds=1)
 #: How often, in seconds, a wait checks whether a further request has come.
 STEP = 0.05
 
@@ -55,6 +59,16 @@ logger = logging.getLogger(__name__)
 def aside(settings: Settings) -> timedelta:
     """Return how long handlers get to stop after the grace."""
     return min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
+
+
+def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> timedelta:
+    """Return the setting, or the shortest interval of these jobs, but at least a second, if that is shorter.
+
+    An interruption shorter than this counts as a running job, so no slot may come due between two polls.
+    """
+    scheduled = [(name, found.schedule) for name, found in definitions.items() if found.schedule is not None]
+    intervals = [shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled]
+    return min([settings.poll_interval, *(max(one, SHORTEST_POLL) for one in intervals if one is not None)])
 
 
 class Worker:
@@ -93,8 +107,10 @@ class Worker:
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
+        #: The longest time between two polls.
+        self.poll_interval = poll_interval(settings, self.definitions)
         self.store = Store(
-            database, self.definitions, clock=self.clock, poll=settings.poll_interval, at_insert=hooks.at_insert
+            database, self.definitions, clock=self.clock, poll=self.poll_interval, at_insert=hooks.at_insert
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self.database = database
@@ -131,7 +147,7 @@ class Worker:
         )
         self.poller = Poller(
             common, self.store, self.active_claims, names=claimed, lease=settings.lease,
-            poll_interval=settings.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
+            poll_interval=self.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
         )  # fmt: skip
         self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
         self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
@@ -151,6 +167,7 @@ class Worker:
         #: has a ``name`` and tells its ``progress`` and whether it is ``busy_since`` long ago.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
         self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self._before_start = hooks.before_start
         self._shutdown = Shutdown(self)
 
     # -- start ------------------------------------------------------------------------------------------------
@@ -187,13 +204,20 @@ class Worker:
     def _start(self) -> None:
         if not keep_trying(self.entrance.enter, self._common, self._stopping):
             return
-        self.loop.start(self._stopping)
+        self._open()
         if self._stopping.is_set():
             return
         for service in self.loops:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
+
+    def _open(self) -> None:
+        """Verify the hooks that can be verified, and enter the lifespan."""
+        for hook in self._before_start:
+            if isinstance(hook, Verifiable):
+                hook.verify()
+        self.loop.start(self._stopping)
 
     def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
@@ -214,7 +238,7 @@ class Worker:
 
     def mind(self) -> None:
         """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
-        self.loop.start(self._stopping)
+        self._open()
         for service in self.keepers:
             service.start()
 

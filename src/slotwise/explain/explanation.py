@@ -13,7 +13,7 @@ from slotwise.model.durations import about, format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
-from slotwise.schedules.short_text import short_text
+from slotwise.schedules.description import short_text
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader

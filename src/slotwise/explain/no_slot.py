@@ -9,9 +9,9 @@ from slotwise.model.durations import format_duration
 from slotwise.schedules import AnyOf, Cron, Daily, Disabled, Every, FixedDelay, Once, Schedule
 from slotwise.schedules.base import EPOCH, MICROSECOND, instant_text
 from slotwise.schedules.combinators import Around, Arranged, Between, Excluding
-from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY, both_needed
-from slotwise.schedules.short_text import short_text
-from slotwise.schedules.timeline import Unbound
+from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
+from slotwise.schedules.description import short_text
+from slotwise.schedules.local_time import Walk, time_text
 
 #: Parts of a union that are explained one by one.
 MOST_PARTS = 3
@@ -33,7 +33,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             if local.time() in schedule.times:
                 yield _clocks(schedule.zone.key)
             else:
-                times = ", ".join(time.isoformat("seconds").removesuffix(":00") for time in schedule.times)
+                times = ", ".join(map(time_text, schedule.times))
                 yield f"The time of day is {local:%H:%M:%S} in {schedule.zone.key}; the schedule has {times}."
         case Cron():
             yield from _cron(schedule, instant)
@@ -56,18 +56,17 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
 def _cron(schedule: Cron, instant: datetime) -> Iterator[str]:
     """Name each field that excludes the instant."""
     local = instant.astimezone(schedule.zone)
-    texts = schedule.expression.split()
-    texts = texts if len(texts) == 6 else ["0", *texts]
-    values = dict(zip(FIELDS, (local.second, local.minute, local.hour, local.day, local.month, 0), strict=True))
+    now = (local.second, local.minute, local.hour, local.day, local.month, 0)
     refused = [
-        f"{field.name} field {text} excludes {values[field]}"
-        for field, text in zip(FIELDS, texts, strict=True)
-        if field not in (DAY, WEEKDAY) and values[field] not in field.values(field.plain(text))
+        f"{field.name} field {text} excludes {value}"
+        for field, text, value, values in zip(FIELDS, schedule.texts, now, schedule.values, strict=True)
+        if field not in (DAY, WEEKDAY) and value not in values
     ]
     month_fits = not any(one.startswith(MONTH.name) for one in refused)
     if month_fits and not _has_day(schedule, local):
-        rule = " and " if both_needed(schedule.day_rule, texts[3], texts[5]) else " or "
-        given = [f"{field.name} {text}" for field, text in ((DAY, texts[3]), (WEEKDAY, texts[5])) if text not in "*?"]
+        rule = " and " if schedule.dates.both else " or "
+        days = zip((DAY, WEEKDAY), schedule.texts[3::2], strict=True)
+        given = [f"{field.name} {text}" for field, text in days if text not in "*?"]
         refused.append(f"{rule.join(given)} excludes {local:%A}, day {local.day}")
     clock = f"{local:%Y-%m-%d %H:%M:%S} in {schedule.zone.key}"
     if refused:
@@ -92,8 +91,8 @@ def _arranged(schedule: Arranged, instant: datetime) -> Iterator[str]:
 
 
 def _has_day(schedule: Cron, local: datetime) -> bool:
-    walk, day = schedule.walk, (local.date() - EPOCH.date()).days
-    return isinstance(walk, Unbound) or bool(walk.pattern.days.within(day, day))
+    line, day = schedule.line, (local.date() - EPOCH.date()).days
+    return not isinstance(line, Walk) or bool(line.pattern.days.within(day, day))
 
 
 def _clocks(zone: str) -> str:

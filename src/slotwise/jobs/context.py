@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeA
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting, JobCancelled
-from slotwise.jobs.policies import told
+from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
 from slotwise.model.vocabulary import Origin
 from slotwise.payload.payload import UNTYPED
-from slotwise.schedules import parse_schedule
+from slotwise.schedules.text import readable
 
 #: The type of a task's data, None if it declares none.
 T = TypeVar("T", default=None)
@@ -112,7 +111,6 @@ class Snooze(Steering):
     Snooze(duration='90s')
     """
 
-    @told("Snooze")
     def __init__(self, duration: timedelta | str) -> None:
         self.duration = parse_duration(duration)
         super().__init__(f"again in {format_duration(self.duration)}")
@@ -121,35 +119,26 @@ class Snooze(Steering):
         return f"Snooze(duration={format_duration(self.duration)!r})"
 
 
-class Cancel(Steering):
-    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
-
-    @told("Cancel")
+class _WithReason(Steering):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
 
 
-class Skip(Steering):
+class Cancel(_WithReason):
+    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
+
+
+class Skip(_WithReason):
     """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt is counted.
 
     A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised by a handler, which
     has started by then, it ends the slot as cancelled with this reason.
     """
 
-    @told("Skip")
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
-
-class Fail(Steering):
+class Fail(_WithReason):
     """End this slot as failed, without another attempt, whatever ``retry`` says."""
-
-    @told("Fail")
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 _BOTH = (
@@ -244,11 +233,8 @@ class Context:
     @property
     def schedule(self) -> Schedule | None:
         """The schedule of the job's row; None without one, or if a newer release has written it."""
-        text = self._hold.claim.row.schedule
-        try:
-            return None if text is None else parse_schedule(text).running
-        except InvalidSchedule:
-            return None
+        found = readable(self._hold.claim.row.schedule)
+        return None if found is None else found.running
 
     @property
     def attempt(self) -> int:
@@ -387,18 +373,7 @@ class Context:
     def then(self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]) -> str: ...
     @overload
     def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
-    def then(
-        self,
-        task: TaskOf[T],
-        data: T | None = None,
-        *,
-        id: str | None = None,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        priority: int | None = None,
-        if_exists: IfExists = "keep",
-        countdown: int = 0,
-    ) -> str:
+    def then(self, task: TaskOf[T], data: T | None = None, **options: Unpack[TaskOptions]) -> str:
         """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together. Return its id.
 
         The arguments are those of ``client.schedule``; ``delay`` counts from the end of this attempt. ``if_exists`` is
@@ -407,11 +382,9 @@ class Context:
         its id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
         ``connection`` to ``client.schedule`` instead.
         """
-        if if_exists == "raise":
+        if options.get("if_exists") == "raise":
             raise ConfigurationError(_CANNOT_RAISE)
-        follow: Follow = self.client._follow(
-            task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
-        )
+        follow: Follow = self.client._follow(task, data, **options)
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 

@@ -1,42 +1,139 @@
-"""The definition of a job or task: read and validated once, at registration."""
+"""What a job or task declares, read once, at registration. A mistake is reported in one line, with the cure."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
-from dataclasses import dataclass, field, replace
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
-
-from slotwise.errors import InvalidJob
-from slotwise.jobs.declaration import (
-    POLICIES,
-    UNSAID,
-    USUAL_PRIORITY,
-    declared_schedule,
-    handler_of,
-    instance_of,
-    label_of,
-    name_of,
-    parsed,
-    payload_of,
-    policy_of,
-    refuse_near_misses,
-    spread_by,
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Never,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
 )
-from slotwise.jobs.job import DistributedJob, OneTimeTask
+
+from slotwise.errors import InvalidJob, InvalidPayload, InvalidSchedule, located
+from slotwise.jobs.context import TaskContext
+from slotwise.jobs.job import Declaration, DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
-from slotwise.model.durations import format_duration
+from slotwise.model.durations import format_duration, parse_duration
+from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
-from slotwise.payload.payload import UNTYPED, Payload
-from slotwise.schedules import Once, Schedule
+from slotwise.payload.converters import called, shape_of
+from slotwise.payload.payload import CODECS, JSON, UNTYPED, Codec, Payload, Upgrade
+from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
+T = TypeVar("T")
+AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
+
+NAME_LIMIT = 100
+USUAL_PRIORITY = 50
+#: The largest value that the column can store.
+LARGEST_PRIORITY = 32_767
+PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
+
+_UNSAID = object()
 _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+#: Converts a value of the right type, or raises InvalidJob; with the place for the message.
+Read: TypeAlias = "Callable[[Any, str], object]"
+
+
+class Policy(NamedTuple):
+    """What may be declared besides name, schedule and execute: types, an example, and for what."""
+
+    types: tuple[type, ...]
+    example: str
+    read: Read
+    of: Literal["jobs", "tasks", "both"]
+
+
+def duration(value: object, where: str) -> timedelta:
+    """Parse a duration above zero. Raise InvalidJob."""
+    with located(where, InvalidJob):
+        limit = parse_duration(value)
+    if limit <= timedelta(0):
+        raise InvalidJob(f"{where} is {value!r}; expected more than zero, or None")
+    return limit
+
+
+def _count(value: int, where: str) -> int:
+    if value < 1:
+        raise InvalidJob(f"{where} is {value}; expected a whole number, 1 or more")
+    return value
+
+
+def _priority(value: int, where: str) -> int:
+    if not is_priority(value):
+        raise InvalidJob(f"{where} is {value}; expected {PRIORITIES}")
+    return value
+
+
+def _rate(value: str, where: str) -> Rate:
+    with located(where, InvalidJob):
+        return Rate.read(value)
+
+
+def _tags(value: Iterable[object], where: str) -> frozenset[object]:
+    for tag in value:
+        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
+            raise InvalidJob(f"{where} has {tag!r}; expected tags such as 'gpu', as workers carry them")
+    return frozenset(value)
+
+
+def _one_of(words: str) -> Read:
+    """Accept one of the words that this text has in quotes."""
+    known = words.split('"')[1::2]
+
+    def read(value: str, where: str) -> str:
+        if value not in known:
+            raise InvalidJob(f"{where} is {value!r}; expected {words}")
+        return value
+
+    return read
+
+
+def is_priority(value: object) -> TypeGuard[int]:
+    """Whether the column can store it."""
+    return is_whole(value, -LARGEST_PRIORITY, LARGEST_PRIORITY)
+
+
+_NONE = type(None)
+_SPAN, _INTEGER, _TEXT, _RETRY = (timedelta, str, _NONE), (int, _NONE), (str, _NONE), (Retry, _NONE)
+_CATCH_UPS, _OVERLAPS = "CatchUp.latest(), .none(), .first() or .all()", "Overlap.skip(), .queue() or .allow(2)"
+_LOSSES, _RECORDS, _PLACES = '"rerun" or "give_up"', '"none", "failures" or "all"', '"process", or None'
+_A_SPAN, _A_RATE = '"5m" or a timedelta', '"100/m": how many in which time'
+_TAGS, _SET = 'a set of tags: {"gpu"}', (tuple, list, set, frozenset)
+_SOME = "a whole number such as 3"
+
+
+def _policy(
+    types: tuple[type, ...],
+    example: str,
+    read: Read = lambda value, where: value,
+    of: Literal["jobs", "tasks", "both"] = "both",
+) -> dict[str, Policy]:
+    """Return the metadata of a field of ``Definition`` that users may declare."""
+    return {"policy": Policy(types, example, read, of)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +144,24 @@ class Definition:
     handler: Callable[..., object]
     is_async: bool
     schedule: Schedule | None = None
-    catch_up: CatchUp = field(default_factory=CatchUp.latest)
-    overlap: Overlap = field(default_factory=Overlap.skip)
-    on_lost: str = LossPolicy.RERUN
-    max_lost: int = 3
-    retry: Retry | None = None
-    timeout: timedelta | None = None
-    start_within: timedelta | None = None
-    spread: timedelta | None = None
     payload: Payload = UNTYPED
-    min_interval: timedelta | None = None
-    priority: int = USUAL_PRIORITY
-    runs_on: frozenset[str] = frozenset()
-    record: str = "none"
-    result_retention: timedelta | None = None
-    concurrency: int | None = None
-    rate_limit: Rate | None = None
-    isolation: str | None = None
+    catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs"))
+    overlap: Overlap = field(default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs"))
+    on_lost: str = field(default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES)))
+    max_lost: int = field(default=3, metadata=_policy((int,), _SOME, _count))
+    #: Where it is not declared, tasks have TASK_RETRY.
+    retry: Retry | None = field(default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)"))
+    start_within: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    timeout: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration))
+    min_interval: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    spread: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
+    priority: int = field(default=USUAL_PRIORITY, metadata=_policy((int,), "a whole number such as 50", _priority))
+    isolation: str | None = field(default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES)))
+    runs_on: frozenset[str] = field(default=frozenset(), metadata=_policy(_SET, _TAGS, _tags))
+    record: str = field(default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks"))
+    result_retention: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks"))
+    concurrency: int | None = field(default=None, metadata=_policy(_INTEGER, _SOME, _count, "tasks"))
+    rate_limit: Rate | None = field(default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks"))
     is_job: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +201,12 @@ class Definition:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+#: What users may declare, by name.
+POLICIES: dict[str, Policy] = {
+    one.name: one.metadata["policy"] for one in fields(Definition) if "policy" in one.metadata
+}
+
+
 def define(subject: object) -> Definition:
     """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
     source = instance_of(subject)
@@ -110,15 +214,15 @@ def define(subject: object) -> Definition:
     is_job = isinstance(source, DistributedJob)
     name = name_of(source, where)
     refuse_near_misses(source, where)
-    policies = {word: policy_of(source, where, word) for word in POLICIES}
-    if policies["retry"] is UNSAID:
-        policies["retry"] = None if is_job or policies["on_lost"] == LossPolicy.GIVE_UP else TASK_RETRY
+    policies = {word: value for word in POLICIES if (value := policy_of(source, where, word)) is not _UNSAID}
+    if not is_job and policies.get("on_lost") != LossPolicy.GIVE_UP:
+        policies.setdefault("retry", TASK_RETRY)
     handler = handler_of(source, where)
     definition = Definition(
         name=name,
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
-        schedule=spread_by(declared_schedule(source, where), where, name, policies["spread"]) if is_job else None,
+        schedule=spread_by(declared_schedule(source, where), where, name, policies.get("spread")) if is_job else None,
         payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
         **policies,
     )
@@ -146,10 +250,8 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
         raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
     if definition.catch_up.mode != "all":
         return
-    if schedule.from_end:
-        raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
-    if isinstance(schedule, Once):
-        raise InvalidJob(f"{where}: {schedule} has one slot, so CatchUp.all() means nothing; remove catch_up")
+    if schedule.from_end or isinstance(schedule, Once):
+        raise InvalidJob(f"{where}: {schedule} misses one slot at most: CatchUp.all() means nothing; remove catch_up")
     shortest = shortest_interval(schedule, definition.name)
     for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
         if least is not None and shortest is not None and least >= shortest:
@@ -167,3 +269,263 @@ def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timede
         return None
     slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
     return min((after - before for before, after in pairwise(slots)), default=None)
+
+
+_OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
+_OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
+_NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
+#: Names that other libraries have for policies of ours.
+_ALIASES = {
+    "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
+    "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
+    "max_rate": "rate_limit", "max_concurrency": "concurrency",
+    "prio": "priority", "isolated": "isolation",
+}  # fmt: skip
+#: The same, but users have these names for objects of their own, too: rejected if the value is a setting's.
+_IF_A_SETTING = {
+    "queue": "runs_on", "queues": "runs_on", "tag": "runs_on", "tags": "runs_on", "rate": "rate_limit",
+    "retries": "retry", "max_attempts": "retry",
+}  # fmt: skip
+#: Values that are policies under any name.
+_BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
+
+
+def instance_of(subject: object) -> AnyDeclaration:
+    if isinstance(subject, DistributedJob | OneTimeTask):
+        return subject
+    if not isinstance(subject, type) or not issubclass(subject, DistributedJob | OneTimeTask):
+        raise InvalidJob(
+            "a job cannot be None; pass an instance such as NightlyReport()" if subject is None else
+            f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task"
+        )  # fmt: skip
+    try:
+        return subject()
+    except TypeError as error:
+        raise InvalidJob(
+            f"{subject.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
+        ) from error
+
+
+def label_of(source: object) -> str:
+    execute = getattr(source, "execute", None)
+    name = type(source).__name__
+    return getattr(execute, "__name__", name) if name in ("FunctionJob", "FunctionTask") else name
+
+
+def name_of(source: object, where: str) -> str:
+    name = declared(source, "name")
+    if not isinstance(name, str):
+        raise InvalidJob(f"{where}.name is {name!r}; expected a string that is unique in the cluster")
+    if not name.strip() or name != name.strip():
+        raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
+    if len(name) > NAME_LIMIT:
+        raise InvalidJob(f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are allowed: {name[:40]!r}…")
+    if not name.isprintable():
+        raise InvalidJob(f"{where}.name is {name!r}; control characters are not allowed")
+    return name
+
+
+def spread_by(schedule: Schedule, where: str, name: str, spread: timedelta | None) -> Schedule:
+    if spread is None or isinstance(schedule, Disabled):
+        return schedule
+    with located(f"{where}.spread", InvalidJob):
+        return spread_out(schedule, name, spread)
+
+
+def parsed(text: str, where: str) -> Schedule:
+    with located(where, InvalidSchedule):
+        return parse_schedule(text)
+
+
+def declared_schedule(source: object, where: str) -> Schedule:
+    schedule = declared(source, "schedule")
+    if isinstance(schedule, str):
+        schedule = parsed(schedule, f"{where}.schedule")
+    if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
+        kind = "nothing" if schedule is None else repr(schedule)
+        raise InvalidJob(
+            f"{where}.schedule is {kind}; expected a schedule such as Cron('0 2 * * *'), Daily('02:00') or Every('5m')"
+        )
+    return schedule
+
+
+def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
+    handler: Callable[..., object] = source.execute
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
+    try:
+        inspect.signature(handler, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
+    except ValueError:  # written in C: it has no signature
+        pass
+    return handler
+
+
+def policy_of(source: object, where: str, word: str) -> Any:
+    """Return a policy as declared; _UNSAID if it is not. Raise InvalidJob with the cure."""
+    policy = POLICIES[word]
+    value = declared(source, word, _UNSAID)
+    if value is _UNSAID:
+        return value
+    if word == "runs_on" and isinstance(value, str):
+        raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
+    if not isinstance(value, policy.types) or isinstance(value, bool):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in policy.types)
+        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; write {_cure(word, value, source)}")
+    return None if value is None else policy.read(value, f"{where}.{word}")
+
+
+def _shown(value: object) -> str:
+    plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
+    return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+
+
+def _cure(word: str, value: object, source: object) -> str:
+    """Return what to write instead. A class may have an attribute of its own under this name; a keyword is ours."""
+    policy, text = POLICIES[word], value.strip() if isinstance(value, str) else ""
+    cure = policy.example
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if policy.types is _SPAN:
+            cure = f'"{value}s"' if isinstance(value, int) else f"timedelta(seconds={value})"
+        elif word == "retry":
+            cure = f"Retry.exponential(max_attempts={value})"
+    elif int in policy.types and text.removeprefix("-").isdecimal():
+        cure = text
+    elif word in ("catch_up", "overlap") and text != "allow" and callable(getattr(policy.types[0], text, None)):
+        cure = f"{policy.types[0].__name__}.{text}()"
+    return cure if isinstance(source, FunctionJob | FunctionTask) else f"{cure}, or rename your own attribute"
+
+
+def _own_names(source: object) -> set[str]:
+    classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
+    return {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
+
+
+def refuse_near_misses(source: object, where: str) -> None:
+    """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the name that was meant."""
+    own, is_task = _own_names(source), isinstance(source, OneTimeTask)
+    policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
+    words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
+    known = {"name", "execute", *words}
+    if not is_task and (traces := own & _OF_TASKS):
+        cure = "remove it: the ledger has every slot of a job, and overlap or min_interval limit its starts"
+        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; {cure}")
+    if is_task and (slots := own & _OF_JOBS):
+        raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
+    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is not the user's attribute
+    for name in sorted(own - known):
+        value = inspect.getattr_static(source, name)
+        if name in _IF_A_SETTING and not is_ours and not _is_a_setting(value):
+            continue
+        meant = _BY_TYPE.get(type(value), "")
+        if not meant or meant in own or meant not in words:
+            meant = _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, policies)
+        if meant == "rate_limit" and not is_task:
+            meant = "min_interval"
+        if meant:
+            otherwise = "" if is_ours else " otherwise rename your own attribute"
+            raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
+        if is_ours:
+            raise InvalidJob(f"{where}: unknown keyword {name}; known are {', '.join(sorted(known - {'execute'}))}")
+
+
+def _is_a_setting(value: object) -> bool:
+    """Whether a value is of a kind that settings have: a string, a number, strings, a Retry."""
+    if isinstance(value, _SET):
+        return bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
+
+
+def _nearest(name: str, words: Iterable[str]) -> str:
+    squeezed = {word.replace("_", ""): word for word in words}
+    close = difflib.get_close_matches(name.replace("_", "").lower(), squeezed, n=1, cutoff=0.82)
+    return squeezed[close[0]] if close else ""
+
+
+#: Attributes of a task that describe its data.
+PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
+
+
+def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str) -> Payload:
+    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
+    kind = declared(source, "payload")
+    if kind is None:
+        kind = _of_class(source if isinstance(source, type) else type(source), where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = _of_handler(source.execute, where)
+    if kind is None or isinstance(kind, TypeVar):
+        kind = Any
+    version, upgrades = _versions(source, where)
+    try:
+        with located(where, InvalidPayload):
+            shape = shape_of(kind)
+    except RecursionError:
+        raise InvalidPayload(
+            f"{where}: {called(kind)} contains itself, which only models of pydantic and msgspec may; take one of "
+            "these, or dict[str, Any]"
+        ) from None
+    return Payload(kind=kind, shape=shape, codec=_codec(source, where), version=version, upgrades=upgrades)
+
+
+def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
+    version, upgrades = declared(source, "payload_version", 1), declared(source, "upgrades", {})
+    if not is_whole(version, 1):
+        raise InvalidJob(f"{where}.payload_version is {version!r}; expected a whole number, 1 or more")
+    if not isinstance(upgrades, Mapping) or not all(callable(upgrade) for upgrade in upgrades.values()):
+        raise InvalidJob(f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}")
+    if set(upgrades) != set(range(1, version)):
+        wanted = ", ".join(map(str, range(1, version))) or "none"
+        raise InvalidJob(f"{where}.upgrades has {sorted(upgrades)}; for payload_version {version} give: {wanted}")
+    return version, upgrades
+
+
+def _codec(source: object, where: str) -> Codec:
+    name = declared(source, "codec", JSON.name)
+    found = CODECS.get(name) if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join(sorted(CODECS))
+        raise InvalidJob(f"{where}.codec is {name!r}; registered are {known}; call register_codec first")
+    return found
+
+
+def _of_class(kind: type, where: str) -> object:
+    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without one."""
+    for base in kind.__dict__.get("__orig_bases__", ()):
+        origin, arguments = get_origin(base), get_args(base)
+        if origin is OneTimeTask:
+            return _resolved(arguments[0], kind, where)
+        if isinstance(origin, type) and issubclass(origin, OneTimeTask):
+            given = dict(zip(origin.__parameters__, arguments, strict=True))  # type: ignore[attr-defined]
+            return _resolved(_filled(_of_class(origin, where), given), kind, where)
+    found = [_of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)]
+    return next((one for one in found if one is not None), None)
+
+
+def _filled(found: Any, given: Mapping[object, object]) -> object:
+    if isinstance(found, TypeVar):
+        return given.get(found, found)
+    names = getattr(found, "__parameters__", ())
+    return found[tuple(given.get(name, name) for name in names)] if names else found
+
+
+def _resolved(argument: object, kind: type, where: str) -> object:
+    """Return the type argument; names in quotes are looked up in the module of the class."""
+    holder = type("", (), {"__annotations__": {"data": argument}, "__module__": kind.__module__})
+    try:
+        return get_type_hints(holder, include_extras=True)["data"]
+    except NameError as error:
+        raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
+
+
+def _of_handler(handler: Callable[..., object], where: str) -> object:
+    """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
+    try:
+        hints = get_type_hints(handler)
+    except Exception as error:  # an annotation may be anything, and is only read for this
+        if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
+            raise InvalidJob(f"{where}: {error}; name the type of the data: payload=…") from None
+        return None
+    hints.pop("return", None)
+    context = next(iter(hints.values()), None)
+    return next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None

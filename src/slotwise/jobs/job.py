@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
-from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry, told
+from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -189,7 +189,6 @@ class TaskPolicies(Policies, total=False):
     result_retention: timedelta | str | None
 
 
-@told("@job")
 def job(
     *, name: str, schedule: Schedule | str, **policies: Unpack[JobPolicies]
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
@@ -204,7 +203,6 @@ def job(
     return make
 
 
-@told("@task")
 def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 

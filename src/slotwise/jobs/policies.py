@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import logging
 import re
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import tenacity
 from tenacity import RetryCallState as RetryState
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.errors import InvalidJob, InvalidSetting, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import is_whole
 
@@ -28,39 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
-
-
-def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
-    """Make a function raise InvalidJob with its signature, under this name, when the arguments do not fit."""
-
-    def around(function: Callable[Given, Made]) -> Callable[Given, Made]:
-        own = inspect.signature(function)
-        asked = [one for one in own.parameters.values() if one.name not in ("self", "cls")]
-        takes = own.replace(
-            parameters=[one.replace(annotation=inspect.Parameter.empty) for one in asked],
-            return_annotation=inspect.Signature.empty,
-        )
-
-        @functools.wraps(function)
-        def call(*given: Given.args, **named: Given.kwargs) -> Made:
-            try:
-                own.bind(*given, **named)
-            except TypeError as error:
-                raise InvalidJob(f"{name}: {error}; write {name}{takes}") from None
-            return function(*given, **named)
-
-        return call
-
-    return around
-
-
 #: The longest and the shortest period of a rate.
 LONGEST_WINDOW = timedelta(days=366)
 SHORTEST_WINDOW = timedelta(milliseconds=100)
-
-_RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +40,14 @@ class Rate:
     @classmethod
     def read(cls, text: str) -> Rate:
         """Parse ``"100/m"``, ``"5/s"`` or ``"1000/24h"``: a count and a period. Raise InvalidSetting."""
-        match = _RATE.fullmatch(text)
-        count, span = match.groups() if match else ("0", "")
-        if not int(count) or not span:
-            raise InvalidSetting(f'{text!r:.60} is not a rate; write a count and a period: "100/m", "5/s", "1000/24h"')
         try:
+            count, span = (part.strip() for part in text.split("/"))
+            if not re.fullmatch("0*[1-9][0-9]{0,8}", count):
+                raise ValueError
             window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
-        except InvalidSetting:
-            raise InvalidSetting(
-                f'{text!r:.60}: {span!r:.40} is not a period; write "100/m", "5/s", "1000/24h"'
-            ) from None
+        except (ValueError, IndexError, InvalidSetting):
+            cure = 'write a count and a period: "100/m", "5/s", "1000/24h"'
+            raise InvalidSetting(f"{text!r:.60} is not a rate; {cure}") from None
         if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
             raise InvalidSetting(f"{text!r:.60}: the period must be from 100ms to {LONGEST_WINDOW.days}d")
         return cls(int(count), window)
@@ -93,7 +58,6 @@ class Rate:
         return max(self.window / 100, timedelta(milliseconds=1))
 
 
-_Answer = TypeVar("_Answer")
 #: One exception type or several, as ``except`` takes them.
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 OnLost: TypeAlias = Literal["rerun", "give_up"]
@@ -132,22 +96,18 @@ class CatchUp:
     pace: timedelta | None = None
 
     @classmethod
-    @told("CatchUp.none")
     def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
         return cls("none", grace=_span("CatchUp.none", "grace", grace))
 
     @classmethod
-    @told("CatchUp.latest")
     def latest(cls) -> CatchUp:
         return cls()
 
     @classmethod
-    @told("CatchUp.first")
     def first(cls) -> CatchUp:
         return cls("first")
 
     @classmethod
-    @told("CatchUp.all")
     def all(
         cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
     ) -> CatchUp:
@@ -185,38 +145,31 @@ class Overlap:
         return self.mode in ("allow", "cancel_previous")
 
     @classmethod
-    @told("Overlap.skip")
     def skip(cls) -> Overlap:
         return cls()
 
     @classmethod
-    @told("Overlap.queue")
     def queue(cls, max: int = 1) -> Overlap:
         _whole("Overlap.queue", max)
         return cls("queue", max)
 
     @classmethod
-    @told("Overlap.queue_all")
     def queue_all(cls) -> Overlap:
         return cls("queue_all")
 
     @classmethod
-    @told("Overlap.allow")
     def allow(cls, max: int) -> Overlap:
         _whole("Overlap.allow", max)
         return cls("allow", max)
 
     @classmethod
-    @told("Overlap.cancel_previous")
     def cancel_previous(cls) -> Overlap:
         return cls("cancel_previous")
 
 
 def _span(where: str, name: str, value: timedelta | str) -> timedelta:
-    try:
+    with located(f"{where}({name}={value!r})", InvalidJob):
         return parse_duration(value)
-    except InvalidSetting as error:
-        raise InvalidJob(f"{where}({name}={value!r}): {error}") from None
 
 
 def _whole(where: str, value: int) -> None:
@@ -269,7 +222,6 @@ class Retry:
         return wanted and not isinstance(error, self.give_up_on)
 
     @classmethod
-    @told("Retry.exponential")
     def exponential(
         cls,
         max_attempts: int = 3,
@@ -310,25 +262,13 @@ class Retry:
         if attempt >= self.max_attempts:
             return None
         state = _retry_state(attempt, elapsed)
-        pause = self._ask(self._pause, state)
-        state.upcoming_sleep = (pause or timedelta(0)).total_seconds()
-        stops = self._ask(lambda state: self.stop is not None and bool(self.stop(state)), state)
-        if stops:
-            return None
-        return _within_bounds(_FALLBACK(state)) if stops is None or pause is None else pause
-
-    def _pause(self, state: RetryState) -> timedelta:
-        return _within_bounds(self.wait(state))
-
-    def _ask(
-        self, strategy: Callable[[tenacity.RetryCallState], _Answer], state: tenacity.RetryCallState
-    ) -> _Answer | None:
-        """Return None if a user's strategy raises: other outcomes of the batch must not fail with it."""
         try:
-            return strategy(state)
-        except Exception:
+            pause = _within_bounds(self.wait(state))
+            state.upcoming_sleep = pause.total_seconds()
+            return None if self.stop is not None and self.stop(state) else pause
+        except Exception:  # other outcomes of the batch must not fail with a user's strategy
             logger.exception("%r failed; the next attempt comes after a doubling pause", self)
-            return None
+            return _within_bounds(_FALLBACK(state))
 
 
 def _within_bounds(seconds: float) -> timedelta:

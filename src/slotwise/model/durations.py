@@ -16,20 +16,11 @@ LONGEST_TEXT: Final = 64
 LONGEST: Final = timedelta(days=36_500)
 
 _NUMBER = r"[0-9]{1,20}"
-_SHORT = re.compile(
-    r"\s*".join(
-        rf"(?:(?P<{unit}>{_NUMBER})\s*{letters})?"
-        for unit, letters in [
-            ("weeks", "w"),
-            ("days", "d"),
-            ("hours", "h"),
-            ("minutes", "m(?!s)"),
-            ("seconds", "s"),
-            ("milliseconds", "ms"),
-            ("microseconds", "us"),
-        ]
-    )
-)
+_LETTERS: Final = {
+    "weeks": "w", "days": "d", "hours": "h", "minutes": "m(?!s)", "seconds": "s", "milliseconds": "ms",
+    "microseconds": "us",
+}  # fmt: skip
+_SHORT = re.compile(r"\s*".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{letters})?" for unit, letters in _LETTERS.items()))
 _ISO = re.compile(
     rf"P(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
     rf"(?:T(?=[0-9])(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?"
@@ -53,7 +44,9 @@ def parse_duration(value: object) -> timedelta:
     """
     if not isinstance(value, timedelta | str):
         raise InvalidSetting(f"{value!r:.40} has no unit; write {FORMS}")
-    found = _not_negative(value) if isinstance(value, timedelta) else _read(value)
+    found = value if isinstance(value, timedelta) else _read(value)
+    if found < timedelta(0):
+        raise InvalidSetting(f"{format_duration(found)} is negative; write a duration of zero or more")
     if found > LONGEST:
         raise _too_long(value if isinstance(value, str) else format_duration(value))
     return found
@@ -101,9 +94,3 @@ def _read(text: str) -> timedelta:
 
 def _too_long(text: str) -> InvalidSetting:
     return InvalidSetting(f"{text!r} is longer than {LONGEST.days} days")
-
-
-def _not_negative(value: timedelta) -> timedelta:
-    if value < timedelta(0):
-        raise InvalidSetting(f"{format_duration(value)} is negative; write a duration of zero or more")
-    return value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
 
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.events")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something happened in a worker."""
+    """Something happened in a worker. Each kind of event is a frozen dataclass, too."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
         """Return the fields that are set, for a log line."""
@@ -34,7 +38,6 @@ class Event:
         return {name: value for name, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEvent(Event):
     """Something happened to one attempt."""
 
@@ -69,25 +72,21 @@ def about(claim: Claim, worker: str | None = None) -> About:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PollBegan(Event):
     name = "poll-begin"
     level = logging.DEBUG
     capacity: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed(AttemptEvent):
     name = "claimed"
     level = logging.DEBUG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStarted(AttemptEvent):
     name = "handler-start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerEnded(AttemptEvent):
     name = "handler-end"
     outcome: str
@@ -95,7 +94,6 @@ class HandlerEnded(AttemptEvent):
     took: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SettleSent(Event):
     name = "settle-sent"
     level = logging.DEBUG
@@ -112,7 +110,6 @@ class Finished(Protocol):
     ran: tuple[float, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettled(Event):
     """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
 
@@ -131,7 +128,6 @@ class BatchSettled(Event):
         return {"worker": self.worker, "count": self.count, "took": self.took}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaimed(Event):
     """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
 
@@ -141,7 +137,6 @@ class BatchClaimed(Event):
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled(AttemptEvent):
     """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
 
@@ -151,7 +146,6 @@ class Settled(AttemptEvent):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDead(Settled):
     """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
 
@@ -159,13 +153,11 @@ class SettledDead(Settled):
     cure: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSuspect(AttemptEvent):
     name = "claim-suspect"
     level = logging.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLostEvent(AttemptEvent):
     """The claim was lost; its outcome, if any, was rejected."""
 
@@ -177,7 +169,6 @@ class ClaimLostEvent(AttemptEvent):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatSent(Event):
     name = "heartbeat"
     level = logging.DEBUG
@@ -186,7 +177,6 @@ class HeartbeatSent(Event):
     skew: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(AttemptEvent):
     """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs again."""
 
@@ -197,7 +187,6 @@ class Reaped(AttemptEvent):
     holder: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedBackEvent(AttemptEvent):
     name = "handed-back"
     outcome: ClassVar[str] = Release.HANDED_BACK
@@ -205,7 +194,6 @@ class HandedBackEvent(AttemptEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSkipped(Event):
     """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
 
@@ -218,7 +206,6 @@ class SlotsSkipped(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSuperseded(SlotsSkipped):
     """A deploy skips slots that an earlier schedule of the job still owed."""
 
@@ -234,7 +221,6 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned(Event):
     """Expired history was deleted from the ledger."""
 
@@ -243,7 +229,6 @@ class Pruned(Event):
     gaps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
     """``change``: added, changed, kept, deleted or outdated."""
 
@@ -254,7 +239,6 @@ class Planned(Event):
     next_slot: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRefused(Planned):
     """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
 
@@ -265,7 +249,6 @@ class PlanRefused(Planned):
     cure: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsMoved(Event):
     """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives ``computed``."""
 
@@ -278,26 +261,22 @@ class SlotsMoved(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
     name = "worker-start"
     capacity: int
     jobs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBegan(Event):
     name = "drain-begin"
     running: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainEnded(Event):
     name = "drain-end"
     unfinished: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
     """A loop cannot reach or write the database, and waits with growing pauses; published once per outage."""
 
@@ -307,7 +286,6 @@ class DatabaseLost(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseBack(Event):
     name = "database-back"
     loop: str

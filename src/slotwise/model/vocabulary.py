@@ -96,45 +96,6 @@ class LossPolicy(_Word):
     GIVE_UP = "give_up"
 
 
-class Reason(_Word):
-    """Why a slot did not run, ended, or waits again; and why a handler is asked to stop. Sentences are below."""
-
-    COLLAPSED = "collapsed"
-    OVERLAP = "overlap"
-    LATE = "late"
-    CALENDAR = "calendar"
-    PAUSED = "paused"
-    SUPERSEDED = "superseded"
-    SETTLED = "settled"
-    DELETED = "deleted"
-    OPERATOR = "operator"
-    MAX_LOST = "max_lost"
-    MAY_STILL_BE_RUNNING = "may still be running"
-    LOST = "lost"
-    SHUTDOWN = "shutdown"
-    ORPHANED = "orphaned"
-    UNREADABLE = "unreadable"
-    NEXT_SLOT = "next slot"
-    GIVE_UP = "give_up"
-    RETRY = "retry"
-    BACKFILL = "backfill"
-    RERUN = "rerun"
-    SNOOZED = "snoozed"
-    SUSPECT = "suspect"
-    QUEUED = "queued"
-    UNKNOWN = "unknown"
-    MARK_REFUSED = "mark refused"
-    MARK_NOT_ACKNOWLEDGED = "mark not acknowledged"
-    TIMEOUT = "timeout"
-    RECOVERY = "recovery"
-
-
-#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
-PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
-#: Outcomes of slots that can be retried.
-ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentences:
     """The meaning of a reason. ``skipped``: for a slot that did not run. ``ended``: for one that had begun, with
@@ -147,8 +108,99 @@ class Sentences:
     waits: str | None = None
 
 
-_REASON_FORM: Final = re.compile(r"[a-z][a-z0-9_ ]{0,39}")
 _sentences: dict[str, Sentences] = {}
+
+
+class Reason(_Word):
+    """Why a slot did not run, ended, or waits again; and why a handler is asked to stop.
+
+    After its text each has its sentences, in the order of ``Sentences``.
+    """
+
+    def __new__(
+        cls, text: str, skipped: str | None = None, ended: str | None = None, waits: str | None = None
+    ) -> Reason:
+        word = str.__new__(cls, text)
+        word._value_ = text
+        _sentences[text] = Sentences(skipped=skipped, ended=ended, waits=waits)
+        return word
+
+    COLLAPSED = "collapsed", "It was missed while no worker held the job, and catch-up ran another slot instead."
+    OVERLAP = (
+        "overlap",
+        "It came due while the previous slot was running, or waiting for its retry.",
+        "A newer slot replaced it: it was asked to stop, and ended as {outcome} {ended}.",
+        "a newer slot cancelled it",
+    )
+    LATE = "late", "No worker could start it in time; or a newer slot was within the grace of CatchUp.none, too."
+    CALENDAR = "calendar", "A business calendar of its schedule excludes that day."
+    PAUSED = "paused", "The job, or the whole installation, was paused."
+    SUPERSEDED = (
+        "superseded",
+        "Its schedule was replaced, and another change of the schedule came before the slot could run.",
+    )
+    SETTLED = (
+        "settled",
+        "An operator settled it after a restore: it may have run in the time that was lost.",
+        "An operator settled it after a restore, before another attempt: it ended as {outcome} {ended}.",
+    )
+    DELETED = "deleted", "The job was deleted before it began.", "The job was deleted; it ended as {outcome} {ended}."
+    OPERATOR = "operator", "An operator skipped it.", "An operator cancelled it {ended}.", "an operator cancelled it"
+    MAX_LOST = "max_lost", None, "It ended as dead {ended}: too many of its workers died, so it is not retried."
+    MAY_STILL_BE_RUNNING = (
+        "may still be running",
+        None,
+        "Its worker stopped sending heartbeats, and the job gives up on it ({ended}): it may still be running.",
+    )
+    LOST = (
+        "lost",
+        None,
+        "Its worker lost the claim, and the job gives up on it ({ended}): it may still be running.",
+        "its worker lost the claim",
+    )
+    SHUTDOWN = (
+        "shutdown",
+        None,
+        "Its worker was stopped while it ran, and the job gives up on it: it ended as {outcome} {ended}.",
+        "its worker was stopped",
+    )
+    ORPHANED = (
+        "orphaned",
+        None,
+        "Its row was missing, as after a restore of the queue alone: it ended as {outcome} {ended}.",
+    )
+    UNREADABLE = (
+        "unreadable",
+        None,
+        "It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
+        "its worker could not read its row",
+    )
+    NEXT_SLOT = "next slot", None, "It ended as {outcome} {ended}. It is not retried, because the next slot came first."
+    GIVE_UP = (
+        "give_up",
+        None,
+        "It ended as {outcome} {ended}. Another start was requested and rejected: the job starts each slot once.",
+    )
+    RETRY = "retry", None, None, "it is retried"
+    BACKFILL = "backfill", None, None, "a backfill runs it again"
+    RERUN = "rerun", None, None, "its worker stopped sending heartbeats"
+    SNOOZED = "snoozed", None, None, "its handler snoozed it"
+    SUSPECT = "suspect", None, None, "its worker might have lost the claim"
+    QUEUED = "queued", None, None, "its worker had no free thread in time"
+    UNKNOWN = "unknown", None, None, "its worker did not know of the claim"
+    MARK_REFUSED = "mark refused", None, None, "its start was no longer allowed"
+    MARK_NOT_ACKNOWLEDGED = "mark not acknowledged", None, None, "it is unknown whether its start was allowed"
+    TIMEOUT = "timeout", None, None, "it timed out"
+    RECOVERY = "recovery", None, None, "recovery_rate limits late starts"
+
+
+#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
+PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
+#: Outcomes of slots that can be retried.
+ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
+
+
+_REASON_FORM: Final = re.compile(r"[a-z][a-z0-9_ ]{0,39}")
 #: All reasons that have a sentence: the core's, and those of features.
 REASONS: Final[Mapping[str, Sentences]] = MappingProxyType(_sentences)
 
@@ -170,79 +222,3 @@ def register_reason(
         raise ConfigurationError(f"reason {reason!r} needs a sentence: what it means for a slot")
     if _sentences.setdefault(str(reason), sentences) != sentences:
         raise ConfigurationError(f"reason {reason!r} is registered with other sentences; choose another name")
-
-
-register_reason(Reason.COLLAPSED, "It was missed while no worker held the job, and catch-up ran another slot instead.")
-register_reason(
-    Reason.OVERLAP,
-    "It came due while the previous slot was running, or waiting for its retry.",
-    ended="A newer slot replaced it: it was asked to stop, and ended as {outcome} {ended}.",
-    waits="a newer slot cancelled it",
-)
-register_reason(
-    Reason.LATE, "No worker could start it in time; or a newer slot was within the grace of CatchUp.none, too."
-)
-register_reason(Reason.CALENDAR, "A business calendar of its schedule excludes that day.")
-register_reason(Reason.PAUSED, "The job, or the whole installation, was paused.")
-register_reason(
-    Reason.SUPERSEDED, "Its schedule was replaced, and another change of the schedule came before the slot could run."
-)
-register_reason(
-    Reason.SETTLED,
-    "An operator settled it after a restore: it may have run in the time that was lost.",
-    ended="An operator settled it after a restore, before another attempt: it ended as {outcome} {ended}.",
-)
-register_reason(
-    Reason.DELETED,
-    "The job was deleted before it began.",
-    ended="The job was deleted; it ended as {outcome} {ended}.",
-)
-register_reason(
-    Reason.OPERATOR,
-    "An operator skipped it.",
-    ended="An operator cancelled it {ended}.",
-    waits="an operator cancelled it",
-)
-register_reason(Reason.MAX_LOST, ended="It ended as dead {ended}: too many of its workers died, so it is not retried.")
-register_reason(
-    Reason.MAY_STILL_BE_RUNNING,
-    ended="Its worker stopped sending heartbeats, and the job gives up on it ({ended}): it may still be running.",
-)
-register_reason(
-    Reason.LOST,
-    ended="Its worker lost the claim, and the job gives up on it ({ended}): it may still be running.",
-    waits="its worker lost the claim",
-)
-register_reason(
-    Reason.SHUTDOWN,
-    ended="Its worker was stopped while it ran, and the job gives up on it: it ended as {outcome} {ended}.",
-    waits="its worker was stopped",
-)
-register_reason(
-    Reason.ORPHANED,
-    ended="Its row was missing, as after a restore of the queue alone: it ended as {outcome} {ended}.",
-)
-register_reason(
-    Reason.UNREADABLE,
-    ended="It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
-    waits="its worker could not read its row",
-)
-register_reason(
-    Reason.NEXT_SLOT,
-    ended="It ended as {outcome} {ended}. It is not retried, because the next slot came first.",
-)
-register_reason(
-    Reason.GIVE_UP,
-    ended="It ended as {outcome} {ended}. Another start was requested and rejected: the job starts each slot once.",
-)
-register_reason(Reason.RETRY, waits="it is retried")
-register_reason(Reason.BACKFILL, waits="a backfill runs it again")
-register_reason(Reason.RERUN, waits="its worker stopped sending heartbeats")
-register_reason(Reason.SNOOZED, waits="its handler snoozed it")
-register_reason(Reason.SUSPECT, waits="its worker might have lost the claim")
-register_reason(Reason.QUEUED, waits="its worker had no free thread in time")
-register_reason(Reason.UNKNOWN, waits="its worker did not know of the claim")
-register_reason(Reason.MARK_REFUSED, waits="its start was no longer allowed")
-register_reason(Reason.MARK_NOT_ACKNOWLEDGED, waits="it is unknown whether its start was allowed")
-register_reason(Reason.TIMEOUT, waits="it timed out")
-register_reason(Reason.RECOVERY, waits="recovery_rate limits late starts")

@@ -37,7 +37,7 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
-from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Convert, Misfit, Shape, member
+from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Misfit, Shape, member
 
 K = TypeVar("K")
 #: Makes a collection of its members.
@@ -71,96 +71,72 @@ def instance(value: object, accepted: type[K] | tuple[type[K], ...], kind: objec
 def scalar(kind: type) -> Shape:
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
 
-    def check(value: object) -> object:
+    def check(value: object, writing: bool) -> object:
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
             raise wrong(kind, value)
         return value
 
-    return Shape(check, check, frozenset(accepted), is_plain=True)
+    return Shape(check, frozenset(accepted), is_plain=True)
 
 
 def text(kind: type) -> Shape:
     to_text, from_text = TEXTS[kind]
 
-    def write(value: object) -> str:
-        if not isinstance(value, kind) or (kind is date and isinstance(value, datetime)):
+    def convert(value: object, writing: bool) -> object:
+        if not isinstance(value, kind if writing else str) or (kind is date and isinstance(value, datetime)):
             raise wrong(kind, value)
-        return to_text(value)
-
-    def read(value: object) -> object:
         try:
-            return from_text(value if isinstance(value, str) else None)  # type: ignore[arg-type]
-        except (ValueError, TypeError, ArithmeticError, AttributeError):
+            return to_text(value) if writing else from_text(value)  # type: ignore[arg-type]
+        except (ValueError, ArithmeticError):
             raise wrong(kind, value) from None
 
-    return Shape(write, read, frozenset({str}))
+    return Shape(convert, frozenset({str}))
 
 
 def among(kind: object, plain: Mapping[object, object]) -> Shape:
     """Return the converter for one of a few values, each with its plain form."""
     values = {(type(stored), stored): value for value, stored in plain.items()}
 
-    def write(value: object) -> object:
+    def convert(value: object, writing: bool) -> object:
         try:
-            stored = plain[value]
-        except (KeyError, TypeError):
-            raise wrong(kind, value) from None
-        return stored
-
-    def read(value: object) -> object:
-        try:
-            return values[type(value), value]
+            return plain[value] if writing else values[type(value), value]
         except (KeyError, TypeError):
             raise wrong(kind, value) from None
 
     is_plain = all(type(value) is type(stored) and value == stored for value, stored in plain.items())
     few = tuple(plain.values())
-    return Shape(write, read, frozenset(map(type, few)), is_plain=is_plain, few=few)
-
-
-def _items(convert: Convert, values: Iterable[object]) -> list[object]:
-    return [member(convert, value, place) for place, value in enumerate(values)]
+    return Shape(convert, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
 def list_of(kind: object, accepted: type | tuple[type, ...], make: Collect, item: Shape) -> Shape:
-    return Shape(
-        lambda value: _items(item.write, instance(value, accepted, kind)),
-        lambda value: make(_items(item.read, instance(value, (list, tuple), kind))),
-        frozenset({list}),
-        is_plain=make is list and item.is_plain,
-    )
+    def convert(value: object, writing: bool) -> object:
+        given: Iterable[object] = instance(value, accepted if writing else (list, tuple), kind)
+        found = [member(item.convert, each, place, writing) for place, each in enumerate(given)]
+        return found if writing else make(found)
+
+    return Shape(convert, frozenset({list}), is_plain=make is list and item.is_plain)
 
 
 def fixed(kind: object, shapes: Sequence[Shape]) -> Shape:
     """Return the converter for a tuple with a type for each place."""
 
-    def checked(value: object, accepted: type | tuple[type, ...]) -> Sequence[object]:
-        found: Sequence[object] = instance(value, accepted, kind)
-        if len(found) != len(shapes):
+    def convert(value: object, writing: bool) -> object:
+        given: Sequence[object] = instance(value, tuple if writing else (list, tuple), kind)
+        if len(given) != len(shapes):
             raise wrong(kind, value)
-        return found
+        found = [shape.convert(each, writing) for shape, each in zip(shapes, given, strict=True)]
+        return found if writing else tuple(found)
 
-    return Shape(
-        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, tuple), strict=True)],
-        lambda value: tuple(
-            shape.read(each) for shape, each in zip(shapes, checked(value, (list, tuple)), strict=True)
-        ),
-        frozenset({list}),
-    )
+    return Shape(convert, frozenset({list}))
 
 
 def dict_of(kind: object, item: Shape) -> Shape:
-    def convert(value: object, function: Convert) -> dict[str, object]:
+    def convert(value: object, writing: bool) -> object:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise wrong(kind, value)
-        return {key: member(function, each, key) for key, each in value.items()}
+        return {key: member(item.convert, each, key, writing) for key, each in value.items()}
 
-    return Shape(
-        lambda value: convert(value, item.write),
-        lambda value: convert(value, item.read),
-        frozenset({dict}),
-        is_plain=item.is_plain,
-    )
+    return Shape(convert, frozenset({dict}), is_plain=item.is_plain)
 
 
 def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> None:
@@ -171,8 +147,8 @@ def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> Non
 
 def foreign(
     kind: type,
-    write: Convert,
-    read: Convert,
+    write: Callable[[object], object],
+    read: Callable[[object], object],
     *,
     names: Callable[[type], Iterable[str]],
     stored: frozenset[type] = frozenset({dict}),
@@ -181,22 +157,18 @@ def foreign(
     """Return the converter for a model of a library. A written value is read again, as an instance may be invalid."""
     known = list(names(kind))
 
-    def checked(value: object) -> object:
-        instance(value, kind, kind)
-        if type(value) is not kind:
+    def convert(value: object, writing: bool) -> object:
+        if writing and type(instance(value, kind, kind)) is not kind:
             refuse_more(names(type(value)), known, kind)
-        plain = write(value)
-        validated(plain)
-        return plain
-
-    def validated(value: object) -> object:
+        plain = write(value) if writing else value
         try:
-            return read(value)
+            typed = read(plain)
         except ValueError as error:  # both libraries raise it, with several lines
             said = [line for line in str(error).splitlines() if not line.lstrip().startswith("For further information")]
             raise Misfit(" ".join(" ".join(said).split())) from None
+        return plain if writing else typed
 
-    return Shape(checked, validated, stored, tags=tags)
+    return Shape(convert, stored, tags=tags)
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
@@ -252,28 +224,22 @@ def _union(kind: object, arguments: Sequence[object]) -> Shape:
                 "them, a dataclass with a field for each, or a tagged union of pydantic or msgspec"
             )
 
-    def first(direction: Sequence[Convert], value: object) -> object:
+    def convert(value: object, writing: bool) -> object:
         problems = []
-        for function in direction:
+        for shape in shapes:
             try:
-                return function(value)
+                return shape.convert(value, writing)
             except Misfit as misfit:
                 problems.append(misfit)
         deepest = max(problems, key=lambda misfit: len(misfit.path))
         # None fits only None: with one other type, the error of that type is more helpful
         raise deepest if deepest.path or len(set(arguments) - {type(None)}) == 1 else wrong(kind, value)
 
-    writers, readers = [shape.write for shape in shapes], [shape.read for shape in shapes]
-    return Shape(
-        lambda value: first(writers, value),
-        lambda value: first(readers, value),
-        frozenset().union(*(shape.stored for shape in shapes)),
-        is_plain=all(shape.is_plain for shape in shapes),
-    )
+    stored = frozenset[type]().union(*(shape.stored for shape in shapes))
+    return Shape(convert, stored, is_plain=all(shape.is_plain for shape in shapes))
 
 
 def _record(kind: type) -> Shape | None:
-    """Return the converter for a class with named fields, or None."""
     if issubclass(kind, enum.Enum):
         return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
@@ -330,39 +296,37 @@ def _hints(kind: type) -> dict[str, object]:
 def _data_class(kind: type) -> Shape:
     hints = _hints(kind)
     named = [spec.name for spec in dataclasses.fields(kind)]
-    fields = {spec.name: shape_of(hints[spec.name]) for spec in dataclasses.fields(kind) if spec.init}
+    fields = {spec.name: shape_of(hints[spec.name]).convert for spec in dataclasses.fields(kind) if spec.init}
 
-    def write(value: object) -> dict[str, object]:
-        instance(value, kind, kind)
-        if type(value) is not kind:
-            refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
-        return {name: member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
-
-    def read(value: object) -> object:
+    def convert(value: object, writing: bool) -> object:
+        if writing:
+            if type(instance(value, kind, kind)) is not kind:
+                refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
+            return {name: member(field, getattr(value, name), name, True) for name, field in fields.items()}
         given: Mapping[str, object] = instance(value, Mapping, kind)
+        found = {name: member(field, given[name], name, False) for name, field in fields.items() if name in given}
         try:
-            return kind(**{name: member(fields[name].read, given[name], name) for name in fields if name in given})
+            return kind(**found)
         except TypeError as error:  # a field without a default is missing
             raise Misfit(str(error)) from None
 
-    return Shape(write, read, frozenset({dict}))
+    return Shape(convert, frozenset({dict}))
 
 
 def _typed_dict(kind: Any) -> Shape:
     hints = _hints(kind)
-    shapes = {name: shape_of(hint) for name, hint in hints.items()}
+    fields = {name: shape_of(hint).convert for name, hint in hints.items()}
     # string annotations show this only once resolved
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
     required = {name for name, hint in hints.items() if get_origin(hint) is Required}
     required |= kind.__required_keys__ - optional
 
-    def convert(value: object, direction: str) -> dict[str, object]:
+    def convert(value: object, writing: bool) -> object:
         given: Mapping[str, object] = instance(value, Mapping, kind)
         if missing := required - given.keys():
             raise Misfit(f"{min(missing)} is missing")
-        if direction == "write":
-            refuse_more(given, shapes, kind)
-        there = ((name, shape) for name, shape in shapes.items() if name in given)
-        return {name: member(getattr(shape, direction), given[name], name) for name, shape in there}
+        if writing:
+            refuse_more(given, fields, kind)
+        return {name: member(field, given[name], name, writing) for name, field in fields.items() if name in given}
 
-    return Shape(lambda value: convert(value, "write"), lambda value: convert(value, "read"), frozenset({dict}))
+    return Shape(convert, frozenset({dict}))

@@ -7,24 +7,23 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidPayload
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K")
 
-#: One direction of a conversion; raises Misfit.
-Convert: TypeAlias = Callable[[object], object]
+#: Converts a typed value to a plain one if the flag is set, else a plain one to a typed one; raises Misfit.
+Convert: TypeAlias = Callable[[object, bool], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
 
-    write: Convert
-    read: Convert
+    convert: Convert
     #: The types of the plain values.
     stored: frozenset[type] = frozenset()
     #: Typed and plain values are the same.
@@ -43,6 +42,12 @@ class Shape:
         if other.few is not None:
             return other.may_be_taken_for(self)
         return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
+
+    def write(self, value: object) -> object:
+        return self.convert(value, True)
+
+    def read(self, value: object) -> object:
+        return self.convert(value, False)
 
     def reads(self, value: object) -> bool:
         try:
@@ -63,14 +68,10 @@ class Misfit(ValueError):
         return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
 
 
-def same(value: object) -> object:
-    return value
-
-
-def member(convert: Callable[[object], R], value: object, place: str | int) -> R:
+def member(convert: Callable[[object, K], R], value: object, place: str | int, how: K) -> R:
     """Convert what stands at a place of a container: under a name, or at an index."""
     try:
-        return convert(value)
+        return convert(value, how)
     except Misfit as misfit:
         raise misfit.within(place) from None
 
@@ -82,13 +83,13 @@ def members(value: object) -> Iterable[tuple[str | int, object]]:
     return enumerate(value) if isinstance(value, list | tuple) else ()
 
 
-def text_keyed(value: object) -> object:
-    """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
-    for place, each in members(value):
+def text_keyed(value: object, writing: bool) -> object:
+    """Return the value. Raise Misfit for a key to write that is no string: JSON would silently convert it."""
+    for place, each in members(value) if writing else ():
         if not isinstance(place, str) and isinstance(value, dict):
             raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
         if isinstance(each, _CONTAINERS):
-            member(text_keyed, each, place)
+            member(text_keyed, each, place, writing)
     return value
 
 
@@ -96,7 +97,7 @@ _CONTAINERS = (dict, list, tuple)
 #: The types that JSON distinguishes.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
 #: Any value that the codec can encode.
-ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
+ANYTHING = Shape(text_keyed, PLAIN_TYPES, is_plain=True)
 
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
@@ -199,7 +200,7 @@ def whole(given: T, again: object) -> T:
     others = dict(members(again))
     for place, each in members(given):
         if place in others:
-            member(partial(whole, again=others[place]), each, place)
+            member(whole, each, place, others[place])
     return given
 
 
@@ -241,7 +242,7 @@ class Payload:
     def encode(self, data: object, name: str) -> bytes | None:
         """Return the bytes to store; None for no data. Raise InvalidPayload with the reason."""
         try:
-            plain = self.shape.write(data)
+            plain = self.shape.convert(data, True)
             if plain is None:
                 return None
             body = self.codec.encode(plain)
@@ -289,7 +290,7 @@ class Payload:
     def typed(self, plain: object) -> object:
         """Convert plain values of this version to the task's type. Raise InvalidPayload."""
         try:
-            return self.shape.read(plain)
+            return self.shape.convert(plain, False)
         except Misfit as misfit:
             raise InvalidPayload(f"task_data does not fit the task's type: {misfit}") from None
         except Exception as error:  # a model's own validation may raise any exception
@@ -315,7 +316,6 @@ def plain(stored: bytes | None) -> object:
 
 
 def _decoded(stored: bytes) -> tuple[object, int]:
-    """Return plain values and their version."""
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     name = header[1].decode() if header else JSON.name
     if (codec := CODECS.get(name)) is None:

@@ -15,11 +15,11 @@ succeed(a, instant, b)      a up to the instant, then b
 parse_schedule(text)        the schedule of a text
 """
 
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
-from slotwise.schedules.business_days import Calendar, Roll
+from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule
 from slotwise.schedules.combinators import AnyOf, spread_out, succeed
 from slotwise.schedules.cron import Cron
+from slotwise.schedules.days import Calendar, Roll
+from slotwise.schedules.local_time import Daily
 from slotwise.schedules.text import parse_schedule
 
 __all__ = [

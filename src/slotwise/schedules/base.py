@@ -1,18 +1,20 @@
-"""What a schedule is: a pure function from one instant to the next slot, and the instants it works on."""
+"""What a schedule is, a pure function from one instant to the next slot; and the schedules that need no time zone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
-from slotwise.errors import InvalidSchedule
+from slotwise.errors import InvalidSchedule, located
+from slotwise.model.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from slotwise.schedules.business_days import Calendar, Roll
+    from slotwise.schedules.days import Calendar, Roll
     from slotwise.schedules.timeline import Line
 
 
@@ -26,23 +28,16 @@ def instant_text(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def parse_instant(text: str) -> datetime:
-    """The instant of an ISO 8601 text that says its offset. Raises InvalidSchedule."""
-    text = text.strip()
-    try:
-        instant = datetime.fromisoformat(text)
-        if instant.utcoffset() is not None:
-            return in_utc(instant)
-    except (ValueError, OverflowError):
-        pass
-    raise InvalidSchedule(f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z")
-
-
-def in_utc(instant: datetime) -> datetime:
-    """The same instant in UTC. Raises InvalidSchedule if it is naive: nobody knows which instant that is."""
-    if not isinstance(instant, datetime) or instant.utcoffset() is None:
-        raise InvalidSchedule(f"{instant!r:.60} is not an aware datetime; give it a tzinfo")
-    return instant.astimezone(UTC)
+def in_utc(value: datetime | str) -> datetime:
+    """The instant in UTC of an aware datetime, or of ISO 8601 with an offset. Raises InvalidSchedule."""
+    cure = "is not an aware datetime; give it a tzinfo"
+    if isinstance(value, str):
+        value, cure = value.strip(), "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
+    with suppress(ValueError, OverflowError):
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(instant, datetime) and instant.utcoffset() is not None:
+            return instant.astimezone(UTC)
+    raise InvalidSchedule(f"{value!r:.60} {cure}")
 
 
 def floor_second(instant: datetime) -> int:
@@ -53,11 +48,6 @@ def floor_second(instant: datetime) -> int:
 def ceiling_second(instant: datetime) -> int:
     """The first whole second since 1970 that is not before the instant."""
     return -((EPOCH - instant) // SECOND)
-
-
-def an_instant(value: datetime | str) -> datetime:
-    """The instant in UTC of an aware datetime or of its text. Raises InvalidSchedule."""
-    return parse_instant(value) if isinstance(value, str) else in_utc(value)
 
 
 class Schedule(ABC):
@@ -109,8 +99,6 @@ class Schedule(ABC):
         """The schedule that finally applies: the one that code proposed last."""
         return self
 
-    # -- slots that are not to run ---------------------------------------------------------------------------
-
     @property
     def running(self) -> Schedule:
         """The schedule without the slots that a calendar excludes."""
@@ -125,8 +113,6 @@ class Schedule(ABC):
         """The first slot after `t` up to and including `until` that does not run."""
         return None if self.running is self else first_beyond(self.running, self, t, until)
 
-    # -- binding ---------------------------------------------------------------------------------------------
-
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         """The business calendars it uses: under each name the bound days, or None."""
@@ -139,8 +125,6 @@ class Schedule(ABC):
         if a calendar is missing, or if no slot is left.
         """
         return self
-
-    # -- combinators -----------------------------------------------------------------------------------------
 
     def between(self, start: datetime | str | None = None, end: datetime | str | None = None) -> Schedule:
         """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an offset, or None."""
@@ -185,8 +169,6 @@ class Schedule(ABC):
         """The time zone of its local times; None if it has none, or several."""
         return None
 
-    # -- a value ---------------------------------------------------------------------------------------------
-
     def __str__(self) -> str:
         """The complete text form: `parse_schedule` makes an equal schedule of it."""
         return self._text
@@ -200,11 +182,10 @@ class Schedule(ABC):
     def __hash__(self) -> int:
         return hash(self._text)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of setting {name}")
+    def __setattr__(self, name: str, value: object = None) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of changing {name}")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of deleting {name}")
+    __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Callable[[str], Schedule], tuple[str]]:
         from slotwise.schedules.text import parse_schedule  # which knows every kind of schedule
@@ -236,3 +217,168 @@ def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) 
         else:
             low = middle
     return EPOCH + high * SECOND
+
+
+class Every(Schedule):
+    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. A grid runs both ways from its anchor.
+
+    Without an anchor the grid counts from 1970-01-01T00:00Z. Real time: changes of the clocks do not matter.
+    Raises InvalidSchedule.
+    """
+
+    __slots__ = ("anchor", "interval")
+    interval: timedelta
+    anchor: datetime
+
+    def __init__(
+        self,
+        interval: timedelta | str | None = None,
+        *,
+        anchor: datetime | str = EPOCH,
+        days: int = 0,
+        hours: int = 0,
+        minutes: int = 0,
+        seconds: float = 0,
+    ) -> None:
+        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._set(interval=positive_duration("Every", interval, parts), anchor=in_utc(anchor))
+        self._set(_text=f"EVERY|{format_duration(self.interval)}|{instant_text(self.anchor)}")
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self._slot(self._number(t) + 1)
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        slot = self._slot(self._number(t - MICROSECOND))
+        return slot if slot is not None and (floor is None or slot > floor) else None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return max(0, self._number(b) - self._number(a))
+
+    @property
+    def line(self) -> Line:
+        if self.interval % SECOND or (self.anchor - EPOCH) % SECOND:
+            return super().line
+        from slotwise.schedules.timeline import Grid
+
+        return Grid(floor_second(self.anchor), self.interval // SECOND)
+
+    def _number(self, t: datetime) -> int:
+        """The number on the grid of the newest slot at or before `t`."""
+        return (t - self.anchor) // self.interval
+
+    def _slot(self, number: int) -> datetime | None:
+        try:
+            return self.anchor + number * self.interval
+        except OverflowError:
+            return None
+
+
+def positive_duration(kind: str, value: timedelta | str | None, parts: timedelta) -> timedelta:
+    """The one duration that a constructor was given, as a value or in parts. Raises InvalidSchedule."""
+    if (value is None) == (not parts):
+        raise InvalidSchedule(f'{kind} takes one duration, as {kind}("5m") or {kind}(minutes=5)')
+    with located(kind, InvalidSchedule):
+        duration = parse_duration(parts if value is None else value)
+    if not duration:
+        raise InvalidSchedule(f"{kind}: {format_duration(duration)} is too short; it must be above zero")
+    return duration
+
+
+class FixedDelay(Schedule):
+    """The end of a run plus a delay: `FixedDelay("2m")`, `FixedDelay(minutes=2)` or a timedelta.
+
+    `next_after(t)` takes the end of the run. Until the next run has ended there is one slot ahead
+    and no more, so never more than one is counted. Raises InvalidSchedule.
+    """
+
+    __slots__ = ("delay",)
+    from_end = True
+    delay: timedelta
+
+    def __init__(
+        self,
+        delay: timedelta | str | None = None,
+        *,
+        days: int = 0,
+        hours: int = 0,
+        minutes: int = 0,
+        seconds: float = 0,
+    ) -> None:
+        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._set(delay=positive_duration("FixedDelay", delay, parts))
+        self._set(_text=f"FIXED_DELAY|{format_duration(self.delay)}")
+
+    def next_after(self, t: datetime) -> datetime | None:
+        try:
+            return in_utc(t) + self.delay
+        except OverflowError:
+            return None
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        slot = None if floor is None else self.next_after(floor)
+        return slot if slot is not None and slot < t else None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return sum(1 for _ in self.slots(a, b))
+
+    def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
+        slot = self.next_after(a)
+        if slot is not None and slot <= b:
+            yield slot
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return in_utc(t)
+
+
+class Once(Schedule):
+    """One slot: an aware datetime, or its ISO 8601 text with an offset.
+
+    A job that is planned for the first time after that instant runs at once, unless the ledger knows the slot.
+    Raises InvalidSchedule.
+    """
+
+    __slots__ = ("at",)
+    at: datetime
+
+    def __init__(self, at: datetime | str) -> None:
+        self._set(at=in_utc(at))
+        self._set(_text=f"ONCE|{instant_text(self.at)}")
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self.at if self.at > t else None
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        return self.at if self.at < t and (floor is None or self.at > floor) else None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return int(a < self.at <= b)
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return self.at
+
+    @property
+    def line(self) -> Line:
+        if (self.at - EPOCH) % SECOND:
+            return super().line
+        from slotwise.schedules.timeline import DAY, Grid, Window
+
+        at = floor_second(self.at)
+        return Window(Grid(at, DAY), at, at + 1)
+
+
+class Disabled(Schedule):
+    """No slot at all: the job keeps its row and does not run. Its text is `-`."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._set(_text="-")
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return None
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        return None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return 0

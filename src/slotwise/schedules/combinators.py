@@ -9,33 +9,61 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
-from slotwise.schedules.business_days import (
-    Arrangement,
-    Calendar,
-    LeftOut,
-    Numbered,
-    Roll,
-    Rolled,
-    arranged,
-    calendar_name,
-)
+from slotwise.schedules.base import MICROSECOND, Schedule, ceiling_second, in_utc, instant_text
+from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
 
 MOST_PARTS = 32
 
 
-class AnyOf(LineSchedule):
+class Combined(Schedule, ABC):
+    """A schedule made of others, for each of which holds what is asked of it."""
+
+    __slots__ = ()
+    schedules: tuple[Schedule, ...]
+    _running: Schedule
+
+    @abstractmethod
+    def _on(self, *schedules: Schedule) -> Schedule:
+        """Return the same made of other schedules."""
+
+    def _combine(self, *schedules: Schedule) -> None:
+        running = tuple(part.running for part in schedules)
+        self._set(schedules=schedules, _running=self if running == schedules else self._on(*running))
+
+    @property
+    def running(self) -> Schedule:
+        return self._running
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return {name: found for part in self.schedules for name, found in part.calendars.items()}
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        return self._on(*(part.bind(name, calendars) for part in self.schedules))
+
+    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
+        return self._on(*(part.excluding(*calendars, roll=roll) for part in self.schedules))
+
+    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
+        return self._on(*(part.nth_business_day(n, *calendars) for part in self.schedules))
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        zones = {part.local_zone for part in self.schedules}
+        return zones.pop() if len(zones) == 1 else None
+
+
+class AnyOf(Combined, LineSchedule):
     """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole seconds.
 
     A slot runs if it is to run by any of them. Raises InvalidSchedule.
     """
 
-    __slots__ = ("schedules",)
-    schedules: tuple[Schedule, ...]
+    __slots__ = ("_running", "schedules")
 
     def __init__(self, *schedules: Schedule) -> None:
         for schedule in schedules:
@@ -44,31 +72,11 @@ class AnyOf(LineSchedule):
         parts = tuple(dict.fromkeys(part for schedule in schedules for part in _parts(schedule)))
         if not 1 <= len(parts) <= MOST_PARTS:
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
-        self._set(schedules=parts, _line=Union(tuple(part.line for part in parts)))
-        self._set(_text=f"ANY({'; '.join(map(str, parts))})")
+        self._set(_line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
+        self._combine(*parts)
 
-    @property
-    def running(self) -> Schedule:
-        running = tuple(part.running for part in self.schedules)
-        return self if running == self.schedules else AnyOf(*running)
-
-    @property
-    def calendars(self) -> Mapping[str, Calendar | None]:
-        return {name: found for part in self.schedules for name, found in part.calendars.items()}
-
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        return AnyOf(*(part.bind(name, calendars) for part in self.schedules))
-
-    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        return AnyOf(*(part.excluding(*calendars, roll=roll) for part in self.schedules))
-
-    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        return AnyOf(*(part.nth_business_day(n, *calendars) for part in self.schedules))
-
-    @property
-    def local_zone(self) -> ZoneInfo | None:
-        zones = {part.local_zone for part in self.schedules}
-        return zones.pop() if len(zones) == 1 else None
+    def _on(self, *schedules: Schedule) -> Schedule:
+        return AnyOf(*schedules)
 
 
 def _parts(schedule: Schedule) -> tuple[Schedule, ...]:
@@ -78,19 +86,11 @@ def _parts(schedule: Schedule) -> tuple[Schedule, ...]:
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-class Around(Schedule, ABC):
+class Around(Combined):
     """A schedule around another one, with the same slots where a subclass does not change them."""
 
-    __slots__ = ("_running", "schedule")
+    __slots__ = ("_running", "schedule", "schedules")
     schedule: Schedule
-    _running: Schedule
-
-    @abstractmethod
-    def _on(self, schedule: Schedule) -> Schedule:
-        """Return the same around another schedule."""
-
-    def _prepare(self, running: Schedule) -> None:
-        self._set(_running=self if running is self.schedule else self._on(running))
 
     def next_after(self, t: datetime) -> datetime | None:
         return self.schedule.next_after(t)
@@ -103,21 +103,6 @@ class Around(Schedule, ABC):
 
     def count_between(self, a: datetime, b: datetime) -> int:
         return self.schedule.count_between(a, b)
-
-    @property
-    def running(self) -> Schedule:
-        return self._running
-
-    @property
-    def calendars(self) -> Mapping[str, Calendar | None]:
-        return self.schedule.calendars
-
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        return self._on(self.schedule.bind(name, calendars))
-
-    @property
-    def local_zone(self) -> ZoneInfo | None:
-        return self.schedule.local_zone
 
 
 class Between(Around):
@@ -132,8 +117,8 @@ class Between(Around):
     end: datetime | None
 
     def __init__(self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None) -> None:
-        start = None if start is None else an_instant(start)
-        end = None if end is None else an_instant(end)
+        start = None if start is None else in_utc(start)
+        end = None if end is None else in_utc(end)
         bounds = [instant_text(bound) if bound else "-" for bound in (start, end)]
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
@@ -146,10 +131,10 @@ class Between(Around):
         if not schedule.from_end and self._is_empty():
             told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
             raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
-        self._prepare(schedule.running)
+        self._combine(schedule)
 
-    def _on(self, schedule: Schedule) -> Schedule:
-        return Between(schedule, self.start, self.end)
+    def _on(self, *schedules: Schedule) -> Schedule:
+        return Between(schedules[0], self.start, self.end)
 
     def next_after(self, t: datetime) -> datetime | None:
         return self._within(self.schedule.next_after(self._opening(t)))
@@ -165,12 +150,6 @@ class Between(Around):
     def count_between(self, a: datetime, b: datetime) -> int:
         low, high = self._opening(a), b if self.end is None else min(b, self.end - MICROSECOND)
         return self.schedule.count_between(low, high) if low < high else 0
-
-    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        return self._on(self.schedule.excluding(*calendars, roll=roll))
-
-    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        return self._on(self.schedule.nth_business_day(n, *calendars))
 
     @property
     def line(self) -> Line:
@@ -209,19 +188,17 @@ class Spread(Around):
     by: timedelta
 
     def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
-        try:
+        with located(f"{schedule} spread by", InvalidSchedule):
             by = parse_duration(by)
-        except InvalidSetting as error:
-            raise InvalidSchedule(f"{schedule} spread by: {error}") from None
         if schedule.from_end:
             raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
         if by < MICROSECOND:
             raise InvalidSchedule(f"{schedule} spread by {format_duration(by)}; more than zero is needed")
         self._set(schedule=schedule, by=by, _text=f"SPREAD({schedule}; {format_duration(by)})")
-        self._prepare(schedule.running)
+        self._combine(schedule)
 
-    def _on(self, schedule: Schedule) -> Schedule:
-        return Spread(schedule, self.by)
+    def _on(self, *schedules: Schedule) -> Schedule:
+        return Spread(schedules[0], self.by)
 
     def wait(self, slot: datetime) -> timedelta:
         return self.by
@@ -240,31 +217,32 @@ MOST_CALENDARS = 8
 class Arranged(LineSchedule, ABC):
     """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
 
-    __slots__ = ("_given", "schedule")
+    __slots__ = ("_calendars", "schedule")
     schedule: LocalSchedule
-    _given: tuple[Calendar | str, ...]
+    _calendars: Mapping[str, Calendar | None]
 
     def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
-        for calendar in given:
-            calendar_name(calendar.name if isinstance(calendar, Calendar) else calendar)
-        self._set(schedule=schedule, _given=given)
+        bound = {one.name: one for one in given if isinstance(one, Calendar)}
+        names = [one.name if isinstance(one, Calendar) else calendar_name(one) for one in given]
+        self._set(schedule=schedule, _calendars={name: bound.get(name) for name in names})
         if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
             raise InvalidSchedule(f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}")
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
-        return {one.name: one for one in self._given if isinstance(one, Calendar)} | {
-            one: None for one in self._given if isinstance(one, str)
-        }
+        return self._calendars
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        schedule = self.schedule.bind(name, calendars)
+        """One that is bound stays as it is if it is not among those given."""
+        schedule, known = self.schedule.bind(name, calendars), calendars or {}
         assert isinstance(schedule, LocalSchedule)
-        return self._on(schedule, tuple(_found(one, calendars or {}) for one in self._given))
+        found = {name: known.get(name, bound) for name, bound in self.calendars.items()}
+        if missing := [name for name, one in found.items() if one is None]:
+            raise InvalidSchedule(f"calendar {missing[0]} is not among those given: {', '.join(known) or 'none'}")
+        return self._on(schedule, tuple(one for one in found.values() if one is not None))
 
     @abstractmethod
-    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
-        """The same for a schedule and calendars that are bound."""
+    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule: ...
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -275,16 +253,19 @@ class Arranged(LineSchedule, ABC):
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
-        walk, bound = self.schedule.walk, tuple(one for one in self._given if isinstance(one, Calendar))
-        if isinstance(walk, Unbound):
+        walk, bound = self.schedule.line, tuple(one for one in self.calendars.values() if one is not None)
+        if not isinstance(walk, Walk):
             return walk
-        if len(bound) < len(self._given):
+        if len(bound) < len(self.calendars):
             names = ", ".join(name for name, found in self.calendars.items() if found is None)
             return Unbound(f"calendar {names} is not bound: its days are in the database")
         days = arranged(walk.pattern.days, arrangement, bound or (_MONDAY_TO_FRIDAY,))
         if not days:
             raise InvalidSchedule(f"{self} never fires: none of its days is left")
         return walk.on(days)
+
+
+_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
 
 
 class Excluding(Arranged):
@@ -300,7 +281,7 @@ class Excluding(Arranged):
             raise InvalidSchedule('excluding takes calendars, as excluding("AT", roll="following")')
         self._prepare(schedule, calendars)
         self._set(roll=roll, _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})")
-        line = self._line_by(LeftOut() if roll in ("skip", "drop") else Rolled(roll))
+        line = self._line_by(roll)
         is_flagged = roll == "skip" and isinstance(line, Walk)
         self._set(_line=schedule.line if is_flagged else line)
         self._set(_running=Excluding(schedule, calendars, "drop") if is_flagged else self)
@@ -325,23 +306,10 @@ class BusinessDay(Arranged):
         self._prepare(schedule, calendars)
         listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
         self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
-        self._set(_line=self._line_by(Numbered(n)))
+        self._set(_line=self._line_by(n))
 
     def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
         return BusinessDay(schedule, self.n, given)
-
-
-_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
-
-
-def _found(calendar: Calendar | str, known: Mapping[str, Calendar]) -> Calendar:
-    """The calendar as it is known now; one that is bound stays if it is not known."""
-    name = calendar if isinstance(calendar, str) else calendar.name
-    if name in known:
-        return known[name]
-    if isinstance(calendar, Calendar):
-        return calendar
-    raise InvalidSchedule(f"calendar {name} is not among those given: {', '.join(known) or 'none'}")
 
 
 class Succession(Schedule):

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.business_days import Calendar
 from slotwise.schedules.cron_fields import (
     FIELDS,
     HOUR,
     MINUTE,
     MONTH,
     SECOND,
-    DayRule,
     Field,
-    both_needed,
     has_hash,
     month_days,
     quoted,
     week_days,
 )
-from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, Times, one_of
+from slotwise.schedules.days import Calendar, DatePattern, days_of
+from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of
 from slotwise.schedules.timeline import Unbound, zone_named
 
+DayRule = Literal["or", "and", "vixie"]
 LONGEST_EXPRESSION: Final = 255
 MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -63,9 +60,15 @@ class Cron(LocalSchedule):
     Raises InvalidSchedule for an invalid expression and for one that can never fire.
     """
 
-    __slots__ = ("day_rule", "expression")
+    __slots__ = ("dates", "day_rule", "expression", "texts", "values")
     expression: str
     day_rule: DayRule
+    texts: tuple[str, ...]
+    """The six fields as they were written, seconds first."""
+    values: tuple[Sequence[int], ...]
+    """The values of each field, sorted; of a day field without those of L, W and #. With an H, of some job."""
+    dates: DatePattern
+    """The days that the expression picks."""
 
     def __init__(
         self,
@@ -79,12 +82,13 @@ class Cron(LocalSchedule):
         if not isinstance(expression, str):
             raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
         one_of("day_rule", day_rule, DayRule)
-        parsed = _parse(expression, day_rule)
-        lack = Unbound(f"{quoted(parsed.text)} has an H, which only the name of a job turns into a number")
-        self._prepare(lack if parsed.hashed else parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
-        self._set(expression=parsed.text, day_rule=day_rule)
+        texts, fixed, values, dates, pattern = _parse(expression, day_rule)
+        text, hashed = " ".join(texts), any(map(has_hash, texts))
+        lack = Unbound(f"{quoted(text)} has an H, which only the name of a job turns into a number")
+        self._prepare(lack if hashed else pattern, zone_named(tz), gap, fold, fixed=fixed)
+        self._set(expression=text, day_rule=day_rule, texts=_six(texts), values=values, dates=dates)
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
-        self._set(_text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
+        self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         bound = _hashed(self.expression, name)
@@ -93,42 +97,39 @@ class Cron(LocalSchedule):
         return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parsed:
-    text: str
-    hashed: bool
-    fixed: bool
-    pattern: LocalPattern
-
-
 @lru_cache(maxsize=4096)
-def _parse(expression: str, rule: DayRule) -> _Parsed:
+def _parse(
+    expression: str, rule: DayRule
+) -> tuple[tuple[str, ...], bool, tuple[Sequence[int], ...], DatePattern, LocalPattern]:
+    """The fields as written, whether their times are fixed, their values, and the days and times that they pick."""
     texts = _split(expression)
     second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
+    day, weekday = ("*" if text == "?" else text for text in (day, weekday))
     clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
-    of_month, of_week = month_days(day), week_days(weekday)
-    seconds, minutes, hours, days, months, weekdays = _expand(
-        (*clock, of_month.plain, MONTH.plain(month), of_week.plain)
-    )
+    (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
+    values = _expand((*clock, of_month, MONTH.plain(month), of_week))
+    seconds, minutes, hours, days, months, weekdays = values
     dates = DatePattern(
         months=frozenset(months),
         days=frozenset(days),
-        from_end=of_month.from_end,
-        nearest=of_month.nearest,
-        last_working_day=of_month.last_working_day,
+        from_end=from_end,
+        nearest=nearest,
         weekdays=frozenset(weekdays),
-        nth=of_week.nth,
-        both=both_needed(rule, day, weekday),
+        nth=nth,
+        both=_both_needed(rule, day, weekday),
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
-    times = (hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds))
-    return _Parsed(
-        text=" ".join(texts),
-        hashed=any(map(has_hash, texts)),
-        fixed=not (minute.startswith("*") or hour.startswith("*")),
-        pattern=LocalPattern(days_of(dates), Times(times)),
-    )
+    times = [hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds)]
+    fixed = not (minute.startswith("*") or hour.startswith("*"))
+    return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
+
+
+def _both_needed(rule: DayRule, day: str, weekday: str) -> bool:
+    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
+    if rule == "or":
+        return not {day, weekday}.isdisjoint(("*", "*/1"))
+    return rule == "and" or day.startswith("*") or weekday.startswith("*")
 
 
 _RATE: Final = re.compile(r"every +([0-9]+) *(s|m|h|d)[a-z]*", re.IGNORECASE)
@@ -139,7 +140,7 @@ def _rate_hint(text: str) -> str:
     return f"; for a fixed rate write EVERY|{match[1]}{match[2].lower()}" if match else ""
 
 
-def _split(expression: str) -> list[str]:
+def _split(expression: str) -> tuple[str, ...]:
     """The five or six fields in capitals, macros replaced."""
     if len(expression) > LONGEST_EXPRESSION:
         raise InvalidSchedule(
@@ -147,7 +148,7 @@ def _split(expression: str) -> list[str]:
             f"at most {LONGEST_EXPRESSION}"
         )
     text = expression.strip()
-    texts = (_macro(text) if text.startswith("@") else text).upper().split()
+    texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
         raise InvalidSchedule(
             f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
@@ -156,41 +157,33 @@ def _split(expression: str) -> list[str]:
     return texts
 
 
-def _six(texts: list[str]) -> list[str]:
-    return texts if len(texts) == 6 else ["0", *texts]
+def _six(texts: Sequence[str]) -> tuple[str, ...]:
+    return (*["0"][: 6 - len(texts)], *texts)
 
 
 def _hashed(text: str, name: str) -> str:
-    """The expression for the job of this name. Raises InvalidSchedule."""
     texts = text.split()
     return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
 
 
 def _macro(text: str) -> str:
-    try:
-        return MACROS[text.lower()]
-    except KeyError:
-        pass
-    if text.lower() == "@reboot":
+    if (name := text.lower()) in MACROS:
+        return MACROS[name]
+    if name == "@reboot":
         raise InvalidSchedule("@reboot: a cluster never reboots as a whole; run the command at its start instead")
-    near = get_close_matches(text.lower(), MACROS, n=1)
+    near = get_close_matches(name, MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
 
 
-def _expand(plain: tuple[str, ...]) -> list[list[int]]:
+def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
     """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
     import croniter  # late: a worker without cron expressions does without
 
-    try:
-        expanded, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
-    except croniter.CroniterError as error:  # unreachable as far as we know: the fields have been checked
-        raise InvalidSchedule(f"{quoted(' '.join(plain))}: {error}") from error
-    seconds_first = [expanded[5], *expanded[:5]]
-    return [
-        _values(field, values) if text else [] for field, text, values in zip(FIELDS, plain, seconds_first, strict=True)
-    ]
+    found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
+    return tuple(_values(field, values) if text else () for field, text, values in seconds_first)
 
 
-def _values(field: Field, expanded: Sequence[int | str]) -> list[int]:
-    return [*range(field.low, field.high + 1)] if "*" in expanded else sorted(map(int, expanded))
+def _values(field: Field, expanded: Sequence[int | str]) -> Sequence[int]:
+    return range(field.low, field.high + 1) if "*" in expanded else sorted(map(int, expanded))

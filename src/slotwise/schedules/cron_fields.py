@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.days import LAST
 
 _ITEM: Final = re.compile(
     r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?"
@@ -17,6 +15,9 @@ _ITEM: Final = re.compile(
 _HASH: Final = re.compile(r"H(?:\((?P<first>[0-9]+)-(?P<last>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
 _HASH_OR_RANDOM: Final = re.compile(r"([HR])(?:\(.*\))?(?:/.*)?")
 _IN_EVERY_MONTH: Final = 28
+
+LAST: Final = -1
+"""The number of the last one in a month of some weekday."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,6 @@ class Field:
         """
         return ",".join(self._plain_item(item) for item in text.split(","))
 
-    def values(self, text: str) -> list[int]:
-        """The values of a text that is `plain`, sorted."""
-        found: set[int] = set()
-        for item in text.split(","):
-            span, _, step = item.partition("/")
-            first, _, last = span.partition("-")
-            found.update(range(int(first), int(last or first) + 1, int(step or 1)))
-        return sorted(found)
-
     def value(self, text: str) -> int:
         """The number that a number or name stands for. Raises InvalidSchedule."""
         if text in self.names:
@@ -52,15 +44,14 @@ class Field:
             self.refuse(text)
         return self._wrapped(int(text))
 
-    def hashed(self, text: str, name: str | None) -> str:
+    def hashed(self, text: str, name: str) -> str:
         """The same with a value in the place of each `H`: always the same for a name. Raises InvalidSchedule.
 
-        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning. Without a name, only those
-        are written out that are the same for all: `H/1`.
+        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning.
         """
-        if "H" not in text:
+        if not has_hash(text):
             return text
-        return ",".join(self._hashed_item(item, match, name) for item, match in _matched(text))
+        return ",".join(self._hashed_item(item, name) for item in text.split(","))
 
     def refuse(self, item: str, because: str = "") -> NoReturn:
         """Raise InvalidSchedule: the field, the value, and what is allowed."""
@@ -68,7 +59,8 @@ class Field:
             raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because}")
         raise InvalidSchedule(f"{self.name} must be {self._range}, got {quoted(item)}")
 
-    def _hashed_item(self, item: str, match: re.Match[str] | None, name: str | None) -> str:
+    def _hashed_item(self, item: str, name: str) -> str:
+        match = _HASH.fullmatch(item)
         if match is None:
             return item
         high = _IN_EVERY_MONTH if self is DAY else self.high
@@ -77,9 +69,8 @@ class Field:
             self.refuse(item, f"H({self.low}-{high}) is the widest")
         step = self._step(item, match["step"])
         width = min(step, last - first + 1) if match["step"] else last - first + 1
-        if name is None and width > 1:
-            return item
-        value = first + _hash(f"{self.name}|{name}") % width
+        digest = hashlib.sha256(f"{self.name}|{name}".encode()).digest()[:8]
+        value = first + int.from_bytes(digest, "big") % width
         return f"{value}-{last}/{step}" if match["step"] else str(value)
 
     @property
@@ -141,15 +132,7 @@ class Field:
 
 def has_hash(text: str) -> bool:
     """Whether a field's text leaves a value to the job's name."""
-    return "H" in text and any(match for _, match in _matched(text))
-
-
-def _matched(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
-    return ((item, _HASH.fullmatch(item)) for item in text.split(","))
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return "H" in text and any(map(_HASH.fullmatch, text.split(",")))
 
 
 def quoted(text: str) -> str:
@@ -169,86 +152,38 @@ WEEKDAY: Final = Field("day-of-week", 0, 6, ("SUN", "MON", "TUE", "WED", "THU", 
 FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 
-DayRule = Literal["or", "and", "vixie"]
-
-_EVERY: Final = ("*", "?", "*/1")
 _FROM_END: Final = re.compile(r"L(?:-([0-9]+))?")
-_NEAREST: Final = re.compile(r"([0-9]+)W")
+_NEAREST: Final = re.compile(r"([0-9]+|L)W")
 _LAST_WEEKDAY: Final = re.compile(r"([0-7]|[A-Z]{3})L|L([0-7])")
 _NTH_WEEKDAY: Final = re.compile(r"([0-9]+|[A-Z]{3})#(.*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonthDays:
-    """A day-of-month field taken apart; `plain` is the rest that is only numbers, empty if there is none."""
-
-    plain: str
-    from_end: frozenset[int]
-    nearest: frozenset[int]
-    last_working_day: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeekDays:
-    """A day-of-week field taken apart; `nth` pairs a weekday with its number in the month."""
-
-    plain: str
-    nth: frozenset[tuple[int, int]]
-
-
-def month_days(text: str) -> MonthDays:
-    """Read a day-of-month field. Raises InvalidSchedule."""
-    plain, from_end, nearest, last_working_day = [], set(), set(), False
-    for item in _items(text):
+def month_days(text: str) -> tuple[str, frozenset[int], frozenset[int]]:
+    """Read a day-of-month field: what is only numbers; then, as DatePattern has them, those of L and those of W."""
+    plain, from_end, nearest = [], set(), set()
+    for item in text.split(","):
         if match := _FROM_END.fullmatch(item):
-            from_end.add(_distance(item, match[1] or "0"))
+            distance = match[1] or "0"
+            if len(distance) > 2 or int(distance) > 30:
+                DAY.refuse(item, "L-1 to L-30")
+            from_end.add(int(distance))
         elif match := _NEAREST.fullmatch(item):
-            nearest.add(DAY.value(match[1]))
-        elif item == "LW":
-            last_working_day = True
+            nearest.add(DAY.high if match[1] == "L" else DAY.value(match[1]))
         else:
             plain.append(DAY.plain(item))
-    return MonthDays(
-        plain=",".join(plain),
-        from_end=frozenset(from_end),
-        nearest=frozenset(nearest),
-        last_working_day=last_working_day,
-    )
+    return ",".join(plain), frozenset(from_end), frozenset(nearest)
 
 
-def week_days(text: str) -> WeekDays:
-    """Read a day-of-week field. Raises InvalidSchedule."""
+def week_days(text: str) -> tuple[str, frozenset[tuple[int, int]]]:
+    """Read a day-of-week field: what is only numbers, and weekdays with their number in the month."""
     plain, nth = [], set()
-    for item in _items(text):
+    for item in text.split(","):
         if match := _LAST_WEEKDAY.fullmatch(item):
             nth.add((WEEKDAY.value(match[1] or match[2]), LAST))
         elif match := _NTH_WEEKDAY.fullmatch(item):
-            nth.add((WEEKDAY.value(match[1]), _number(item, match[2])))
+            if match[2] not in ("1", "2", "3", "4", "5", "L"):
+                WEEKDAY.refuse(item, "#1 to #5")
+            nth.add((WEEKDAY.value(match[1]), LAST if match[2] == "L" else int(match[2])))
         else:
             plain.append(WEEKDAY.plain(item))
-    return WeekDays(plain=",".join(plain), nth=frozenset(nth))
-
-
-def both_needed(rule: DayRule, day: str, weekday: str) -> bool:
-    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
-    if rule == "or":
-        return day in _EVERY or weekday in _EVERY
-    return rule == "and" or day[0] in "*?" or weekday[0] in "*?"
-
-
-def _items(text: str) -> list[str]:
-    return ["*"] if text == "?" else text.split(",")
-
-
-def _distance(item: str, distance: str) -> int:
-    if len(distance) > 2 or int(distance) > 30:
-        DAY.refuse(item, "L-1 to L-30")
-    return int(distance)
-
-
-def _number(item: str, number: str) -> int:
-    if number == "L":
-        return LAST
-    if number not in ("1", "2", "3", "4", "5"):
-        WEEKDAY.refuse(item, "#1 to #5")
-    return int(number)
+    return ",".join(plain), frozenset(nth)

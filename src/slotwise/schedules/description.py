@@ -1,46 +1,51 @@
-"""Describe a schedule in plain sentences."""
+"""A schedule as people see it: in few words (``02:00 Europe/Vienna``), in sentences, and its slots by the clocks.
+
+The complete text form (``str``) also has what nobody reads: the days of a calendar, the anchor of a grid.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from itertools import pairwise, product
-from typing import Final
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from itertools import islice, pairwise, product
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
 
 from slotwise.model.durations import format_duration
-from slotwise.schedules.base import EPOCH, Schedule
-from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
-from slotwise.schedules.business_days import Calendar, weekend_text
+from slotwise.schedules.base import (
+    EPOCH,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    floor_second,
+    instant_text,
+)
 from slotwise.schedules.combinators import (
     AnyOf,
     Arranged,
     Between,
     BusinessDay,
+    Combined,
     Excluding,
     Spread,
     Succession,
 )
 from slotwise.schedules.cron import Cron
-from slotwise.schedules.cron_fields import (
-    DAY,
-    FIELDS,
-    HOUR,
-    MINUTE,
-    MONTH,
-    SECOND,
-    WEEKDAY,
-    DayRule,
-    Field,
-    both_needed,
-    has_hash,
-    month_days,
-    week_days,
-)
-from slotwise.schedules.days import LAST
-from slotwise.schedules.local_time import LocalSchedule
+from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, Field, has_hash
+from slotwise.schedules.days import Calendar, weekend_text
+from slotwise.schedules.local_time import Daily, LocalSchedule, Walk, time_text
+from slotwise.schedules.text import readable
+from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
 
+UTC: Final = ZoneInfo("UTC")
+#: Minute and hour of an expression that fires once a day.
+_ONCE_A_DAY: Final = re.compile(r"([0-9]{1,2}) ([0-9]{1,2}) \* \* \*")
 _MOST_TIMES: Final = 8
-_BY_NAME: Final = "H is decided by the name of the job"
+_BY_NAME: Final = "(H is decided by the name of the job)"
 _EVERY_HOUR: Final = " of every hour"
 _WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS: Final = (
@@ -50,145 +55,129 @@ _MONTHS: Final = (
 _ORDINALS: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
 
 
-def cron_words(expression: str, day_rule: DayRule) -> str:
-    """The expression (as `Cron.expression` has it) as the beginning of a sentence."""
-    texts = expression.split()
-    texts = texts if len(texts) == 6 else ["0", *texts]
-    second, minute, hour, day, month, weekday = (
-        field.hashed(text, None) for field, text in zip(FIELDS, texts, strict=True)
-    )
-    times, dates = _times(second, minute, hour), _dates(day, month, weekday, day_rule)
+def zone_of(schedule: Schedule | str | None) -> ZoneInfo:
+    """Return the zone in which people read the slots of a schedule, or of its text; UTC if it has none or several."""
+    found = readable(schedule) if isinstance(schedule, str) else schedule
+    return UTC if found is None else found.last.local_zone or UTC
+
+
+def short_text(schedule: Schedule | str) -> str:
+    """Return the schedule that applies last in a few words; a text that cannot be parsed is returned as it is."""
+    found = readable(schedule) if isinstance(schedule, str) else schedule
+    return str(schedule) if found is None else _short(found.last)
+
+
+def _short(schedule: Schedule) -> str:
+    match schedule:
+        case Cron():
+            daily = _ONCE_A_DAY.fullmatch(schedule.expression)
+            times = f"{int(daily[2]):02}:{int(daily[1]):02}" if daily else schedule.expression
+            return f"{times} {schedule.zone.key}"
+        case Daily():
+            return f"{', '.join(map(time_text, schedule.times))} {schedule.zone.key}"
+        case Every():
+            anchor = "" if schedule.anchor == EPOCH else f" from {instant_text(schedule.anchor)}"
+            return f"every {_spaced(format_duration(schedule.interval))}{anchor}"
+        case FixedDelay():
+            return f"{_spaced(format_duration(schedule.delay))} after each run"
+        case Once():
+            return f"once at {instant_text(schedule.at)}"
+        case Disabled():
+            return "never"
+        case AnyOf():
+            return "; ".join(map(_short, schedule.schedules))
+        case Between():
+            return f"{_short(schedule.schedule)}{_bound('from', schedule.start)}{_bound('until', schedule.end)}"
+        case Spread():
+            return f"{_short(schedule.schedule)}, {_spaced(format_duration(schedule.by))} later"
+        case Excluding():
+            return f"{_short(schedule.schedule)} excluding {', '.join(schedule.calendars)} ({schedule.roll})"
+        case BusinessDay():
+            of = f" of {', '.join(schedule.calendars)}" if schedule.calendars else ""
+            nth = "last business day" if schedule.n == -1 else f"business day {schedule.n}"
+            return f"{_short(schedule.schedule)}, {nth}{of}"
+    return str(schedule)
+
+
+def _spaced(duration: str) -> str:
+    """``1h30m`` becomes ``1 h 30 min``."""
+    found = re.findall(r"([0-9.]+)([a-z]+)", duration)
+    return " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in found) or duration
+
+
+def _bound(word: str, instant: datetime | None) -> str:
+    return "" if instant is None else f" {word} {instant_text(instant)}"
+
+
+def _cron(schedule: Cron) -> str:
+    times, dates = _times(schedule), _dates(schedule)
     return times if times.endswith(_EVERY_HOUR) and dates == " every day" else f"{times}{dates}"
 
 
-# Times of day. ----------------------------------------------------------------------------------------------------
-
-
-def _times(second: str, minute: str, hour: str) -> str:
-    if any(map(has_hash, (second, minute, hour))):
-        return _hashed_times(second, minute, hour)
-    seconds, minutes, hours = (
-        field.values(field.plain(text)) for field, text in ((SECOND, second), (MINUTE, minute), (HOUR, hour))
-    )
+def _times(schedule: Cron) -> str:
+    seconds, minutes, hours = schedule.values[:3]
+    if any(map(has_hash, schedule.texts[:3])):
+        clock = reversed(tuple(zip(FIELDS, schedule.texts[:3], strict=False)))
+        return f"At {listed([f'{field.name} {text}' for field, text in clock if text != '0'])} {_BY_NAME}"
     if len(seconds) * len(minutes) * len(hours) <= _MOST_TIMES:
-        clocks = [f"{h:02}:{m:02}" + (f":{s:02}" if s else "") for h, m, s in product(hours, minutes, seconds)]
-        return f"At {listed(clocks)}"
-    if len(minutes) == 1 and seconds == [0]:
-        return _hourly(hours, minutes[0])
-    parts = [_units(SECOND, seconds) if seconds != [0] else "", _units(MINUTE, minutes), _hours(hours)]
-    if len(minutes) == 60 and seconds != [0]:
+        return f"At {listed([time_text(time(*found)) for found in product(hours, minutes, seconds)])}"
+    parts = [_units(SECOND, seconds) if list(seconds) != [0] else "", _units(MINUTE, minutes), _units(HOUR, hours)]
+    if len(minutes) == 60 and parts[0]:
         parts[1] = ""
-    if not parts[2] and parts[1].startswith("at "):
-        parts[1] += _EVERY_HOUR
-    told = ", ".join(part for part in parts if part)
+    if len(hours) == 24:
+        parts[2] = ""
+        parts[1] += _EVERY_HOUR if parts[1].startswith("at ") else ""
+    told = ", ".join(filter(None, parts))
     return told[0].upper() + told[1:]
 
 
-def _hourly(hours: list[int], minute: int) -> str:
-    step = _step(hours)
-    if step == 1 and len(hours) < 24:
-        return f"Every hour from {hours[0]:02}:{minute:02} to {hours[-1]:02}:{minute:02}"
-    if step and hours[0] < step and hours[-1] + step >= 24:
-        return f"Every {f'{step} hours' if step > 1 else 'hour'} from {hours[0]:02}:{minute:02} on"
-    return f"At :{minute:02} in the hours {ranges([str(hour) for hour in hours], hours)}"
+def _units(field: Field, values: Sequence[int]) -> str:
+    size, steps = field.high + 1, {later - earlier for earlier, later in pairwise(values)}
+    step = min(steps, default=size)
+    if len(steps) == 1 and len(values) * step == size:
+        start = f" from {values[0]:02}:00 on" if field is HOUR else f" from :{values[0]:02}"
+        return f"every {step} {field.name}s{start if values[0] else ''}" if step > 1 else f"every {field.name}"
+    if field is HOUR:
+        return f"in the hours {ranges(values)}"
+    return f"at {field.name}{'s' if len(values) > 1 else ''} {ranges(values)}"
 
 
-def _hashed_times(second: str, minute: str, hour: str) -> str:
-    named = [
-        f"{field.name} {text}" for field, text in ((HOUR, hour), (MINUTE, minute), (SECOND, second)) if text != "0"
-    ]
-    return f"At {listed(named)} ({_BY_NAME})"
-
-
-def _units(field: Field, values: list[int]) -> str:
-    size = field.high + 1
-    if len(values) == size:
-        return f"every {field.name}"
-    step = _step(values)
-    if step and len(values) * step == size:
-        return f"every {step} {field.name}s" + (f" from :{values[0]:02}" if values[0] else "")
-    return f"at {field.name}{'s' if len(values) > 1 else ''} {ranges([str(v) for v in values], values)}"
-
-
-def _hours(values: list[int]) -> str:
-    if len(values) == 24:
-        return ""
-    step = _step(values)
-    if step and len(values) * step == 24:
-        return f"every {step} hours from {values[0]:02}:00 on"
-    if values[-1] - values[0] == len(values) - 1:
-        return f"from {values[0]:02}:00 to {values[-1]:02}:59"
-    return f"in the hours {ranges([str(v) for v in values], values)}"
-
-
-def _step(values: Sequence[int]) -> int | None:
-    steps = {later - earlier for earlier, later in pairwise(values)}
-    return steps.pop() if len(steps) == 1 else None
-
-
-# Dates. -----------------------------------------------------------------------------------------------------------
-
-
-def _dates(day: str, month: str, weekday: str, day_rule: DayRule) -> str:
-    months = MONTH.values(MONTH.plain(month)) if not has_hash(month) else None
-    of_month, of_week = _month_days(day), _week_days(weekday)
-    names = "" if months and len(months) == 12 else _month_names(month, months)
+def _dates(schedule: Cron) -> str:
+    _, _, _, day, month, weekday = schedule.texts
+    months = schedule.values[4]
+    names = f"{month} {_BY_NAME}" if has_hash(month) else "" if len(months) == 12 else ranges(months, ["", *_MONTHS])
+    of_month = f"day {day} {_BY_NAME}" if has_hash(day) else _month_days(schedule)
+    of_week = f"weekday {weekday} {_BY_NAME}" if has_hash(weekday) else _week_days(schedule)
     inside = f" in {names}" if names else ""
-    both = both_needed(day_rule, day, weekday)
-    if not (of_month or of_week if both else of_month and of_week):
+    if not (of_month or of_week if schedule.dates.both else of_month and of_week):
         return f" every day{inside}"
     if not of_week:
         return f" on {of_month} of {names or 'the month'}"
     if not of_month:
         return f"{', ' if ' to ' in of_week else ' on '}{of_week}{inside}"
-    if both:
+    if schedule.dates.both:
         return f" on {of_month} of {names or 'the month'} if it is {of_week}"
     return f" on {of_month} of {names or 'the month'}, and also{inside} on {of_week} (either is enough)"
 
 
-def _month_names(text: str, months: list[int] | None) -> str:
-    if months is None:
-        return f"{text} ({_BY_NAME})"
-    return ranges([_MONTHS[number - 1] for number in months], months)
-
-
-def _month_days(text: str) -> str:
+def _month_days(schedule: Cron) -> str:
     """The days of a month; empty if it is all of them."""
-    if text in ("*", "?"):
-        return ""
-    if has_hash(text):
-        return f"day {text} ({_BY_NAME})"
-    found = month_days(text)
-    values = DAY.values(found.plain) if found.plain else []
+    values, dates = schedule.values[3], schedule.dates
     if len(values) == 31:
         return ""
-    parts = [f"day{'s' if len(values) > 1 else ''} {ranges([str(v) for v in values], values)}"] if values else []
-    parts += [_from_end(distance) for distance in sorted(found.from_end)]
-    parts += [f"the weekday nearest to day {day}" for day in sorted(found.nearest)]
-    parts += ["the last weekday"] if found.last_working_day else []
+    parts = [f"day{'s' if len(values) > 1 else ''} {ranges(values)}"] if values else []
+    parts += [f"the day {left} before the last" if left else "the last day" for left in sorted(dates.from_end)]
+    parts += [f"the weekday nearest to day {day}" if day < 31 else "the last weekday" for day in sorted(dates.nearest)]
     return listed(parts)
 
 
-def _from_end(distance: int) -> str:
-    return "the last day" if distance == 0 else f"the day {distance} before the last"
-
-
-def _week_days(text: str) -> str:
-    """The days of a week; empty if it is all of them."""
-    if text in ("*", "?"):
-        return ""
-    if has_hash(text):
-        return f"weekday {text} ({_BY_NAME})"
-    found = week_days(text)
-    values = sorted(WEEKDAY.values(found.plain), key=lambda day: day or 7) if found.plain else []
+def _week_days(schedule: Cron) -> str:
+    """The days of a week, Sunday at its end; empty if it is all of them."""
+    values = sorted(day or 7 for day in schedule.values[5])
     if len(values) == 7:
         return ""
-    names = ranges([_WEEKDAYS[day] for day in values], [day or 7 for day in values])
-    nth = [f"the {_ORDINALS[number]} {_WEEKDAYS[day]} of the month" for day, number in sorted(found.nth)]
-    return listed([*filter(None, [names]), *nth])
-
-
-# Lists. -----------------------------------------------------------------------------------------------------------
+    nth = [f"the {_ORDINALS[number]} {_WEEKDAYS[day]} of the month" for day, number in sorted(schedule.dates.nth)]
+    return listed([*filter(None, [ranges(values, [*_WEEKDAYS, _WEEKDAYS[0]])]), *nth])
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -197,18 +186,16 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(earlier)} and {last}" if earlier else last
 
 
-def ranges(names: Sequence[str], values: Sequence[int]) -> str:
-    """The names of these values; three or more that follow each other as a range."""
+def ranges(values: Sequence[int], names: Sequence[str] = ()) -> str:
+    """The values, or their names; three or more that follow each other as a range."""
     runs: list[list[int]] = []
-    for index, value in enumerate(values):
-        if runs and values[runs[-1][-1]] == value - 1:
-            runs[-1].append(index)
+    for value in values:
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
         else:
-            runs.append([index])
-    parts: list[str] = []
-    for run in runs:
-        parts += [f"{names[run[0]]} to {names[run[-1]]}"] if len(run) > 2 else [names[index] for index in run]
-    return listed(parts)
+            runs.append([value])
+    told = [[names[value] if names else str(value) for value in run] for run in runs]
+    return listed([one for run in told for one in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)])
 
 
 _GAP: Final = {
@@ -231,19 +218,18 @@ def explain(schedule: Schedule) -> list[str]:
     """Return sentences that say when a schedule fires."""
     match schedule:
         case Cron():
-            words = cron_words(schedule.expression, schedule.day_rule)
-            return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
+            return [f"{_cron(schedule)}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
         case Daily():
-            times = [time.isoformat("seconds").removesuffix(":00") for time in schedule.times]
-            return [f"At {listed(times)} every day, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
+            words = f"At {listed([time_text(one) for one in schedule.times])} every day"
+            return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
         case Every():
-            begin = "1970" if schedule.anchor == EPOCH else _moment(schedule.anchor)
+            begin = "1970" if schedule.anchor == EPOCH else instant_text(schedule.anchor)
             grid = f"Every {format_duration(schedule.interval)} of real time, on a grid that counts from {begin}."
             return [grid, "Changes of clocks do not matter."]
         case FixedDelay():
             return [f"{format_duration(schedule.delay)} after the end of the run before, by the database's clock."]
         case Once():
-            at = _moment(schedule.at)
+            at = instant_text(schedule.at)
             return [f"Once, at {at}; a job that is planned later runs at once, unless the slot ran already."]
         case Disabled():
             return ["Never: the job keeps its row and does not run."]
@@ -251,8 +237,8 @@ def explain(schedule: Schedule) -> list[str]:
             parts = [f"  {number}. {' '.join(explain(part))}" for number, part in enumerate(schedule.schedules, 1)]
             return ["At the slots of any of these; those that coincide are one:", *parts]
         case Between():
-            start = f"from {_moment(schedule.start)} on" if schedule.start else ""
-            end = f"before {_moment(schedule.end)}" if schedule.end else ""
+            start = f"from {instant_text(schedule.start)} on" if schedule.start else ""
+            end = f"before {instant_text(schedule.end)}" if schedule.end else ""
             return [*explain(schedule.schedule), f"Only {' and '.join(filter(None, (start, end)))}."]
         case Spread():
             return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
@@ -265,7 +251,7 @@ def explain(schedule: Schedule) -> list[str]:
             return [*explain(schedule.schedule), f"Only on the {_nth(schedule.n)} of the month{around}."]
         case Succession():
             before, after = " ".join(explain(schedule.before)), " ".join(explain(schedule.after))
-            return [f"Up to {_moment(schedule.at)}: {before}", f"Then: {after}"]
+            return [f"Up to {instant_text(schedule.at)}: {before}", f"Then: {after}"]
     return [str(schedule)]
 
 
@@ -301,5 +287,92 @@ def _calendar(name: str, bound: Calendar | None) -> str:
     return f"calendar {name} ({days}, weekend {weekend_text(bound.weekend)}, revision {bound.revision})"
 
 
-def _moment(instant: datetime) -> str:
-    return f"{instant.replace(tzinfo=None).isoformat(' ')} UTC"
+Kind = Literal["slot", "skipped", "clocks", "missing"]
+
+_FAR: Final = timedelta(days=366)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A slot; one that does not run (skipped); a change of the clocks; a local time that has no slot (missing).
+
+    `local` is what the clocks say at `instant`, which is in UTC.
+    """
+
+    kind: Kind
+    instant: datetime
+    local: str
+    note: str = ""
+
+
+def outlook(schedule: Schedule, after: datetime, count: int, zone: ZoneInfo) -> Iterator[Entry]:
+    """The next `count` slots after an instant, by the clocks of a zone, and the changes of its clocks between them."""
+    t = after
+    for slot in islice(schedule.slots(after, _NEVER), count):
+        yield from _clocks(schedule, t, slot, zone)
+        runs = schedule.runs(slot)
+        notes = ("" if runs else "does not run: not a business day", marked(schedule, slot, zone))
+        note = "; ".join(filter(None, notes))
+        yield Entry(kind="slot" if runs else "skipped", instant=slot, local=clock(slot, zone), note=note)
+        t = slot
+
+
+def marked(schedule: Schedule, slot: datetime, zone: ZoneInfo) -> str:
+    """What a change of the clocks has done to this slot; an empty text: nothing."""
+    return "; ".join(filter(None, (_moved(schedule, slot), _pass(slot, zone))))
+
+
+def clock(instant: datetime, zone: ZoneInfo) -> str:
+    """What the clocks of a zone say: `2026-03-29 03:00:00 CEST`."""
+    local = instant.astimezone(zone)
+    return f"{local.replace(tzinfo=None).isoformat(' ')} {local.tzname()}"
+
+
+def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Iterator[Entry]:
+    """The changes of the clocks after `a` up to and including `b`; of a longer time, those of the year before `b`."""
+    low, high = floor_second(max(a, b - _FAR)) + 1, min(floor_second(b) + 1, END)
+    for span in changes_between(zone, low, high):
+        instant = EPOCH + timedelta(seconds=span.start)
+        form = "%Y-%m-%d %H:%M" if abs(span.offset - span.before) >= DAY else "%H:%M"
+        before, after = (f"{_local(span.start + offset):{form}}" for offset in (span.before, span.offset))
+        told = f"clocks go {'forward' if span.offset > span.before else 'back'} from {before} to {after}"
+        yield Entry(kind="clocks", instant=instant, local=clock(instant, zone), note=told)
+        for walk in _walks(schedule):
+            if walk.gap == "skip" and walk.zone == zone:
+                for local in walk.swallowed(span):
+                    yield Entry(kind="missing", instant=instant, local=f"{_local(local)}", note="does not exist")
+
+
+def _moved(schedule: Schedule, slot: datetime) -> str:
+    """Which local times have this slot because they do not exist; with their date, where it is another one."""
+    at = floor_second(slot)
+    found = {(local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)}
+    moved = dict.fromkeys(
+        str(_local(local) if local // DAY != (at + span_at(zone, at).offset) // DAY else _local(local).time())
+        for local, zone in sorted(found, key=lambda one: one[0])
+    )
+    return f"for {', '.join(moved)}, which does not exist" if moved else ""
+
+
+def _pass(slot: datetime, zone: ZoneInfo) -> str:
+    """Whether the clocks say this twice, and which time it is."""
+    local = slot.astimezone(zone)
+    if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
+        return ""
+    return "the second time" if local.fold else "the first time"
+
+
+def _walks(schedule: Schedule) -> Iterator[Walk]:
+    match schedule:
+        case Combined():
+            yield from (walk for part in schedule.schedules for walk in _walks(part))
+        case Succession():
+            yield from (*_walks(schedule.before), *_walks(schedule.after))
+        case LineSchedule() if isinstance(schedule.line, Walk):
+            yield schedule.line
+
+
+def _local(seconds: int) -> datetime:
+    """A local time, given in seconds as if the clocks showed UTC."""
+    return (EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""Schedules in local time: times of day, the walker that finds their slots, and what Cron and Daily share.
+"""Schedules in local time: Daily, what it shares with Cron, and the walker that finds their slots.
 
 The walker lays a pattern over each span of constant offset in turn. Within a span, local time and real time run
 alike, so finding and counting are plain arithmetic on ranks. What the gap and fold rules add or remove lies at
@@ -7,12 +7,13 @@ the two ends of the span. All instants are whole seconds since 1970, local ones 
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -20,29 +21,8 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import EPOCH, SECOND, Schedule
-from slotwise.schedules.business_days import Calendar, Roll
-from slotwise.schedules.days import DaySet
-from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at
-
-
-class Times:
-    """Different times of day in order, in seconds after midnight: ``rank(time)`` of them are before a time."""
-
-    def __init__(self, times: Iterable[int]) -> None:
-        self.listed = array("i", times)
-
-    def __len__(self) -> int:
-        return len(self.listed)
-
-    def rank(self, time: int) -> int:
-        return bisect_left(self.listed, time)
-
-    @cached_property
-    def bits(self) -> int:
-        """All of them as the bits of a number, that of midnight first."""
-        is_listed = map(frozenset(self.listed).__contains__, range(DAY - 1, -1, -1))
-        return int("".join(map("01".__getitem__, is_listed)), 2)
-
+from slotwise.schedules.days import EVERY_DAY, Calendar, DaySet, Roll, days_of
+from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -52,22 +32,23 @@ HORIZON: Final = 100 * 366 * DAY
 
 
 class LocalPattern:
-    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one."""
+    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one.
 
-    __slots__ = ("days", "times")
+    Times are seconds after midnight, each once and in order.
+    """
 
-    def __init__(self, days: DaySet, times: Times) -> None:
-        self.days, self.times = days, times
+    def __init__(self, days: DaySet, times: Iterable[int]) -> None:
+        self.days, self.times = days, array("i", times)
 
     def rank(self, local: int) -> int:
         day, time = divmod(local, DAY)
         days_before = self.days.rank(day)
         rank = days_before * len(self.times)
-        return rank + self.times.rank(time) if self.days.rank(day + 1) > days_before else rank
+        return rank + bisect_left(self.times, time) if self.days.rank(day + 1) > days_before else rank
 
     def at(self, rank: int) -> int:
         day, time = divmod(rank, len(self.times))
-        return self.days.at(day) * DAY + self.times.listed[time]
+        return self.days.at(day) * DAY + self.times[time]
 
     def between(self, low: int, high: int) -> range:
         """The ranks of the local times with `low <= local < high`."""
@@ -75,9 +56,8 @@ class LocalPattern:
 
     def within(self, low: int, high: int) -> list[int]:
         """The local times with `low <= local < high`."""
-        found = [
-            day * DAY + time for day in self.days.within(low // DAY, (high - 1) // DAY) for time in self.times.listed
-        ]
+        days = self.days.within(low // DAY, (high - 1) // DAY)
+        found = [day * DAY + time for day in days for time in self.times]
         return found[bisect_left(found, low) : bisect_left(found, high)]
 
     def bits(self, low: int, high: int) -> int:
@@ -85,8 +65,13 @@ class LocalPattern:
         first, last = low // DAY, (high - 1) // DAY
         found = 0
         for day in self.days.within(first, last):
-            found |= self.times.bits << (day - first) * DAY
+            found |= self._bits_of_day << (day - first) * DAY
         return found >> low - first * DAY & (1 << high - low) - 1
+
+    @cached_property
+    def _bits_of_day(self) -> int:
+        is_listed = map(frozenset(self.times).__contains__, range(DAY - 1, -1, -1))
+        return int("".join(map("01".__getitem__, is_listed)), 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,48 +117,46 @@ class Walk:
 
     def count(self, low: int, high: int) -> int:
         """How many slots have `low <= slot < high`."""
-        low, high, total = max(low, BEGINNING), min(high, END), 0
-        while low < high:
-            span = span_at(self.zone, low)
-            total += self._count_in(span, low, min(high, span.end))
-            low = span.end
-        return total
+        pieces = self._pieces(max(low, BEGINNING), min(high, END))
+        return sum(len(self._ranks(*piece)) + len(self._moved(*piece)) for piece in pieces)
 
     def within(self, low: int, high: int) -> list[int]:
         """The slots with `low <= slot < high`, in no order."""
         found: list[int] = []
-        while low < high:
-            span = span_at(self.zone, low)
-            first, last = self._own(span, low, high)
-            found += [local - span.offset for local in self.pattern.within(first, last)] if first < last else []
-            found += self._moved(span, low, min(high, span.end))
-            low = span.end
+        for span, begin, end in self._pieces(low, high):
+            found += [local - span.offset for local in self.pattern.within(*self._own(span, begin, end))]
+            found += self._moved(span, begin, end)
         return found
 
     def bits(self, low: int, high: int) -> int:
         """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""
-        found, at = 0, low
-        while at < high:
-            span = span_at(self.zone, at)
-            end = min(high, span.end)
-            found |= self._bits_in(span, at, end) << at - low
-            at = end
+        found = 0
+        for span, begin, end in self._pieces(low, high):
+            first, last = self._own(span, begin, end)
+            if first < last:
+                found |= self.pattern.bits(first, last) << first - span.offset - low
+            for slot in self._moved(span, begin, end):
+                found |= 1 << slot - low
         return found
 
-    def swallowed(self, start: int) -> list[int]:
-        """The local times that the gap before an instant swallows, if one ends there and the pattern is fixed."""
-        span = span_at(self.zone, start)
-        if not self.fixed or start != span.start:
-            return []
-        return [self.pattern.at(rank) for rank in self.pattern.between(start + span.before, start + span.offset)]
+    def _pieces(self, low: int, high: int) -> Iterator[tuple[Span, int, int]]:
+        """The spans from `low` up to before `high`, each with the part of it that lies within."""
+        while low < high:
+            span = span_at(self.zone, low)
+            yield span, low, min(high, span.end)
+            low = span.end
+
+    def swallowed(self, span: Span) -> list[int]:
+        """The local times that the gap before a span swallows, if the pattern is fixed."""
+        ranks = self.pattern.between(span.start + span.before, span.start + span.offset)
+        return [self.pattern.at(rank) for rank in ranks] if self.fixed else []
 
     def moved_to(self, slot: int) -> list[int]:
         """The local times that do not exist and have this slot instead."""
-        swallowed = self.swallowed(span_at(self.zone, slot).start)
+        span = span_at(self.zone, slot)
         if self.gap == "end":
-            return swallowed if slot == span_at(self.zone, slot).start else []
-        before = span_at(self.zone, slot).before
-        return [local for local in swallowed if self.gap == "shift" and local - before == slot]
+            return self.swallowed(span) if slot == span.start else []
+        return [local for local in self.swallowed(span) if self.gap == "shift" and local - span.before == slot]
 
     def _first_in(self, span: Span, low: int) -> int | None:
         ranks = self._ranks(span, low, span.end)
@@ -186,16 +169,6 @@ class Walk:
         moved = self._moved(span, span.start, high)
         candidates = [self.pattern.at(ranks[-1]) - span.offset] if ranks else []
         return max(candidates + moved[-1:], default=None)
-
-    def _count_in(self, span: Span, low: int, high: int) -> int:
-        return len(self._ranks(span, low, high)) + len(self._moved(span, low, high))
-
-    def _bits_in(self, span: Span, low: int, high: int) -> int:
-        first, end = self._own(span, low, high)
-        found = self.pattern.bits(first, end) << first - span.offset - low if first < end else 0
-        for slot in self._moved(span, low, high):
-            found |= 1 << slot - low
-        return found
 
     def _ranks(self, span: Span, low: int, high: int) -> range:
         """The ranks of the local times that fire at their own time within the span."""
@@ -255,11 +228,6 @@ class LocalSchedule(LineSchedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.zone
 
-    @property
-    def walk(self) -> Walk | Unbound:
-        """Its line, in which days can be told from times of day."""
-        return self._line
-
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
         from slotwise.schedules.combinators import Excluding
 
@@ -280,7 +248,6 @@ class LocalSchedule(LineSchedule, ABC):
             raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 
     def _options(self) -> str:
-        """What the text form adds for rules that are not the default."""
         given = (("gap", self.gap, "end"), ("fold", self.fold, "first"))
         return "".join(f"|{name}={value}" for name, value, default in given if value != default)
 
@@ -292,3 +259,46 @@ def one_of(name: str, value: object, choice: object) -> None:
         near = get_close_matches(str(value)[:20], allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InvalidSchedule(f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}")
+
+
+_TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+_MOST_TIMES: Final = 1440
+
+
+class Daily(LocalSchedule):
+    """At these local times of every day: `"02:00"`, `"02:00:30"` or `datetime.time`. Default zone UTC.
+
+    In a night of clock change each fires once, by `gap` (`end`: right after it, `shift`: later by its length,
+    `skip`: not at all) and `fold` (`first`, `second`, `both`). Raises InvalidSchedule.
+    """
+
+    __slots__ = ("times",)
+    times: tuple[time, ...]
+
+    def __init__(self, *times: str | time, tz: str | ZoneInfo = "UTC", gap: Gap = "end", fold: Fold = "first") -> None:
+        if not 1 <= len(times) <= _MOST_TIMES:
+            raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
+        listed = sorted({_time_of_day(value) for value in times})
+        pattern = LocalPattern(days_of(EVERY_DAY), map(_seconds, listed))
+        self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
+        text = ",".join(map(time_text, listed))
+        self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")
+
+
+def _time_of_day(value: str | time) -> time:
+    if isinstance(value, str) and (match := _TIME.fullmatch(value.strip())):
+        return time(int(match[1]), int(match[2]), int(match[3] or 0))
+    if not isinstance(value, time):
+        raise InvalidSchedule(f"a time of day must be 00:00–23:59, with seconds as 02:00:30, got {value!r:.40}")
+    if value.tzinfo is not None or value.microsecond:
+        raise InvalidSchedule(f"time of day {value!r}: whole seconds, and the zone goes into tz=")
+    return value.replace(fold=0)
+
+
+def time_text(value: time) -> str:
+    """`02:00`, or `02:00:30`."""
+    return value.isoformat("seconds").removesuffix(":00")
+
+
+def _seconds(value: time) -> int:
+    return value.hour * 3600 + value.minute * 60 + value.second

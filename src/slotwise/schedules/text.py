@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import Schedule, parse_instant
-from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
-from slotwise.schedules.business_days import Calendar, parse_calendar
+from slotwise.schedules.base import EPOCH, Disabled, Every, FixedDelay, Once, Schedule, in_utc
 from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
+from slotwise.schedules.days import Calendar, parse_calendar
+from slotwise.schedules.local_time import Daily
 
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8
@@ -52,7 +53,7 @@ def parse_schedule(text: str) -> Schedule:
     if len(parts) not in (1, 3):
         raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
     found = [_parse_one(part) for part in parts[::2] for part in _split(part, ARROW)]  # which checks its brackets
-    return Succession(found[0], parse_instant(parts[1]), found[1]) if len(found) > 1 else found[0]
+    return Succession(found[0], in_utc(parts[1]), found[1]) if len(found) > 1 else found[0]
 
 
 def readable(text: str | None) -> Schedule | None:
@@ -128,8 +129,8 @@ def _daily(times: str, tz: str = "UTC", **options: Any) -> Schedule:
     return Daily(*times.split(","), tz=tz, **options)
 
 
-def _every(interval: str, anchor: str | None = None) -> Schedule:
-    return Every(interval) if anchor is None else Every(interval, anchor=parse_instant(anchor))
+def _every(interval: str, anchor: datetime | str = EPOCH) -> Schedule:
+    return Every(interval, anchor=anchor)
 
 
 #: Each kind with its constructor, how many values it takes, and its options.

@@ -113,7 +113,6 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=8192)
 def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
-    """The instants in a chunk at which another offset begins."""
     probes = [*range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE), chunk + 1 << _CHUNK]
     offsets = [_offset(zone, probe) for probe in probes]
     found = zip(pairwise(probes), pairwise(offsets), strict=True)
@@ -135,7 +134,7 @@ def _offset(zone: ZoneInfo, instant: int) -> int:
 
 
 class Line(Protocol):
-    """Slots in order; every method asks for those with `low <= slot < high`."""
+    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`."""
 
     def first(self, low: int, high: int) -> int | None: ...
     def last(self, low: int, high: int) -> int | None: ...
@@ -212,20 +211,16 @@ class Window:
     end: int
 
     def first(self, low: int, high: int) -> int | None:
-        low, high = self._within(low, high)
-        return self.line.first(low, high) if low < high else None
+        return self.line.first(*self._within(low, high))
 
     def last(self, low: int, high: int) -> int | None:
-        low, high = self._within(low, high)
-        return self.line.last(low, high) if low < high else None
+        return self.line.last(*self._within(low, high))
 
     def count(self, low: int, high: int) -> int:
-        low, high = self._within(low, high)
-        return self.line.count(low, high) if low < high else 0
+        return self.line.count(*self._within(low, high))
 
     def within(self, low: int, high: int) -> Iterable[int]:
-        low, high = self._within(low, high)
-        return self.line.within(low, high) if low < high else ()
+        return self.line.within(*self._within(low, high))
 
     def bits(self, low: int, high: int) -> int:
         first, end = self._within(low, high)

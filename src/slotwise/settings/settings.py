@@ -77,7 +77,7 @@ class Settings:
     """The prefix of every table name."""
 
     poll_interval: timedelta = timedelta(seconds=10)
-    """Longest pause between two looks for due rows; a known due time shortens it."""
+    """Longest pause between two looks for due rows; a known due time or a job with shorter intervals shortens it."""
 
     heartbeat_interval: timedelta = timedelta(seconds=10)
     """How often held claims are renewed."""
@@ -176,13 +176,13 @@ class Settings:
         chosen = (
             sources.from_file(config, environ, READERS)
             | sources.from_environment(environ, READERS)
-            | sources.from_keywords(given, READERS)
+            | sources.layer(given.items(), READERS)
         )
         return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
 
     def replace(self, **changes: object) -> Settings:
         """The same settings with some replaced; validated like new ones. None sets None."""
-        chosen = sources.from_keywords(changes, READERS)
+        chosen = sources.layer(changes.items(), READERS)
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
-from slotwise.settings.db_scheduler import OTHER_NAMES, translated
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -68,16 +68,12 @@ def whole(least: int, most: int, why: str) -> Reader:
     return read
 
 
-def switch() -> Reader:
+def switch(label: str, value: object) -> bool:
     """Read true or false, or a common word for them."""
-
-    def read(label: str, value: object) -> bool:
-        word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
-        if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
-            raise _wrong(label, "true or false", value, "write true or false")
-        return word in _WORDS_FOR_TRUE
-
-    return read
+    word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
+    if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
+        raise _wrong(label, "true or false", value, "write true or false")
+    return word in _WORDS_FOR_TRUE
 
 
 def choice(*words: str) -> Reader:
@@ -93,18 +89,14 @@ def choice(*words: str) -> Reader:
     return read
 
 
-def secret() -> Reader:
+def secret(label: str, value: object) -> str:
     """Read a string that is not blank, and never show it in a message."""
-
-    def read(label: str, value: object) -> str:
-        if not isinstance(value, str) or not value.strip():
-            kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
-            raise InvalidSetting(
-                f"{label} must be a database address, but was {kind}; write postgresql://user@host/database"
-            )
-        return value.strip()
-
-    return read
+    if not isinstance(value, str) or not value.strip():
+        kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
+        raise InvalidSetting(
+            f"{label} must be a database address, but was {kind}; write postgresql://user@host/database"
+        )
+    return value.strip()
 
 
 def identifier(longest: int) -> Reader:
@@ -158,7 +150,9 @@ def pairs(longest: int) -> Reader:
     one, form = name(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
 
     def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
-        given = _lines(value) if isinstance(value, str) else value
+        given = value
+        if isinstance(value, str):  # a line without an equals sign gives a list of one, which is refused below
+            given = [[part.strip() for part in line.split("=", 1)] for line in value.splitlines() if line.strip()]
         try:
             found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
         except (AttributeError, TypeError, ValueError):
@@ -170,15 +164,10 @@ def pairs(longest: int) -> Reader:
     return read
 
 
-def _lines(text: str) -> list[list[str]]:
-    """Split each line at its first equals sign; a line without one gives a list of one."""
-    return [[part.strip() for part in line.split("=", 1)] for line in text.splitlines() if line.strip()]
-
-
 #: The reader, and with it the range, of every setting. Names in PostgreSQL have at most 63 bytes; tables and indexes
 #: need up to 31 of them after the prefix.
 READERS: Final[Mapping[str, Reader]] = {
-    "database_url": optional(secret()),
+    "database_url": optional(secret),
     "schema": optional(identifier(63)),
     "table_prefix": identifier(32),
     "poll_interval": duration("1us", "1d", "a zero interval would spin"),
@@ -194,16 +183,16 @@ READERS: Final[Mapping[str, Reader]] = {
     "tags": names(100, blanks=False),
     "only": names(100),
     "schedules": pairs(100),
-    "pooler": switch(),
+    "pooler": switch,
     "pool_size": whole(1, 100, "4 are enough for most"),
-    "wake_up": switch(),
-    "wake_up_url": optional(secret()),
+    "wake_up": switch,
+    "wake_up_url": optional(secret),
     "retention": duration("0s", "36500d", "zero keeps everything"),
     "failure_retention": duration("0s", "36500d", "zero keeps everything"),
     "app": optional(name(500)),
     "log_format": choice("human", "json"),
     "log_level": choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
-    "process_hook": switch(),
+    "process_hook": switch,
 }
 
 
@@ -233,14 +222,14 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
     if len(there) > 1:
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
-    return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
+    return layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
 
 
 def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
     """Return the variable, or else the file, that sets this value; None if neither does."""
-    for layer in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
-        if name in layer:
-            label, given = layer[name]
+    for found in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
+        if name in found:
+            label, given = found[name]
             return label if readers[name](label, given) == value else None
     return None
 
@@ -252,35 +241,31 @@ def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Laye
         for variable, text in environ.items()
         if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
     )
-    layer = _layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
+    found = layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
     if environ.get("DATABASE_URL", "").strip():
-        layer.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
-    return layer
+        found.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
+    return found
 
 
-def from_keywords(keywords: Mapping[str, object], known: Collection[str]) -> Layer:
-    """Return the settings given by keyword."""
-    return _layer(keywords.items(), known, str, str)
-
-
-def _layer(
+def layer(
     pairs: Iterable[tuple[str, object]],
     known: Collection[str],
-    label: Callable[[str], str],
-    spell: Callable[[str], str],
+    label: Callable[[str], str] = str,
+    spell: Callable[[str], str] = str,
 ) -> Layer:
+    """Return the settings of these pairs; ``label`` and ``spell`` give a key's and a setting's name in messages."""
     by_fold = {_fold(name): name for name in known}
-    layer: Layer = {}
-    for key, value in translated(pairs, _fold, label):
+    found: Layer = {}
+    for key, value in _translated(pairs, label):
         name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
         if name is None:
             near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
             cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
             raise InvalidSetting(f"{label(key)} is not a setting; {cure}")
-        if name in layer:
-            raise InvalidSetting(f"{label(key)} is the same setting as {layer[name][0]}; keep one of them")
-        layer[name] = (label(key), value)
-    return layer
+        if name in found:
+            raise InvalidSetting(f"{label(key)} is the same setting as {found[name][0]}; keep one of them")
+        found[name] = (label(key), value)
+    return found
 
 
 def _table(path: Path) -> Mapping[str, object]:
@@ -323,3 +308,82 @@ def _yaml(path: Path, text: str) -> Mapping[str, object]:
 
 def _fold(key: str) -> str:
     return key.replace("-", "").replace("_", "").casefold()
+
+
+# Keys that configurations of db-scheduler use, as settings of ours; each in any spelling, as all keys. ``jobs-config``
+# is a table with the address of the scheduler's own pool; in the environment its keys are variables, such as
+# ``SLOTWISE_JOBS_CONFIG_USERNAME``.
+
+#: Keys without ``-``, ``_`` and capitals, with the setting that each means.
+OTHER_NAMES: Final = {
+    "pollinginterval": "poll_interval",
+    "shutdownmaxwait": "shutdown_grace",
+    "jobsconfig": "database_url",
+    "jobsconfigmaximumpoolsize": "pool_size",
+}
+#: Keys without a counterpart, and what to do instead.
+ABSENT: Final = {
+    "deleteunresolvedafter": "slotwise never deletes rows of tasks that it does not know; remove it, find such rows "
+    "with `slotwise health`, and delete a job with `slotwise delete`",
+}
+
+_POOL = "jobsconfig"
+_KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
+_ADDRESS = "write jdbc:postgresql://host:5432/database"
+_OTHER_DATABASE = re.compile(r"jdbc:(?P<name>(?!postgres|sqlite)\w+):")
+_FORM = "write jdbc-url, username, password and maximum-pool-size"
+
+
+def _translated(pairs: Iterable[tuple[str, object]], label: Callable[[str], str]) -> Iterator[tuple[str, object]]:
+    """Yield the pairs, with the keys of ``jobs-config`` as one address. Raises InvalidSetting with the cure."""
+    pool: dict[str, str] = {}
+    name = ""
+    for key, value in pairs:
+        folded = _fold(key)
+        if folded in ABSENT:
+            raise InvalidSetting(f"{label(key)} is not a setting: {ABSENT[folded]}")
+        if not folded.startswith(_POOL):
+            yield key, value
+            continue
+        if folded == _POOL and not isinstance(value, Mapping):
+            raise InvalidSetting(f"{label(key)} must be a table, but was of type {type(value).__name__}; {_FORM}")
+        name = name or (key if folded == _POOL else "JOBS_CONFIG")
+        parts = (
+            ((f"{key}-{part}", text) for part, text in value.items()) if isinstance(value, Mapping) else [(key, value)]
+        )
+        for full, text in parts:
+            part = _fold(full).removeprefix(_POOL)
+            if f"{_POOL}{part}" in OTHER_NAMES:
+                yield full, text
+            elif part not in _KEYS:
+                raise InvalidSetting(f"{label(full)} is not a setting of {label(name)}; {_FORM}")
+            elif not isinstance(text, str):
+                raise InvalidSetting(f"{label(full)} must be a string, but was of type {type(text).__name__}; {_FORM}")
+            else:
+                pool[_KEYS[part]] = text
+    if pool:
+        yield name, _address(pool, label(name))
+
+
+def _address(pool: Mapping[str, str], label: str) -> str:
+    address = pool.get("jdbc-url", "")
+    kind, found, rest = address.partition("://")
+    if not address:
+        raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
+    other = _OTHER_DATABASE.match(address)
+    if other:
+        raise InvalidSetting(f"{label}: {other['name']} databases are not supported; {_ADDRESS}")
+    if not found:
+        raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
+    if "username" not in pool:
+        if "password" in pool:
+            raise InvalidSetting(f"{label} has a password and no username; add username")
+        return address
+    if "@" in rest.partition("/")[0]:
+        raise InvalidSetting(
+            f"{label}: {hide_password(address)} cannot be combined with username; write jdbc:postgresql://host/database"
+        )
+    login = quote(pool["username"], safe="")
+    if "password" in pool:
+        login += f":{quote(pool['password'], safe='')}"
+    return f"{kind}://{login}@{rest}"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import JobContext
-from slotwise.jobs.declaration import POLICIES
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import POLICIES, Definition
 from slotwise.jobs.job import job
 from slotwise.model.clock import ManualClock
 from slotwise.model.durations import format_duration
@@ -207,9 +206,10 @@ class _Play:
 def _stub(definition: Definition) -> object:
     """The job without its handler. Its schedule is spread already."""
     policies = {
-        word: getattr(definition, word)
-        for word, policy in POLICIES.items()
-        if word not in ("spread", "isolation") and getattr(definition, word) not in (policy.default, None)
+        one.name: getattr(definition, one.name)
+        for one in fields(definition)
+        if one.name in {*POLICIES} - {"spread", "isolation"}
+        if getattr(definition, one.name) not in (one.default, None)
     }
 
     def nothing(ctx: JobContext) -> None:

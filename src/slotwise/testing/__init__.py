@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 from slotwise.model.clock import ManualClock
 
 if TYPE_CHECKING:
-    from slotwise.testing.capture import ScheduledTask, ScheduledTasks, override, scheduled
-    from slotwise.testing.mixin import SlotwiseTestMixin
+    from slotwise.testing.capture import ScheduledTask, ScheduledTasks, SlotwiseTestMixin, override, scheduled
     from slotwise.testing.worker import ManualWorker
 
 __all__ = [
@@ -44,7 +43,7 @@ _PLACES = {
     "ManualWorker": "worker",
     "ScheduledTask": "capture",
     "ScheduledTasks": "capture",
-    "SlotwiseTestMixin": "mixin",
+    "SlotwiseTestMixin": "capture",
     "override": "capture",
     "scheduled": "capture",
 }

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from slotwise.client.arguments import task_name
 from slotwise.errors import ConfigurationError, UnknownTask
@@ -19,6 +19,13 @@ from slotwise.payload.payload import UNTYPED
 from slotwise.registry.registry import JobRegistry
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.queue.queue import Inserted
+
+if TYPE_CHECKING:
+    import unittest
+
+    _TestCase = unittest.TestCase
+else:
+    _TestCase = object
 
 _NO_CLAIM = "{} proves a claim in the database, and a captured task has none; test this handler with ManualWorker"
 
@@ -234,3 +241,22 @@ class _NoFence:
 
     def complete_in(self, claim: Claim, connection: object) -> None:
         raise ConfigurationError(_NO_CLAIM.format("ctx.complete_in"))
+
+
+class SlotwiseTestMixin(_TestCase):
+    """For unittest. Put it before ``TestCase``: ``class MailTest(SlotwiseTestMixin, TestCase)``, and name the registry.
+
+    ``self.scheduled`` has the tasks that the test has scheduled. ``slotwise_settings`` override the registry's; without
+    a ``database_url`` in them the tests have a database in memory.
+    """
+
+    slotwise_registry: ClassVar[JobRegistry]
+    slotwise_settings: ClassVar[dict[str, Any]] = {}
+    scheduled: ScheduledTasks
+
+    def setUp(self) -> None:
+        super().setUp()
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        stack.enter_context(override(self.slotwise_registry, **self.slotwise_settings))
+        self.scheduled = stack.enter_context(scheduled(self.slotwise_registry))

@@ -13,10 +13,13 @@ import psycopg
 import pytest
 from tests.contrib.locks.servers import eventually
 from tests.contrib.locks.shedlock import ShedLockSQL
+from tests.integration.shell import Shell
 from tests.integration.test_pooler import PGBOUNCER, pgbouncer
 
 from slotwise import Every, JobContext, JobRegistry, job
+from slotwise.cli.shared import exits
 from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cron_jobs
+from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
 from slotwise.errors import ConfigurationError, InvalidSetting
@@ -72,7 +75,6 @@ def test_the_key_is_held_while_the_handler_runs(pg_empty_url: str, other: psycop
     """Another program does not get it meanwhile, and gets it right after."""
     got: list[bool] = []
     gate = AdvisoryGate(pg_empty_url, {"cleanup": KEY})
-    gate.verify()
     with worker(gate, lambda ctx: got.append(take(other))) as found:
         assert outcome(found.run_due()) == ("succeeded", None)
     assert got == [False]
@@ -208,10 +210,79 @@ def test_a_lost_lease_stops_the_handler(pg_empty_url: str, java: ShedLockSQL, ot
     provider.close()
 
 
-@pytest.mark.slow  # as all tests with a pooler
-def test_a_transaction_pooler_is_refused(pg_empty_url: str, open_path: Path) -> None:
-    """It would run the unlock on the session of another client."""
+# -- what is in between ------------------------------------------------------------------------------------------
+
+POOLED = """
+import os
+from slotwise import Every, JobRegistry, job
+from slotwise.contrib.advisory.gate import AdvisoryGate
+
+@job(name="cleanup", schedule=Every("1s"))
+def cleanup(ctx):
+    print("ran", flush=True)
+
+registry = JobRegistry(jobs=[cleanup], before_start=[AdvisoryGate(os.environ["KEYS_URL"], {"cleanup": 5101})])
+"""
+
+
+SLOW = pytest.mark.slow  # as all tests with a pooler
+
+
+@pytest.fixture
+def pooler(pg_empty_url: str, open_path: Path) -> Iterator[str]:
+    """A transaction pooler before the server; what cannot be installed fails the test."""
     if PGBOUNCER is None:
         pytest.fail("pgbouncer is missing; run: apt-get install pgbouncer")
-    with pgbouncer(pg_empty_url, open_path) as address, pytest.raises(ConfigurationError, match="transaction pooler"):
+    with pgbouncer(pg_empty_url, open_path) as address:
+        yield address
+
+
+@SLOW
+def test_a_transaction_pooler_is_refused(pooler: str) -> None:
+    """It would run the unlock on the session of another client."""
+    with pytest.raises(ConfigurationError, match="transaction pooler"):
+        AdvisoryGate(pooler, {"cleanup": KEY}).verify()
+
+
+def test_a_busy_transaction_pooler_is_refused(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other clients it may lend both sessions the same server process for a while."""
+    processes = iter([7, 8, 7, 8, 7, 8, 9])
+    monkeypatch.setattr(gate_module, "_backend", lambda session: next(processes))
+    with pytest.raises(ConfigurationError, match="transaction pooler"):
+        AdvisoryGate(pg_empty_url, {"cleanup": KEY}).verify()
+    assert list(processes) == []
+
+
+@SLOW
+def test_a_worker_refuses_a_transaction_pooler(pooler: str, pg_url: str, tmp_path: Path) -> None:
+    """It ends with the reason before it claims anything, and so does the pod of a CronJob."""
+    shell = Shell(tmp_path, pg_url)
+    shell.environment |= {"SLOTWISE_APP": "jobs:registry", "KEYS_URL": pooler}
+    shell.write("jobs.py", POOLED)
+    for command in (["worker"], ["run", "cleanup", "--slot", "due"], ["run", "cleanup"]):
+        done = shell.run(*command)
+        assert done.returncode == exits.FAILED, done.stderr
+        assert "a transaction pooler is in between" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "ran" not in done.stdout
+
+
+@SLOW
+def test_a_session_pool_is_accepted(pg_empty_url: str, open_path: Path) -> None:
+    """Each client has a session of the server of its own."""
+    if PGBOUNCER is None:
+        pytest.fail("pgbouncer is missing; run: apt-get install pgbouncer")
+    with pgbouncer(pg_empty_url, open_path, mode="session") as address:
         AdvisoryGate(address, {"cleanup": KEY}).verify()
+
+
+def test_an_absent_server_is_checked_later(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker starts while the server of the keys is away; no handler starts, and the ledger has the slot."""
+    ran: list[int] = []
+    gate = AdvisoryGate("postgresql://127.0.0.1:1/none", {"cleanup": KEY}, timeout="1s")
+    gate.verify()
+    (line,) = [record.message for record in caplog.records if record.name == "slotwise.advisory"]
+    assert line.startswith("postgresql+psycopg://127.0.0.1:1/none does not answer; no job with a key starts")
+    with worker(gate, lambda ctx: ran.append(1)) as found:
+        assert outcome(found.run_due())[0] == "failed"
+    assert ran == []

@@ -40,14 +40,21 @@ def probe(shell: Shell, *arguments: str, **environment: str) -> subprocess.Compl
     )  # fmt: skip
 
 
-def test_a_worker_that_stops_its_heartbeats(shell: Shell) -> None:
-    """Not signed in, live, silent, live again; another pod's worker does not count."""
+def test_a_worker_that_has_signed_in_is_alive(shell: Shell) -> None:
+    """Not signed in, then live; another pod's worker does not count."""
     assert "worker pod-a has not signed in" in probe(shell).stderr
-    worker = shell.worker()
-    worker.wait_for("worker-start")
+    shell.worker().wait_for("worker-start")
     assert probe(shell, "--signed-in").returncode == 0
     assert probe(shell).returncode == 0
     assert probe(shell, SLOTWISE_WORKER_NAME="pod-b").returncode == 1
+
+
+@pytest.mark.extended
+def test_a_worker_that_stops_its_heartbeats(shell: Shell) -> None:
+    """Live, silent, live again."""
+    worker = shell.worker()
+    worker.wait_for("worker-start")
+    assert probe(shell).returncode == 0
     os.kill(worker.pid, signal.SIGSTOP)
     wait_until(lambda: probe(shell).returncode == 1, "the probe sees the silence")
     assert "worker pod-a was last seen at" in probe(shell).stderr

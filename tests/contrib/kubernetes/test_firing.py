@@ -10,7 +10,7 @@ from slotwise import AnyOf, Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.contrib.kubernetes import firing
 from slotwise.errors import ConfigurationError
 from slotwise.schedules import Schedule
-from slotwise.schedules.business_days import Calendar
+from slotwise.schedules.days import Calendar
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VIENNA = "Europe/Vienna"

@@ -115,7 +115,7 @@ def test_a_stalled_network_ends_the_lease(
 def test_a_lost_reply_leaves_one_lock(proxy: Proxy, distant: SQLLocks, name: str) -> None:
     """If the connection breaks after the server has carried out an acquisition, its repetition finds its own lock."""
     Lock(name, at_most_for="1h", provider=distant).acquire().release()
-    proxy.lose_statement(b"INSERT INTO shedlock", forward=True)
+    proxy.lose_statement(b'INSERT INTO "shedlock"', forward=True)
     with Lock(name, at_most_for="1h", provider=distant) as lease:
         lease.assert_held()
     assert counts(distant).unavailable == 0

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise import JobContext
-from slotwise.demo.evidence import HandlerLog
+from slotwise.demo.verdict import HandlerLog
 
 LOG = HandlerLog(Path(os.environ.get("CAST_LOG", os.devnull)))
 

@@ -21,7 +21,7 @@ from slotwise.store.connect.database import Database
 CLAIM = b"SET picked = true"
 RELEASE = b"SET picked = false"
 HOLD = b"FOR UPDATE) AS q"
-LOOK = b"SELECT q.task_name, q.task_instance, q.version"
+LOOK = b"SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version"
 MARK = b"SET outcome"
 ORDER = b"scheduled_controls"
 

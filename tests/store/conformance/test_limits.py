@@ -252,12 +252,12 @@ def test_a_flood_of_one_task(database: Database) -> None:
         (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is not a rate"),
         (
             task(name="t", rate_limit="5/fortnight")(nothing),
-            "rate_limit: '5/fortnight': 'fortnight' is not a period",
+            "rate_limit: '5/fortnight' is not a rate; write a count and a period",
         ),
         (task(name="t", rate_limit="5/10ms")(nothing), "the period must be from 100ms to 366d"),
         (task(name="t", rate_limit=5)(nothing), 'rate_limit is 5, expected str or None; write "100/m"'),
         (task(name="t", max_rate="5/s")(nothing), "did you mean rate_limit?"),
-        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "remove it, use overlap or min_interval"),
+        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "overlap or min_interval limit its starts"),
     ],
     ids=["zero", "text", "no time", "none", "no unit", "too short", "a number", "another word", "job"],
 )

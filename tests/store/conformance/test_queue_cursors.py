@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from tests.store.bench import LEASE, Bench, at
 
-from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
+from slotwise.store.dialects.port import FIRST, LAST, Range
 
 SECOND = timedelta(seconds=1)
 

@@ -25,7 +25,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.definition import define
 from slotwise.model.records import Claim
-from slotwise.store.dialects.queue_cursors import Range
+from slotwise.store.dialects.port import Range
 from slotwise.store.slots.claims import BATCH
 
 POLL = timedelta(seconds=10)

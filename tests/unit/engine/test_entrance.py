@@ -1,8 +1,8 @@
-"""What a worker says of its jobs before it claims anything."""
+"""What a worker derives from its jobs before it claims anything."""
 
 from __future__ import annotations
 
-import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,27 +12,28 @@ from slotwise import Disabled, Every, FixedDelay, JobContext, job
 
 
 @pytest.mark.parametrize(
-    ("schedule", "poll_interval", "warns"),
+    ("schedule", "seconds"),
     [
-        (Every("1s"), "10s", True),
-        (Every("10s"), "10s", False),
-        (FixedDelay("1s"), "10s", False),
-        (Disabled(), "10s", False),
+        (Every("2s"), 2),
+        (Every("100ms"), 1),
+        (Every("10s"), 10),
+        (Every("1m"), 10),
+        (FixedDelay("1s"), 10),
+        (Disabled(), 10),
     ],
-    ids=["slots between two looks", "none", "a fixed delay", "disabled"],
+    ids=["shorter", "very short", "equal", "longer", "a fixed delay", "disabled"],
 )
-def test_slots_between_two_looks_are_warned_about(
-    make_bench: MakeBench, caplog: pytest.LogCaptureFixture, schedule: Any, poll_interval: str, warns: bool
-) -> None:
-    """They would count as missed."""
+def test_no_slot_comes_due_between_two_polls(make_bench: MakeBench, schedule: Any, seconds: int) -> None:
+    """The first of two would count as missed. The shortest interval of its jobs bounds the poll interval."""
 
     @job(name="often", schedule=schedule)
     def often(ctx: JobContext) -> None:
         """Returns."""
 
-    bench = make_bench(often, poll_interval=poll_interval)
-    with caplog.at_level(logging.WARNING, logger="slotwise.engine.sign_in"):
-        bench.worker.entrance.enter()
-    said = [record.getMessage() for record in caplog.records if "poll_interval" in record.getMessage()]
-    words = "poll_interval=10s is longer than the time between two slots of often"
-    assert [words in one for one in said] == [True] * warns
+    @job(name="rare", schedule=Every("1d"))
+    def rare(ctx: JobContext) -> None:
+        """Returns."""
+
+    worker = make_bench(often, rare, poll_interval="10s").worker
+    assert worker.poll_interval == worker.store.poll == timedelta(seconds=seconds)
+    assert worker.poller.planner._poll_interval == timedelta(seconds=seconds)

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
-from slotwise.schedules.business_days import parse_calendar
+from slotwise.schedules.days import parse_calendar
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)
 #: Thursday 24 December 2026 to Sunday 3 January 2027: three days on which the office is open, 28 to 30 December.

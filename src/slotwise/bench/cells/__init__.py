@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from slotwise.bench.cells.costs import BLOCKED, HELD, IDLE, MEMORY, NOTHING_DUE, PAGES
-from slotwise.bench.cells.latency import FAIRNESS, LATENCY, PUNCTUALITY
-from slotwise.bench.cells.locks import LOCKS
+from slotwise.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
 from slotwise.bench.cells.throughput import BACKLOG, ENQUEUE, LONG, PAYLOADS, SECONDS, SLOTS, SNAPSHOT, TWO_WORKERS
 from slotwise.bench.run import Cell
 

@@ -7,9 +7,16 @@
 
 from __future__ import annotations
 
-from slotwise.contrib.advisory.cron_jobs import CronJob, cron_jobs_schema, parse_cron_jobs, read_cron_jobs
+from slotwise.contrib.advisory.cron_jobs import (
+    CronJob,
+    KeyedJob,
+    bind_cron_jobs,
+    cron_jobs_schema,
+    distributed_scheduled,
+    parse_cron_jobs,
+    read_cron_jobs,
+)
 from slotwise.contrib.advisory.lock_keys import KeyRange, LockKeys, read_lock_keys
-from slotwise.contrib.advisory.scheduled import KeyedJob, bind_cron_jobs, distributed_scheduled
 
 __all__ = [
     "CronJob",

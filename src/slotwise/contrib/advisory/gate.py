@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from slotwise.contrib.advisory.cron_jobs import CronJob
-from slotwise.contrib.advisory.scheduled import KeyedJob
+from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.jobs.context import Context, Skip
@@ -46,6 +45,8 @@ register_reason(
 
 _TRY: Final = "SELECT pg_try_advisory_lock(%(key)s::bigint)"
 _UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
+#: How often a pooler is tried for lending a session of the server to two clients.
+_LOOKS: Final = 20
 
 
 def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dict[str, int]:
@@ -99,38 +100,49 @@ class AdvisoryGate:
         self._hold_at_least = parse_duration(hold_at_least).total_seconds()
         self._check_every = parse_duration(check_every).total_seconds()
         self._timeout = parse_duration(timeout).total_seconds()
+        self._is_verified = False
         if not self._check_every or not self._timeout:
             raise InvalidSetting("check_every and timeout must be longer than 0s")
 
     def verify(self) -> None:
-        """Check that sessions reach the server as they are. Call it at the start of a worker.
+        """Check that a session reaches one server process for all its statements. A worker calls this when it starts.
 
-        Raise ConfigurationError behind a transaction pooler: it would run the unlock on another session. Raise the
-        driver's error if there is no connection.
+        Raise ConfigurationError behind a transaction pooler: it would run the unlock on another session. If the server
+        does not answer, that is logged; the first slot that needs a key checks it before it starts.
         """
-        first = self._connect()
         try:
-            second = self._connect()
-            try:
-                # A pooler in transaction mode lends one server session to both; a session's own id is no proof.
-                mine = _backend(first)
+            self._refuse_pooler()
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            logger.warning("%s does not answer; no job with a key starts until it does: %s", self, _first_line(error))
+
+    def _refuse_pooler(self) -> None:
+        if self._is_verified:
+            return
+        with closing(self._connect()) as first, closing(self._connect()) as second:
+            mine = _backend(first)
+            # A pooler makes up the process id of the protocol. Race: beside busy clients, one look may not show that it
+            # lends a server session to several of them.
+            looks = 1 if mine == first.info.backend_pid else _LOOKS
+            for _ in range(looks):
                 with second.transaction():
-                    is_shared = _backend(second) == mine
-            finally:
-                second.close()
-        finally:
-            first.close()
-        if is_shared:
-            raise ConfigurationError(
-                f"{shown(self._address)}: a transaction pooler is in between, and would unlock on another session; "
-                "name the server itself, or a pool in session mode"
-            )
+                    if _backend(second) == mine or _backend(first) != mine:
+                        raise ConfigurationError(
+                            f"{self}: a transaction pooler is in between, and would unlock on another session; "
+                            "name the server itself, or a pool in session mode"
+                        )
+        self._is_verified = True
+
+    def __str__(self) -> str:
+        return shown(self._address)
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the key of the context's job. Raise Skip if another program holds it."""
         key = self._keys.get(ctx.name)
         if key is None:
             return None
+        self._refuse_pooler()
         session = self._connect()
         try:
             ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
@@ -185,6 +197,10 @@ class AdvisoryGate:
 def _backend(session: Session) -> int:
     ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
     return int(process)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _release_later(session: Session, key: int, seconds: float) -> None:

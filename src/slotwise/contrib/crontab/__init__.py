@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from slotwise.contrib.crontab.crontabs import Crontabs, parse_crontab, read_crontabs
 from slotwise.contrib.crontab.entry import Entry
-from slotwise.contrib.crontab.problems import Problem
+from slotwise.contrib.crontab.reader import Problem
 
 __all__ = ["Crontabs", "Entry", "Problem", "parse_crontab", "read_crontabs"]

@@ -10,8 +10,7 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Final
 
-from slotwise.contrib.command import CommandJob
-from slotwise.contrib.command.invocation import DEFAULT_SHELL
+from slotwise.contrib.command import DEFAULT_SHELL, CommandJob
 from slotwise.jobs.policies import OnLost
 from slotwise.schedules import Cron
 

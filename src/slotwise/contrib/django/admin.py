@@ -16,7 +16,7 @@ from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
 from slotwise.registry.inspection import Inspection
-from slotwise.schedules.short_text import short_text
+from slotwise.schedules.description import short_text
 
 Rows = Iterable[Sequence[object]]
 

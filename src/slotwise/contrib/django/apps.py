@@ -15,7 +15,7 @@ PROGRAM: Final = "python manage.py slotwise"
 
 def upgrade_command() -> str:
     """Return the command that creates the tables."""
-    from slotwise.contrib.django.databases import alias
+    from slotwise.contrib.django.project import alias
 
     try:
         name = alias()
@@ -34,8 +34,7 @@ class SlotwiseConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system check, and prepare for test runners."""
-        from slotwise.contrib.django.checks import check_slotwise
-        from slotwise.contrib.django.test_runs import guard_tests, release_before_drop
+        from slotwise.contrib.django.project import check_slotwise, guard_tests, release_before_drop
 
         SlotwiseError.program, SlotwiseError.upgrade = PROGRAM, upgrade_command()
         checks.register(check_slotwise)

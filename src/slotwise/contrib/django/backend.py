@@ -25,7 +25,7 @@ from slotwise.contrib.django.project import registry
 from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.errors import ConfigurationError, SlotwiseError
 from slotwise.jobs.context import Context, Steering
-from slotwise.jobs.declaration import NAME_LIMIT
+from slotwise.jobs.definition import NAME_LIMIT
 from slotwise.jobs.job import OneTimeTask
 from slotwise.jobs.policies import Retry
 from slotwise.model.durations import parse_duration

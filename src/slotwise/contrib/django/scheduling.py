@@ -11,9 +11,7 @@ from django.utils.asyncio import async_unsafe
 from sqlalchemy import make_url
 
 from slotwise.client.arguments import Receipt
-from slotwise.contrib.django.databases import alias, checked_alias, database_address
-from slotwise.contrib.django.project import registry
-from slotwise.contrib.django.test_runs import refuse_in_tests
+from slotwise.contrib.django.project import alias, checked_alias, database_address, refuse_in_tests, registry
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.store.connect.database_errors import lacks_tables, place

@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 from slotwise.contrib.kubernetes.firing import Firing, firing
-from slotwise.contrib.kubernetes.manifests import Manifest, manifests
+from slotwise.contrib.kubernetes.manifests import Manifest, as_yaml, manifests
 from slotwise.contrib.kubernetes.plan import Plan, Pods, read_plan
-from slotwise.contrib.kubernetes.text import as_yaml
 
 __all__ = ["Firing", "Manifest", "Plan", "Pods", "as_yaml", "firing", "manifests", "read_plan"]

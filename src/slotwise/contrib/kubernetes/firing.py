@@ -16,7 +16,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import EPOCH
 from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
-from slotwise.schedules.cron_fields import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, month_days, week_days
+from slotwise.schedules.cron_fields import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field
 from slotwise.schedules.local_time import LocalSchedule
 
 _DAY: Final = timedelta(days=1)
@@ -86,21 +86,20 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
 
 
 def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> Firing:
-    texts = schedule.expression.split()
-    second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
-    seconds = SECOND.values(SECOND.plain(second))
+    second, minute, hour, day, month, weekday = schedule.texts
+    seconds, dates = schedule.values[0], schedule.dates
     if len(seconds) > 1:
         raise _refused(job, schedule, f"a CronJob fires once a minute at most, and the seconds {second} are several")
     if seconds[0]:
         notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
-    days, weekdays = month_days(day), week_days(weekday)
-    is_special = bool(days.from_end or days.nearest or days.last_working_day or weekdays.nth)
+    special_day = bool(dates.from_end or dates.nearest)
+    is_special = special_day or bool(dates.nth)
     is_both = day not in _STAR and weekday not in _STAR
     if every_day or is_special:
         # Either field alone may hold the special form; with "or", any day that the other names counts as well.
-        if every_day or is_both or days.from_end or days.nearest or days.last_working_day:
+        if every_day or is_both or special_day:
             day = "*"
-        if every_day or is_both or weekdays.nth:
+        if every_day or is_both or dates.nth:
             weekday = "*"
         if is_special:
             notes.append(f"L, W and # became every day ({schedule.expression}); a pod without a slot ends with 0")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 
 from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST
 from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
-from slotwise.contrib.locks.provider import LockProvider
+from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
 from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 
@@ -36,6 +36,15 @@ class LockGate:
         self._at_least_for = at_least_for
         for name in self._names.values():
             self._lock(name, None)
+
+    def verify(self) -> None:
+        """Check that the provider can be used as it is. A worker calls this when it starts.
+
+        Raise ConfigurationError, for example without the table of the locks. An outage is logged; while it lasts, no
+        slot that needs a lock starts.
+        """
+        with suppress(LockUnavailable), record_of(self._provider).answering():
+            self._provider.is_held(Grant(name="", holder="", token=0, locked_at=0))
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the lock of the context's job. Raise Skip if another program holds it."""

@@ -13,8 +13,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from slotwise.contrib.locks.awaiting import in_thread
-from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms
+from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms, in_thread
 from slotwise.contrib.locks.provider import LockProvider, record_of
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.model.clock import elapsed

@@ -119,7 +119,7 @@ class RedisLocks:
 def _client(url: str, seconds: float) -> Redis:
     try:
         from redis import ConnectionError as Disconnected
-        from redis import Redis
+        from redis import Redis, RedisError
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError:
@@ -127,9 +127,12 @@ def _client(url: str, seconds: float) -> Redis:
     # One repetition: the server may have closed a kept connection. After a timeout there is none.
     retry = Retry(NoBackoff(), 1, supported_errors=(Disconnected,))
     try:
-        return Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, retry=retry)
-    except ValueError as error:
-        raise InvalidSetting(f"{hide_password(url)}: {error}") from None
+        client = Redis.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, retry=retry)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # checks the values of options, and does not connect
+    except (ValueError, TypeError, RedisError) as error:
+        raise InvalidSetting(f"{hide_password(url)}: {str(error).rstrip('.')}; {_EXAMPLE}") from None
+    return client
 
 
 def _check_url(url: str) -> None:

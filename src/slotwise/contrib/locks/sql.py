@@ -22,8 +22,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import URL
-from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS as RESERVED_IN_POSTGRESQL
-from sqlalchemy.dialects.sqlite.base import SQLiteIdentifierPreparer
 
 from slotwise.contrib.locks.provider import Grant
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
@@ -44,7 +42,6 @@ CREATE TABLE IF NOT EXISTS {table}(name VARCHAR(64) NOT NULL, lock_until TIMESTA
     locked_at TIMESTAMP NOT NULL, locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))"""
 
 _TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(?:\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_RESERVED: Final = {*RESERVED_IN_POSTGRESQL, *SQLiteIdentifierPreparer.reserved_words}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 #: For acquisitions, and apart from them for those who hold a lock: a crowd that waits delays no renewal.
@@ -71,11 +68,8 @@ class SQLLocks:
 
     def __init__(self, url: str, *, table: str = "shedlock", timeout: timedelta | str = "5s") -> None:
         address = database_url(url)
-        parts = table.lower().split(".") if isinstance(table, str) else []
         if not isinstance(table, str) or not _TABLE_NAME.fullmatch(table):
             raise InvalidSetting(f"table={table!r:.80} is not a plain name; use letters, digits, _ and one dot")
-        if keyword := next((part for part in parts if part in _RESERVED), None):
-            raise InvalidSetting(f"table={table!r}: {keyword} is a keyword of SQL; choose another name")
         span = parse_duration(timeout)
         if span < timedelta(milliseconds=10):
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
@@ -131,6 +125,11 @@ class SQLLocks:
         return self._database.values(name=grant.name, holder=grant.holder, span=span, locked_at=grant.locked_at)
 
 
+def _quoted(table: str) -> str:
+    """Return the name as a server reads it without quotes, in lower case; with them, it may be a keyword."""
+    return ".".join(f'"{part}"' for part in table.lower().split("."))
+
+
 def shown(url: URL) -> str:
     """Return the address without its password."""
     return hide_password(url.render_as_string(hide_password=True))
@@ -150,7 +149,8 @@ class _Database(ABC, Generic[C]):
 
     def __init__(self, url: URL, table: str, timeout: timedelta) -> None:
         self.url = url
-        self.table = table
+        self.name = table
+        self.table = _quoted(table)
         self.timeout = timeout
         self._is_checked = False
 
@@ -186,12 +186,12 @@ class _Database(ABC, Generic[C]):
         if missing := {"name", "lock_until", "locked_at", "locked_by"} - found.keys():
             lack = f"has no column {min(missing)}" if found else "does not exist"
             raise ConfigurationError(
-                f"table {self.table} {lack} in {shown(self.url)}; create it with create_table() or ShedLock's statement"
+                f"table {self.name} {lack} in {shown(self.url)}; create it with create_table() or ShedLock's statement"
             )
         for column in ("lock_until", "locked_at"):
             if "with time zone" in found[column]:
                 raise ConfigurationError(
-                    f"column {column} of table {self.table} is {found[column]}: ShedLock writes UTC without a zone; "
+                    f"column {column} of table {self.name} is {found[column]}: ShedLock writes UTC without a zone; "
                     "change the column to timestamp"
                 )
         self._is_checked = True
@@ -216,17 +216,17 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
         super().__init__(url, table, timeout)
         mine = "WHERE name = %(name)s AND locked_by = %(holder)s"
         self.acquire = (
-            f"INSERT INTO {table} AS held (name, lock_until, locked_at, locked_by) "
+            f"INSERT INTO {self.table} AS held (name, lock_until, locked_at, locked_by) "
             f"VALUES(%(name)s, {_UNTIL}, {_NOW}, %(holder)s) ON CONFLICT (name) DO UPDATE "
             f"SET lock_until = {_UNTIL}, locked_at = {_NOW}, locked_by = %(holder)s "
             f"WHERE held.name = %(name)s AND (held.lock_until <= {_NOW} OR held.locked_by = %(holder)s) "
             "AND held.locked_at < excluded.locked_at "
             "RETURNING (extract(epoch FROM locked_at) * 1000000)::bigint"
         )
-        self.extend = f"UPDATE {table} SET lock_until = {_UNTIL} {mine} AND lock_until > {_NOW} RETURNING 1"
-        self.held = f"SELECT 1 FROM {table} {mine} AND lock_until > {_NOW}"
+        self.extend = f"UPDATE {self.table} SET lock_until = {_UNTIL} {mine} AND lock_until > {_NOW} RETURNING 1"
+        self.held = f"SELECT 1 FROM {self.table} {mine} AND lock_until > {_NOW}"
         self.release = (
-            f"UPDATE {table} SET lock_until = CASE WHEN {_AT_LEAST} > {_NOW} THEN {_AT_LEAST} ELSE {_NOW} END "
+            f"UPDATE {self.table} SET lock_until = CASE WHEN {_AT_LEAST} > {_NOW} THEN {_AT_LEAST} ELSE {_NOW} END "
             f"{mine} RETURNING 1"
         )
 
@@ -314,15 +314,15 @@ class _SQLite(_Database[sqlite3.Connection]):
             raise InvalidSetting("locks need a database file that processes share; write sqlite:///file.db")
         mine = "WHERE name = :name AND locked_by = :holder"
         self.acquire = (
-            f"INSERT INTO {table} AS held (name, lock_until, locked_at, locked_by) "
+            f"INSERT INTO {self.table} AS held (name, lock_until, locked_at, locked_by) "
             "VALUES(:name, :until, :now, :holder) ON CONFLICT (name) DO UPDATE "
             "SET lock_until = :until, locked_at = :now, locked_by = :holder "
             "WHERE (held.lock_until <= :now OR held.locked_by = :holder) AND held.locked_at < excluded.locked_at "
             "RETURNING locked_at"
         )
-        self.extend = f"UPDATE {table} SET lock_until = :until {mine} AND lock_until > :now RETURNING 1"
-        self.held = f"SELECT 1 FROM {table} {mine} AND lock_until > :now"
-        self.release = f"UPDATE {table} SET lock_until = max(:at_least, :now) {mine} RETURNING 1"
+        self.extend = f"UPDATE {self.table} SET lock_until = :until {mine} AND lock_until > :now RETURNING 1"
+        self.held = f"SELECT 1 FROM {self.table} {mine} AND lock_until > :now"
+        self.release = f"UPDATE {self.table} SET lock_until = max(:at_least, :now) {mine} RETURNING 1"
 
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(

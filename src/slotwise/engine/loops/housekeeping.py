@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import islice
 
 from slotwise.engine.loops.held_claims import settlement_events
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
@@ -19,13 +20,26 @@ from slotwise.store.connect.database_errors import describe
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
+from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
-
 #: How long a claim has been silent at first.
 SILENCE = timedelta(0)
+#: Time between two walks through the ledger, in the whole cluster.
+INTERVAL = timedelta(hours=1)
+#: Transactions per round, and the pause after a round, which leaves the database to others.
+ROUND = 50
+BREATH = timedelta(milliseconds=100)
+#: How long a notification sent through the pool may take to arrive.
+ECHO = timedelta(seconds=5)
+#: How long failures are not logged: of a connection that worked before, and of one that never did, whose address
+#: may be wrong.
+PATIENCE = timedelta(minutes=1)
+FIRST_PATIENCE = timedelta(seconds=1)
+#: Where notifications do not get through, an early retry would hardly help.
+RETRY = timedelta(minutes=5)
 
 
 class Watch:
@@ -103,32 +117,24 @@ class Reaper(Service):
         out as well, and the holder gets the time to send one afterwards.
         """
         for start in range(0, len(dead), BATCH):
-            self._take_over(dead[start : start + BATCH])
+            batch = dead[start : start + BATCH]
+            settlements = self._store.settlements.take_over(batch)
+            taken = {settlement.claim.fence for settlement in settlements}
+            for row in batch:
+                if row.fence not in taken:
+                    self._watch.leave(row)
+            for settlement in settlements:
+                self._tell(settlement)
         if dead:
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
-    def _take_over(self, dead: Sequence[Row]) -> None:
-        settlements = self._store.settlements.take_over(dead)
-        taken = {settlement.claim.fence for settlement in settlements}
-        for row in dead:
-            if row.fence not in taken:
-                self._watch.leave(row)
-        for settlement in settlements:
-            outcome = settlement.transition.label if settlement.transition else "left"
-            claim, reason = settlement.claim, settlement.reason
-            self.listeners.publish(
-                Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder)
-            )
-            for event in settlement_events(settlement):
-                if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
-                    self.listeners.publish(event)
-
-
-#: Time between two walks through the ledger, in the whole cluster.
-INTERVAL = timedelta(hours=1)
-#: Jobs per round, and the pause after a round, which leaves the database to others.
-ROUND = 50
-BREATH = timedelta(milliseconds=100)
+    def _tell(self, settlement: Settlement) -> None:
+        outcome = settlement.transition.label if settlement.transition else "left"
+        claim, reason = settlement.claim, settlement.reason
+        self.listeners.publish(Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
+        for event in settlement_events(settlement):
+            if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
+                self.listeners.publish(event)
 
 
 class History(Service):
@@ -147,28 +153,15 @@ class History(Service):
             if not self._pruner.take_turn(INTERVAL):
                 return INTERVAL / 4
             self._walk, self._taken = self._pruner.pages(), Page()
-        for _ in range(ROUND):
-            page = next(self._walk, None)
-            if page is None:
-                return self._end()
+        pages = list(islice(self._walk, ROUND))
+        for page in pages:
             self._taken = Page(self._taken.slots + page.slots, self._taken.gaps + page.gaps)
-        return BREATH
-
-    def _end(self) -> timedelta:
+        if len(pages) == ROUND:
+            return BREATH
         self._walk = None
         if self._taken != Page():
             self.listeners.publish(Pruned(worker=self.worker, slots=self._taken.slots, gaps=self._taken.gaps))
         return INTERVAL
-
-
-#: How long a notification sent through the pool may take to arrive.
-ECHO = timedelta(seconds=5)
-#: How long failures are not logged: of a connection that worked before, and of one that never did, whose address
-#: may be wrong.
-PATIENCE = timedelta(minutes=1)
-FIRST_PATIENCE = timedelta(seconds=1)
-#: Where notifications do not get through, an early retry would hardly help.
-RETRY = timedelta(minutes=5)
 
 
 class WakeUp(Service):
@@ -283,16 +276,17 @@ class WakeUp(Service):
         Other loops report an outage of the database.
         """
         self._deafen()
+        now = self.elapsed()
         if self._failures is None:
-            self._failures, self._failing_since = growing_pauses(*self.common.pauses), self.elapsed()
+            self._failures, self._failing_since = growing_pauses(*self.common.pauses), now
         pause = next(self._failures) if self.common.is_transient(error) else RETRY
-        patience_is_over = pause == RETRY or self.elapsed() - self._failing_since > self._patience.total_seconds()
-        if patience_is_over and not self._told and not self.common.is_away:
+        is_over = pause == RETRY or now - self._failing_since > self._patience.total_seconds()
+        if is_over and not self._told and not self.common.is_away:
             self._told = True
+            cure = "set" if self._database.settings.wake_up_url is None else "correct"
             logger.warning(
                 "wake-ups are off, due rows are found by polls: %s; %s wake_up_url to an address that leads to this "
-                "database past any pooler, or set wake_up = off", describe(error),
-                "set" if self._database.settings.wake_up_url is None else "correct",
+                "database past any pooler, or set wake_up = off", describe(error), cure,
             )  # fmt: skip
         return pause
 

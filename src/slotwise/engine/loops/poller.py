@@ -18,7 +18,8 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about, skipped
 from slotwise.model.records import Claim
-from slotwise.store.dialects.queue_cursors import QueueCursors, Range
+from slotwise.store.dialects.port import Range
+from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
 

@@ -24,29 +24,36 @@ Races:
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
-from slotwise.engine.loops.housekeeping import Reaper
+from slotwise.engine.loops.housekeeping import BREATH, Reaper
 from slotwise.engine.loops.service import Common
 from slotwise.engine.process.foreground import definition_of
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, InvalidSchedule, JobCancelled
+from slotwise.model.clock import elapsed
 from slotwise.model.events import skipped
 from slotwise.model.records import TICK, Gap, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
+from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.facts import SlotState, plan_row, slot_state
+
+logger = logging.getLogger(__name__)
 
 #: Which slot: the newest that has come, the one before it, or the one of an instant.
 Wanted: TypeAlias = Literal["due", "previous"] | datetime
 
 #: The longest pause between two looks at a slot that another process holds.
 LOOK_AGAIN = timedelta(seconds=5)
+#: How long a process prunes the ledger after its slot. What is left waits for the next turn.
+PRUNE_FOR = timedelta(seconds=20)
 #: The pause after a claim that got nothing though the row was due: another claim, or an operation, has it locked.
 CONTENDED = timedelta(milliseconds=200)
 
@@ -191,7 +198,7 @@ class SlotRun:
             self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
             heartbeat_interval=interval,
         )  # fmt: skip
-        self._pause = min(settings.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+        self._pause = min(worker.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
@@ -221,9 +228,11 @@ class SlotRun:
                 if not end.succeeded or worker.is_draining:
                     break
             assert end is not None
-            return end
         finally:
             worker.stop(ending=True)
+        if not end.unfinished:
+            self._prune()
+        return end
 
     def stop(self) -> None:
         """Request the end, from any thread: drain like a worker. A second call asks the handler to stop now."""
@@ -231,6 +240,15 @@ class SlotRun:
             self.worker.cancel()
         self._asked.set()
         self.worker.request_stop()
+
+    def _prune(self) -> None:
+        """Prune the ledger if it is time, for a while: where all jobs run in pods, no worker does."""
+        until = elapsed() + PRUNE_FOR.total_seconds()
+        try:
+            while not self._asked.is_set() and self.worker.history.run_once() == BREATH and elapsed() < until:
+                pass
+        except Exception as error:
+            logger.warning("the ledger was not pruned, a later run continues: %s", describe(error))
 
     # -- which slot -------------------------------------------------------------------------------------------
 

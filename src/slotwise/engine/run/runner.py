@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation
@@ -222,6 +222,14 @@ OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
 #: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
 #: is refused after all.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A ``before_start`` hook that a worker verifies when it starts."""
+
+    def verify(self) -> object:
+        """Raise what ends the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,12 +490,12 @@ class Runner:
             self.limit(holding, definition.timeout)
         if self._is_loud:
             self._listeners.publish(HandlerStarted(**about(holding.claim)))
-        return self._active_claims.elapsed() if self._is_timed else None
+        return elapsed() if self._is_timed else None
 
     def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
         if begun is None:
             return outcome
-        holding.ran = begun, (ended := self._active_claims.elapsed())
+        holding.ran = begun, (ended := elapsed())
         if self._is_loud:
             error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
             took = timedelta(seconds=ended - begun)

@@ -8,28 +8,64 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.portable import Portable
-from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.task_statements import TaskStatements
 from slotwise.store.schema.rows import Change, Held
 from slotwise.store.schema.tables import Tables
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
+    from slotwise.store.dialects.portable import Portable
+    from slotwise.store.dialects.task_statements import TaskStatements
+
 #: An insert that knows ON CONFLICT.
 Upsert: TypeAlias = "postgresql.Insert | sqlite.Insert"
+#: Ranks are priorities, negated.
+FIRST, LAST = -(2**31), 2**31 - 1
 
 
 class Parted(Exception):
     """A row was advanced without its ledger row: the transaction must be rolled back."""
+
+
+class Range(NamedTuple):
+    """Ranks of a task that a claim searches; a single rank from those due at ``since`` on."""
+
+    task_name: str
+    first: int = FIRST
+    last: int = LAST
+    since: datetime | None = None
+
+
+class Order(NamedTuple):
+    """What a claim takes: up to ``limit`` due rows of the tasks ``names``, for ``holder``.
+
+    ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
+    """
+
+    holder: str
+    names: Sequence[str]
+    limit: int
+    lease: timedelta
+    lost: int = 1
+    #: This row of a task alone, whatever it is.
+    instance: str | None = None
+    #: What is due was seen to be of one priority, so the oldest go first.
+    is_level: bool = False
+    #: The jobs with ``give_up``, whose slots are entered as claimed; and those whose new slots are not entered, as they
+    #: are to be decided on.
+    strict: Collection[str] = ()
+    weighed: Collection[str] = ()
+    #: Slots later than that are not entered either, nor are catch-ups.
+    late: timedelta | None = None
+    #: Of one-time tasks: rows before these cursors are left to a claim without.
+    ranges: Sequence[Range] | None = None
 
 
 class Dialect(Protocol):
@@ -86,44 +122,17 @@ class Dialect(Protocol):
 
     # -- claims -----------------------------------------------------------------------------------------------
 
-    def claim(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        strict: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        lost: int = 1,
-        instance: str | None = None,
-        is_level: bool = False,
-        weighed: Sequence[str] = (),
-        late: timedelta | None = None,
-    ) -> list[tuple[Row, datetime, bool]]:
-        """Claim due slots of these tasks; return each with the time and whether its ledger row was written.
+    def claim(self, connection: sa.Connection, order: Order) -> list[tuple[Row, datetime, bool]]:
+        """Claim due slots; return each with the time and whether its ledger row was written.
 
         Recurring slots that are on time, and detached ones, are entered into the ledger at once and may start. A plan
         row with missed slots, or whose slot the ledger already has, is returned with False; ``decide`` handles it.
-        ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
-        ``is_level``: what is due was seen to be of one priority, so the oldest go first. ``weighed``: jobs whose new
-        slots are not entered, as they are to be decided on. ``late``: nor are slots later than that, and catch-ups.
         """
 
-    def claim_tasks(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        ranges: Sequence[Range] | None = None,
-    ) -> tuple[list[Row], bool]:
+    def claim_tasks(self, connection: sa.Connection, order: Order) -> tuple[list[Row], bool]:
         """Claim due one-time tasks, by priority, then by name as given, then by age; return whether slots may be due.
 
-        Rows whose holder has died before are left to ``claim``. With ``ranges``, rows before their cursors are left to
-        a claim without.
+        Rows whose holder has died before are left to ``claim``.
         """
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
@@ -141,15 +150,12 @@ class Dialect(Protocol):
         """
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]
     ) -> list[datetime | None]:
-        """Return for each plan row the newest slot that is decided according to the ledger or a gap.
-
-        ``strict``: the jobs with ``give_up``, whose slots are decided once they run.
-        """
+        """Return for each plan row the newest slot that is decided according to the ledger or a gap."""
 
     def begin(
-        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, strict: Collection[str]
     ) -> set[Key]:
         """Write the decided slots on plan rows that this transaction has claimed, and enter them into the ledger.
 
@@ -160,9 +166,6 @@ class Dialect(Protocol):
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         """Renew these claims without waiting; return those renewed. The others must be read again."""
-
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
-        """Read, without a lock, which of these claims still hold their rows."""
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         """Return the time, and all held rows of these tasks, of any holder."""
@@ -207,7 +210,7 @@ class Dialect(Protocol):
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write these changes into the ledger, under the token; a row that is final already is unchanged."""
 
-    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+    def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         """Enter slots that will not run: a ledger row for one, a gap row for several."""
 
     # -- one-time tasks ---------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from slotwise.model.clock import Clock
 from slotwise.model.records import (
     EARLIEST,
     FOREVER,
-    RECURRING,
     AttemptOutcome,
     Cancelled,
     Claim,
@@ -37,8 +36,7 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
+from slotwise.store.dialects.task_statements import TaskForm, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
@@ -53,7 +51,6 @@ from slotwise.store.schema.rows import (
     ledger_instance,
     row_of,
     stored,
-    utc,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables, is_plan
 
@@ -61,16 +58,13 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.elements import KeyedColumnElement
 
-    from slotwise.store.dialects.port import Upsert
+    from slotwise.store.dialects.port import Order, Upsert
 
     New: TypeAlias = ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]
 
 Values: TypeAlias = dict[str, object]
 Expression: TypeAlias = sa.ColumnElement[Any]
 Conditions: TypeAlias = list[sa.ColumnElement[bool]]
-
-#: Of so many slots one may have been started again after newer ones.
-_NEWEST = 100
 
 #: What a row is without its holder.
 _RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
@@ -141,84 +135,58 @@ class Portable:
 
     # -- rows by key ------------------------------------------------------------------------------------------
 
-    def due(
-        self,
-        connection: sa.Connection,
-        names: Sequence[str],
-        limit: int,
-        *,
-        lost: int,
-        instance: str | None = None,
-        kind: str = HAS_SLOT,
-        ranges: Sequence[Range] = (),
-    ) -> list[Key]:
+    def due(self, connection: sa.Connection, order: Order, kind: str = HAS_SLOT) -> list[Key]:
         """Return the rows that a claim would take."""
-        tasks = self._tasks
+        tasks, instance = self._tasks, order.instance
         due = sa.select(tasks.c.task_name, tasks.c.task_instance)
-        due = due.where(*self._waiting(self.now(connection)), tasks.c.task_name.in_(list(names)))
+        due = due.where(*self._waiting(self.now(connection)), tasks.c.task_name.in_(order.names))
         due = due.where(self._not_all_paused() if instance is None else tasks.c.task_instance == instance)
         oldest = (tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
-        first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(lost)).all()
+        first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(order.lost)).all()
         fresh = due.where(tasks.c.lost_count == 0, sa.text(kind) if instance is None else sa.true())
-        for one in ranges:
+        for one in order.ranges or ():
             if one.since is not None:
                 behind = (tasks.c.task_name == one.task_name) & (tasks.c.execution_time < one.since)
                 fresh = fresh.where(~(behind & sa.text(f"{RANK} BETWEEN {one.first} AND {one.last}")))
-        others = connection.execute(fresh.order_by(*self._rank(names, kind), *oldest).limit(limit)).all()
-        return [Key(*key) for key in (*first, *others)][:limit]
+        others = connection.execute(fresh.order_by(*self._rank(order.names, kind), *oldest).limit(order.limit)).all()
+        return [Key(*key) for key in (*first, *others)][: order.limit]
 
     def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
         """The order of claims: the highest priority first; one-time tasks then name by name, as given."""
-        order: list[Expression] = [sa.literal_column(RANK)]
-        if kind == IS_TASK:
-            places = {name: place for place, name in enumerate(names)}
-            order.append(sa.case(places, value=self._tasks.c.task_name))
-        return order
+        rank: list[Expression] = [sa.literal_column(RANK)]
+        places = {name: place for place, name in enumerate(names)}
+        return [*rank, sa.case(places, value=self._tasks.c.task_name)] if kind == IS_TASK else rank
 
-    def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
-        """Return the latest start among the newest slots of a job's schedule, by the ledger."""
-        slots = self._slots
-        newest = (
-            sa.select(slots.c.started)
-            .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
-            .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
-            .order_by(slots.c.slot.desc())
-            .limit(_NEWEST)
-            .subquery()
-        )
-        found = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
-        return None if found is None else utc(found)
-
-    def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
-        """Return the rows that this holder holds."""
-        mine = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.picked_by == holder)
-        return [hold_of(values) for values in connection.execute(mine)]
-
-    def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
+    def enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Collection[str]) -> bool:
         """Write the ledger row of the claim's slot; return False if it may not run (again)."""
+        gives_up = row.task_name in strict
         values = {
             "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
-            "outcome": Outcome.CLAIMED if strict else Outcome.RUNNING, "reason": None,
+            "outcome": Outcome.CLAIMED if gives_up else Outcome.RUNNING, "reason": None,
             "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
-            "token": row.version, "worker": row.picked_by, "started": None if strict else now,
+            "token": row.version, "worker": row.picked_by, "started": None if gives_up else now,
         }  # fmt: skip
-        entry = _entry(self.insert, self._slots, strict=strict)
-        return connection.execute(entry, values).first() is not None
+        return connection.execute(_entry(self.insert, self._slots, strict=gives_up), values).first() is not None
 
-    def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
+    def undo_entry(self, connection: sa.Connection, row: Row) -> None:
         """Restore the ledger to its state before this claim entered the row's slot, which never began.
 
-        An entry of this claim alone is deleted, unless it is to be kept as ``claimed``. An entry that stays gets the
-        token of the waiting row. Race: a mark of this claim that arrives late then finds nothing.
+        An entry of this claim alone is deleted. An entry that stays gets the token of the waiting row. Race: a mark of
+        this claim that arrives late then finds nothing.
         """
         slots, mine = self._slots, self._open_entry(row)
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
-        if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
-            return
-        before: Values = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
-        if not keep:  # else this very transaction records the rest
-            before["token"] = slots.c.token + 1
-        connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
+        if not connection.execute(slots.delete().where(*mine, *alone)).rowcount:
+            before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before, "token": slots.c.token + 1}
+            connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        """Read, without a lock, which of these claims of one holder still hold their rows."""
+        fence = (self._tasks.c.task_name, self._tasks.c.task_instance, self._tasks.c.version)
+        asked = [(*claim.key, claim.token) for claim in claims]
+        mine = [self._tasks.c.picked_by == claims[0].holder, self._tasks.c.picked, sa.tuple_(*fence).in_(asked)]
+        found = connection.execute(sa.select(*fence).where(*mine))
+        return {Fence(Key(name, instance), version) for name, instance, version in found}
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
         return sum(self._release(connection, change) for change in changes)
@@ -266,11 +234,9 @@ class Portable:
             .values(outcome=outcome, reason=gap.reason, finished=now)
         )
 
-    def insert_new(
-        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object], told: Expression | None = None
-    ) -> bool:
-        """Insert a row unless its key is taken; return whether it was. ``told``: the column to return."""
-        return _has_written(connection, self.insert(table).values(**values).on_conflict_do_nothing(), told)
+    def insert_new(self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object]) -> bool:
+        """Insert a row unless its key is taken; return whether it was inserted."""
+        return _has_written(connection, table, self.insert(table).values(**values).on_conflict_do_nothing())
 
     def upsert(
         self,
@@ -279,18 +245,17 @@ class Portable:
         values: Mapping[str, object],
         again: Callable[[New], Mapping[str, object]],
         where: Callable[[New], sa.ColumnElement[bool]] | None = None,
-        told: Expression | None = None,
     ) -> bool:
         """Insert a row, or change the one that has its key; return whether a row was written.
 
-        Both functions get the columns of the new row. ``told``: the column to return.
+        Both functions get the columns of the new row.
         """
         insert = self.insert(table).values(**values)
         statement = insert.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_=again(insert.excluded),
             where=where and where(insert.excluded),
         )  # fmt: skip
-        return _has_written(connection, statement, told)
+        return _has_written(connection, table, statement)
 
     def replace_all(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
         """Insert these rows, all of the same columns; each replaces the row that has its key."""
@@ -365,59 +330,31 @@ class Portable:
     def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
         return set()
 
-    def claim(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        strict: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        lost: int = 1,
-        instance: str | None = None,
-        is_level: bool = False,
-        weighed: Sequence[str] = (),
-        late: timedelta | None = None,
-    ) -> list[tuple[Row, datetime, bool]]:
+    def claim(self, connection: sa.Connection, order: Order) -> list[tuple[Row, datetime, bool]]:
         now = self.now(connection)
-        keys = self.due(connection, names, limit, lost=lost, instance=instance)
-        taken = [self._take(connection, key, holder, lease, now) for key in keys]
-        return [
-            (row, now, not is_weighed(row, now, weighed, late) and self._enter(connection, row, now, strict))
-            for row in taken
-        ]
+        taken = [self._take(connection, key, order, now) for key in self.due(connection, order)]
+        return [(row, now, self._enter(connection, row, order, now)) for row in taken]
 
-    def claim_tasks(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        ranges: Sequence[Range] | None = None,
-    ) -> tuple[list[Row], bool]:
+    def claim_tasks(self, connection: sa.Connection, order: Order) -> tuple[list[Row], bool]:
         now = self.now(connection)
-        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK, ranges=ranges or ())
-        return [self._take(connection, key, holder, lease, now) for key in keys], True
+        return [self._take(connection, key, order, now) for key in self.due(connection, order, IS_TASK)], True
 
-    def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
+    def _take(self, connection: sa.Connection, key: Key, order: Order, now: datetime) -> Row:
         tasks, version = self._tasks, to_micros(now)
         is_newer = is_plan(tasks) & (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot))
         taken = tasks.update().where(*of_key(tasks, key), *self._waiting(now))
         taken = taken.values(
-            picked=True, picked_by=holder, last_heartbeat=now, lease=lease, attempt=tasks.c.attempt + 1,
+            picked=True, picked_by=order.holder, last_heartbeat=now, lease=order.lease, attempt=tasks.c.attempt + 1,
             version=sa.case((tasks.c.version < version, version), else_=tasks.c.version + 1),
             watermark=sa.case((is_newer, tasks.c.slot), else_=tasks.c.watermark),
         )  # fmt: skip
         return row_of(connection.execute(taken.returning(*self.row_columns)).one())
 
-    def _enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Sequence[str]) -> bool:
-        if row.ledger_key is None:
-            return True
+    def _enter(self, connection: sa.Connection, row: Row, order: Order, now: datetime) -> bool:
+        if is_weighed(row, now, order.weighed, order.late):
+            return False
         on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
-        return on_time and self.enter(connection, row, now, strict=row.task_name in strict)
+        return row.ledger_key is None or (on_time and self.enter(connection, row, now, order.strict))
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
         tasks = self._tasks
@@ -446,7 +383,7 @@ class Portable:
         return None if due is None else due - now
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]
     ) -> list[datetime | None]:
         return [
             _newest_of(*connection.execute(_newest(self.tables, strict=plan.task_name in strict), plan._asdict()).one())
@@ -454,22 +391,17 @@ class Portable:
         ]
 
     def begin(
-        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, strict: Collection[str]
     ) -> set[Key]:
         for row in started:
             begun = self._tasks.update().where(*self.under(row, row.picked_by)).values(decided(row))
             expect(connection.execute(begun).rowcount, 1, row)
-        return {row.key for row in started if self.enter(connection, row, now, strict=row.task_name in strict)}
+        return {row.key for row in started if self.enter(connection, row, now, strict)}
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         beat = self._tasks.update().values(last_heartbeat=self.now(connection))
         held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
         return {fence for fence, mine in held.items() if connection.execute(beat.where(*mine)).rowcount}
-
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
-        look = sa.select(self._tasks.c.version)
-        held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
-        return {fence for fence, mine in held.items() if connection.execute(look.where(*mine)).first() is not None}
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         held = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.task_name.in_(list(names)))
@@ -508,7 +440,7 @@ class Portable:
         marked = marked.values(outcome=Outcome.RUNNING, started=self.now(connection))
         return connection.execute(marked).rowcount == 1
 
-    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+    def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         for row, gap in gaps:
             self.close_open_slots(connection, row, gap, now)
             place = {"task_name": row.task_name, "task_instance": ledger_instance(row), "reason": gap.reason}
@@ -526,13 +458,12 @@ class Portable:
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
-        return PortableTasks(self).rows
+        return TaskForm(self).rows
 
 
-def _has_written(connection: Joinable, insert: Upsert, told: Expression | None) -> bool:
-    if told is None:
-        return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
-    return connection.execute(insert.returning(told)).fetchone() is not None
+def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:
+    """Not by the count of rows: not every driver of a caller's connection has one."""
+    return connection.execute(insert.returning(table.primary_key.columns[0])).fetchone() is not None
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -53,14 +53,12 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskForm(Protocol):
-    """What differs from database to database; by default the portable form.
+class TaskForm:
+    """What differs from database to database: the portable form, for a dialect to override.
 
     In that, workers of other processes receive no notification, and a chunk is written row by row.
     """
 
-    dialect: Dialect
-    rows: TaskStatements
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
@@ -115,10 +113,6 @@ class TaskForm(Protocol):
         """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
         self.put_new(connection, name, wanted)
         return None
-
-
-class PortableTasks(TaskForm):
-    """The form of a database that does nothing in a way of its own."""
 
 
 class TaskStatements:

@@ -23,6 +23,7 @@ from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Claim, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
+from slotwise.store.dialects.port import Order
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.slots import ledger
@@ -59,11 +60,9 @@ def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, str
     """Trigger a job and claim it in one transaction, so that no other worker can be first."""
     with store.transaction() as connection:
         instance = trigger(connection, store.dialect, name, state=None).task_instance
-        found = store.dialect.claim(
-            connection, holder=holder, names=[name], strict=[name] if strict else [], limit=1, lease=lease,
-            instance=instance,
-        )  # fmt: skip
-    row, now, entered = found[0]
+        given_up = [name] if strict else []
+        order = Order(holder=holder, names=[name], limit=1, lease=lease, instance=instance, strict=given_up)
+        row, now, entered = store.dialect.claim(connection, order)[0]
     return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
 
 

@@ -17,7 +17,7 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, SlotwiseError, 
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.schedules.short_text import zone_of
+from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect

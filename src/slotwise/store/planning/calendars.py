@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
-from slotwise.schedules.business_days import calendar_of, days_text, weekend_text
+from slotwise.schedules.days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.operations.transaction import Author
 from slotwise.store.planning.plan_rows import replanned, write

@@ -133,7 +133,7 @@ class Instances:
             columns |= asleep(columns["execution_time"]) | {"control": control}
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
-        return slot, dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
+        return slot, dialect.by_row.insert_new(connection, self._tasks, columns)
 
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""

@@ -14,10 +14,11 @@ from slotwise.decide.claim import Advance
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
@@ -27,6 +28,8 @@ from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.
 BATCH = 500
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +148,17 @@ class Planner:
         where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
         if job.min_interval is None or where not in columns:
             return
-        last = self._store.dialect.by_row.last_start(connection, job.name)
+        slots = self._store.tables.slots
+        newest = (
+            sa.select(slots.c.started)
+            .where(*of_key(slots, Key(job.name, RECURRING)), slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
+            .order_by(slots.c.slot.desc())
+            .limit(_NEWEST)
+            .subquery()
+        )
+        last = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
         if last is not None:
-            columns[where] = max(columns[where], last + job.min_interval)
+            columns[where] = max(columns[where], utc(last) + job.min_interval)
 
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
@@ -158,7 +169,7 @@ class Planner:
         columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
         self._keep_distance(connection, job, columns)
         columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
-        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns, self._tasks.c.version)
+        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns)
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
-from slotwise.schedules.short_text import zone_of
+from slotwise.schedules.description import zone_of
 from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry

@@ -14,7 +14,7 @@ from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Kind, Origin, State
-from slotwise.schedules.short_text import UTC, zone_of
+from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.reading.views import (

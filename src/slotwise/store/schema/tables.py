@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -55,65 +56,63 @@ class Tables:
         self.metadata = MetaData(schema=schema)
         self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
         self.slots = self._slots()
+        required = "last_slot count reason created"
         self.gaps = self._table(
             "gaps",
-            Column("task_name", Text, primary_key=True),
-            Column("task_instance", Text, primary_key=True),
-            Column("first_slot", Instant, primary_key=True),
-            Column("last_slot", Instant, nullable=False),
-            Column("count", BigInteger, nullable=False),
-            Column("reason", Text, nullable=False),
-            Column("created", Instant, nullable=False),
+            *_key("first_slot"),
+            *_columns(required, last_slot=Instant, count=BigInteger, reason=Text, created=Instant),
             self._index("gaps_last", "task_name", "last_slot"),
         )
-        self.attempts = self._attempts()
-        self.workers = self._workers()
+        #: Attempts that did not simply succeed as the first of their slot.
+        self.attempts = self._table(
+            "attempts",
+            *_key("slot"),
+            Column("token", BigInteger, primary_key=True),
+            *_columns("number", number=Integer, worker=Text, claimed=Instant, started=Instant, ended=Instant),
+            *_columns("outcome", outcome=Text, reason=Text, error=Text),
+            self._index("attempts_ended", "ended"),
+        )
+        self.workers = self._table(
+            "workers",
+            Column("worker", Text, primary_key=True),
+            *_columns("host pid boot_id", host=Text, pid=Integer, boot_id=Text, tags=Text, tasks=Text, revision=Text),
+            *_columns("version capacity", refused=Text, passed_over=Text, version=Text, capacity=Integer),
+            *_columns("state started last_seen lease", state=Text, started=Instant, last_seen=Instant, lease=Duration),
+            Column("skew", Float),
+        )
         self.controls = self._table(
             "controls",
             Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            Column("at", Instant, nullable=False),
-            Column("author", Text, nullable=False),
-            Column("command", Text, nullable=False),
-            Column("task_name", Text),
-            Column("slot", Instant),
-            Column("arguments", Text),
-            Column("note", Text),
+            *_columns("at author command", at=Instant, author=Text, command=Text, task_name=Text, slot=Instant),
+            *_columns(arguments=Text, note=Text),
         )
+        required = "revision weekend days updated"
         self.calendars = self._table(
             "calendars",
             Column("name", Text, primary_key=True),
-            Column("revision", BigInteger, nullable=False),
-            Column("weekend", Text, nullable=False),
-            Column("days", Text, nullable=False),
-            Column("updated", Instant, nullable=False),
+            *_columns(required, revision=BigInteger, weekend=Text, days=Text, updated=Instant),
         )
         #: How many of a task with ``rate_limit`` have started, until about when.
         self.starts = self._table(
             "starts",
             Column("task_name", Text, primary_key=True),
             Column("at", Instant, primary_key=True),
-            Column("count", BigInteger, nullable=False),
+            *_columns("count", count=BigInteger),
         )
         #: Keys by which tasks are limited or ordered, while any of them has a row.
         self.keys = self._table(
             "keys",
-            Column("task_name", Text, primary_key=True),
-            Column("kind", Text, primary_key=True),
-            Column("key", Text, primary_key=True),
-            Column("head", Text),
-            Column("running", Integer, nullable=False, server_default=text("0")),
-            Column("full_until", Instant),
+            *(Column(name, Text, primary_key=True) for name in ("task_name", "kind", "key")),
+            *_columns(counts="running", head=Text, running=Integer, full_until=Instant),
         )
         #: Answers of transactions whose reply may have been lost, kept for a while.
         self.receipts = self._table(
             "receipts",
             Column("receipt", Text, primary_key=True),
-            Column("answer", Json),
-            Column("created", Instant, nullable=False),
-            Column("expires", Instant, nullable=False),
+            *_columns("created expires", answer=Json, created=Instant, expires=Instant),
             self._index("receipts_expires", "expires"),
         )
-        self.meta = self._table("meta", Column("key", Text, primary_key=True), Column("value", Text, nullable=False))
+        self.meta = self._table("meta", Column("key", Text, primary_key=True), *_columns("value", value=Text))
 
     def _table(self, name: str, *parts: Column[Any] | Index) -> Table:
         return Table(f"{self.prefix}{name}", self.metadata, *parts)
@@ -139,67 +138,28 @@ class Tables:
     def _slots(self) -> Table:
         return self._table(
             "slots",
-            Column("task_name", Text, primary_key=True),
-            Column("task_instance", Text, primary_key=True),
-            Column("slot", Instant, primary_key=True),
-            Column("outcome", Text, nullable=False),
-            Column("reason", Text),
+            *_key("slot"),
+            *_columns("outcome", outcome=Text, reason=Text),
             Column("origin", Text, nullable=False, server_default=text("'schedule'")),
-            Column("attempts", Integer, nullable=False, server_default=text("0")),
-            Column("lost", Integer, nullable=False, server_default=text("0")),
-            Column("aborted", Integer, nullable=False, server_default=text("0")),
-            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
-            Column("token", BigInteger),
-            Column("worker", Text),
-            Column("started", Instant),
-            Column("started_before", Instant),
-            Column("finished", Instant),
-            Column("error", Text),
-            Column("result", LargeBinary),
-            Column("expires", Instant),
+            *_columns(counts="attempts lost aborted", attempts=Integer, lost=Integer, aborted=Integer),
+            *_columns(counts="collapsed", collapsed=BigInteger, token=BigInteger, worker=Text, started=Instant),
+            *_columns(started_before=Instant, finished=Instant, error=Text, result=LargeBinary, expires=Instant),
             self._index("slots_expires", "expires", rows=_given("expires")),
             self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
 
-    def _attempts(self) -> Table:
-        """Attempts that did not simply succeed as the first of their slot."""
-        return self._table(
-            "attempts",
-            Column("task_name", Text, primary_key=True),
-            Column("task_instance", Text, primary_key=True),
-            Column("slot", Instant, primary_key=True),
-            Column("token", BigInteger, primary_key=True),
-            Column("number", Integer, nullable=False),
-            Column("worker", Text),
-            Column("claimed", Instant),
-            Column("started", Instant),
-            Column("ended", Instant),
-            Column("outcome", Text, nullable=False),
-            Column("reason", Text),
-            Column("error", Text),
-            self._index("attempts_ended", "ended"),
-        )
 
-    def _workers(self) -> Table:
-        return self._table(
-            "workers",
-            Column("worker", Text, primary_key=True),
-            Column("host", Text, nullable=False),
-            Column("pid", Integer, nullable=False),
-            Column("boot_id", Text, nullable=False),
-            Column("tags", Text),
-            Column("tasks", Text),
-            Column("revision", Text),
-            Column("refused", Text),
-            Column("passed_over", Text),
-            Column("version", Text, nullable=False),
-            Column("capacity", Integer, nullable=False),
-            Column("state", Text, nullable=False),
-            Column("started", Instant, nullable=False),
-            Column("last_seen", Instant, nullable=False),
-            Column("lease", Duration, nullable=False),
-            Column("skew", Float),
-        )
+def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[Column[Any]]:
+    """Columns by name and type: nullable, ``required``, or a count that begins at zero."""
+    for name, kind in kinds.items():
+        default = text("0") if name in counts.split() else None
+        yield Column(name, kind, nullable=default is None and name not in required.split(), server_default=default)
+
+
+def _key(slot: str) -> list[Column[Any]]:
+    """The primary key of a table that has slots of instances."""
+    kinds = {"task_name": Text, "task_instance": Text, slot: Instant}
+    return [Column(name, kind, primary_key=True) for name, kind in kinds.items()]
 
 
 def columns_of_db_scheduler() -> list[Column[Any]]:
@@ -207,15 +167,9 @@ def columns_of_db_scheduler() -> list[Column[Any]]:
     return [
         Column("task_name", Text, primary_key=True),
         Column("task_instance", Text, primary_key=True),
-        Column("task_data", LargeBinary),
-        Column("execution_time", Instant, nullable=False),
-        Column("picked", Boolean, nullable=False),
-        Column("picked_by", Text),
-        Column("last_success", Instant),
-        Column("last_failure", Instant),
-        Column("consecutive_failures", Integer),
-        Column("last_heartbeat", Instant),
-        Column("version", BigInteger, nullable=False),
+        *_columns("execution_time picked", task_data=LargeBinary, execution_time=Instant, picked=Boolean),
+        *_columns(picked_by=Text, last_success=Instant, last_failure=Instant, consecutive_failures=Integer),
+        *_columns("version", last_heartbeat=Instant, version=BigInteger),
         Column("priority", SmallInteger, server_default=text("50")),
     ]
 
@@ -224,32 +178,12 @@ def _own_columns() -> list[Column[Any]]:
     """Nullable, or with a default."""
     return [
         Column("kind", Text, nullable=False, server_default=text(f"'{Kind.TASK}'")),
-        Column("slot", Instant),
-        Column("watermark", Instant),
-        Column("next_slot", Instant),
-        Column("schedule", Text),
-        Column("plan", Json),
-        Column("plan_instance", Text),
-        Column("origin", Text),
-        Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
-        Column("created_version", BigInteger),
-        Column("attempt", Integer, nullable=False, server_default=text("0")),
-        Column("lost_count", Integer, nullable=False, server_default=text("0")),
-        Column("lease", Duration),
-        Column("state", Text),
-        Column("parked_due", Instant),
-        Column("wanted_due", Instant),
-        Column("waits_for", Integer),
-        Column("cancel_requested", Instant),
-        Column("unheld_since", Instant),
-        Column("last_error", Text),
-        Column("control", BigInteger),
-        Column("pending", Json),
-        Column("marked", Instant),
-        Column("limit_key", Text),
-        Column("order_key", Text),
-        Column("period", Duration),
-        Column("anchor", Instant),
+        *_columns(slot=Instant, watermark=Instant, next_slot=Instant, schedule=Text, plan=Json, plan_instance=Text),
+        *_columns(counts="collapsed", origin=Text, collapsed=BigInteger, created_version=BigInteger),
+        *_columns(counts="attempt lost_count", attempt=Integer, lost_count=Integer, lease=Duration, state=Text),
+        *_columns(parked_due=Instant, wanted_due=Instant, waits_for=Integer, cancel_requested=Instant),
+        *_columns(unheld_since=Instant, last_error=Text, control=BigInteger, pending=Json, marked=Instant),
+        *_columns(limit_key=Text, order_key=Text, period=Duration, anchor=Instant),
     ]
 
 

@@ -24,7 +24,7 @@ from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
-from slotwise.store.dialects.queue_cursors import Range
+from slotwise.store.dialects.port import Order, Range
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
@@ -109,13 +109,11 @@ class Claims:
 
     def __init__(self, store: Store) -> None:
         self.dialect, self._due, self.definitions = store.dialect, store.due, store.definitions
-        self.transaction, self.warnings = store.transaction, store.warnings
-        self.poll = store.poll
+        self.transaction, self.warnings, self.poll = store.transaction, store.warnings, store.poll
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
         self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
-        self._sorted_strict = tuple(sorted(self.strict))
         self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
         self.slots_may_be_due = True
@@ -135,24 +133,21 @@ class Claims:
 
         ``ranges``: rows behind these cursors are left to a claim without; see ``queue_cursors.py``.
         """
-        limit = min(limit, BATCH)
+        limit, is_bounded = min(limit, BATCH), self._is_bounded(names)
         if limit <= 0 or not names:
             return []
+        order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
         try:
-            is_bounded = self._is_bounded(names)
             with self.transaction() if is_bounded else self._due.look() as connection:
-                limit = self._gates.room(names, limit, connection) if is_bounded else limit
-                if limit == 0:
+                if is_bounded and (order := self._with_room(order, connection)).limit == 0:
                     return []
-                rows, self.slots_may_be_due = self.dialect.claim_tasks(
-                    connection, holder=holder, names=names, limit=limit, lease=lease, ranges=ranges
-                )
+                rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, order)
                 if is_bounded and rows:
                     rows = self._admitted(connection, rows, rows[0].last_heartbeat or rows[0].execution_time)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            return self._claim_apart(holder, names, limit, lease, lost=0, kind=IS_TASK).claims
+            return self._claim_apart(order, IS_TASK).claims
         return [
             Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
             for row in rows
@@ -168,40 +163,48 @@ class Claims:
         the same transaction and are not among the claims. Of rows whose holder has died before, also of one-time
         tasks, at most ``lost`` are taken.
         """
-        limit, is_level = min(limit, self._batch_size.size), False
+        is_level = False
         if len(names) > MANY:
             names, is_level = self._due.names(names)
             if not names:
                 return 0, []
+        order = self._order(holder, names, min(limit, self._batch_size.size), lease, lost=lost, is_level=is_level)
         try:
-            taken = self._claim(holder, names, limit, lease, lost=lost, is_level=is_level)
+            taken = self._claim(order)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            taken = self._claim_apart(holder, names, limit, lease, lost=lost)
+            taken = self._claim_apart(order)
         for row, gap in taken.skipped:
             on_skipped(row, gap)
         return taken.found, taken.claims
 
-    def _claim(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, *, lost: int,
-        instance: str | None = None, is_level: bool = False,
-    ) -> _Taken:  # fmt: skip
-        weighed, late_from = self._weighed, self._gates.late
-        is_bounded = self._is_bounded(names)
+    def claim_row(
+        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
+    ) -> list[Claim]:  # fmt: skip
+        """As ``claim_slots``, this row alone; a row that cannot be claimed is set aside."""
+        taken = self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
+        for row, gap in taken.skipped:
+            on_skipped(row, gap)
+        return taken.claims
+
+    def _order(self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any) -> Order:
+        weighed = [name for name in names if name in self._weighed] if self._weighed else ()
+        return Order(
+            holder=holder, names=names, limit=limit, lease=lease, strict=self.strict, weighed=weighed,
+            late=self._gates.late, **others,
+        )  # fmt: skip
+
+    def _claim(self, order: Order) -> _Taken:
+        is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
-            if is_bounded and (limit := self._gates.room(names, limit, connection)) == 0:
+            if is_bounded and (order := self._with_room(order, connection)).limit == 0:
                 return _Taken(0, [], [])
-            found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self._sorted_strict,
-                weighed=[name for name in names if name in weighed] if weighed else [], late=late_from, limit=limit,
-                lease=lease, lost=lost, instance=instance, is_level=is_level,
-            )  # fmt: skip
-            if not found:
+            if not (found := self.dialect.claim(connection, order)):
                 return _Taken(0, [], [])
             now, begun = found[0][1], self.dialect.clock.elapsed()
             late = [
-                (row, not entered and decide.is_weighed(row, now, weighed, late_from))
+                (row, not entered and decide.is_weighed(row, now, order.weighed, order.late))
                 for row, _, entered in found
                 if not (entered and _can_read(row))
             ]
@@ -212,42 +215,30 @@ class Claims:
                 entered = [row for row in started if row.key not in decided]
                 admitted = {row.key for row in self._admitted(connection, entered, now)}
                 started = [row for row in started if row.key in decided or row.key in admitted]
-            self._batch_size.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, lease)
-        claims = [Claim(row=row, holder=holder, lease=lease, claimed_at=now) for row in started]
+            self._batch_size.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease)
+        claims = [Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now) for row in started]
         return _Taken(len(found), claims, later.skipped if later else [])
 
-    def _claim_apart(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, *, lost: int, kind: str = HAS_SLOT
-    ) -> _Taken:
+    def _claim_apart(self, order: Order, kind: str = HAS_SLOT) -> _Taken:
         """One by one: a row that would keep all the others from being claimed is set aside."""
         with self.transaction() as connection:
-            keys = self.dialect.by_row.due(connection, names, limit, lost=lost, kind=kind)
+            keys = self.dialect.by_row.due(connection, order, kind)
         all_taken = _Taken(len(keys), [], [])
         for key in keys:
             try:
-                if (taken := self._claim_one(holder, key, lease)) is not None:
-                    all_taken.claims.extend(taken.claims)
-                    all_taken.skipped.extend(taken.skipped)
+                taken = self._claim_one(order, key)
             except SQLAlchemyError:
                 if not all_taken.claims:
                     raise
                 break  # what is claimed must be told
+            all_taken.claims.extend(taken.claims)
+            all_taken.skipped.extend(taken.skipped)
         return all_taken
 
-    def claim_row(
-        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
-    ) -> list[Claim]:  # fmt: skip
-        """As ``claim_slots``, this row alone; a row that cannot be claimed is set aside."""
-        taken = self._claim_one(holder, key, lease)
-        if taken is None:
-            return []
-        for row, gap in taken.skipped:
-            on_skipped(row, gap)
-        return taken.claims
-
-    def _claim_one(self, holder: str, key: Key, lease: timedelta) -> _Taken | None:
+    def _claim_one(self, order: Order, key: Key) -> _Taken:
+        one = order._replace(names=[key.task_name], limit=1, lost=1, instance=key.task_instance, is_level=False)
         try:
-            return self._claim(holder, [key.task_name], 1, lease, lost=1, instance=key.task_instance)
+            return self._claim(one)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -255,7 +246,10 @@ class Claims:
                 logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
             with self.transaction() as connection:
                 self.dialect.by_row.quarantine(connection, key, describe(error))
-            return None
+            return _Taken(0, [], [])
+
+    def _with_room(self, order: Order, connection: sa.Connection) -> Order:
+        return order._replace(limit=self._gates.room(order.names, order.limit, connection))
 
     def _admitted(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[Row]:
         """Count the starts of a limited task. Let go of the rows that a gate stops; return the others.
@@ -343,7 +337,7 @@ class LateClaims:
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read; the others are put off."""
         keys = [row.key for row in rows]
-        newest = self._dialect.newest_decided(self._connection, keys, strict=self._strict) if keys else []
+        newest = self._dialect.newest_decided(self._connection, keys, self._strict) if keys else []
         plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
         full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
         for one in plans:
@@ -401,7 +395,7 @@ class LateClaims:
         if not usual:
             return {}
         rows = [started for _, started in usual]
-        may_run = self._dialect.begin(self._connection, rows, self._now, strict=self._strict)
+        may_run = self._dialect.begin(self._connection, rows, self._now, self._strict)
         found: dict[Key, Row | None] = {}
         for one, started in usual:
             if one.is_behind:  # it may have left a slot behind that is open in the ledger
@@ -456,13 +450,12 @@ class LateClaims:
         self._let_go(row, defer(row, later.due))
 
     def _enter(self, row: Row) -> bool:
-        strict = row.task_name in self._strict
-        entered = self._dialect.by_row.enter(self._connection, row, self._now, strict=strict)
+        entered = self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
         return entered or self._enter_disowned(row)
 
     def _enter_disowned(self, row: Row) -> bool:
         is_free = row.task_name not in self._strict and ledger.disown(self._connection, self._dialect, row)
-        return is_free and self._dialect.by_row.enter(self._connection, row, self._now, strict=False)
+        return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
 
     def _pass(self, row: Row, columns: dict[str, Any] | None) -> None:
         """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""

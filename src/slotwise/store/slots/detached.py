@@ -64,7 +64,7 @@ def detach(
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
-    is_new = dialect.by_row.insert_new(connection, tasks, row, tasks.c.task_instance)
+    is_new = dialect.by_row.insert_new(connection, tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
 
 
@@ -124,6 +124,14 @@ def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: 
     known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
     waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
     return connection.execute(known.union_all(waits)).first() is not None
+
+
+def newest_passed(connection: sa.Connection, dialect: Dialect, row: Row) -> datetime | None:
+    """The newest slot that the plan row of a detached one has started or decided: none before it is the next try."""
+    tasks = dialect.tables.tasks
+    plan = of_key(tasks, Key(row.task_name, ledger_instance(row)))
+    watermark: datetime | None = connection.scalar(sa.select(tasks.c.watermark).where(*plan))
+    return watermark
 
 
 # -- slots of a schedule that run side by side ------------------------------------------------------------------

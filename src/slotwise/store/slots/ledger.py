@@ -49,9 +49,7 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
         "started": claim.claimed_at, "finished": now,
     }  # fmt: skip
     replaced = ("outcome", "attempts", "token", "worker", "finished")
-    return dialect.by_row.upsert(
-        connection, slots, values, lambda new: {name: new[name] for name in replaced}, told=slots.c.token
-    )
+    return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
 
 
 def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:

@@ -53,7 +53,7 @@ class Pruner:
             row = {"key": TURN, "value": now.isoformat(timespec="microseconds")}
             latest = (now - interval).isoformat(timespec="microseconds")
             return self._store.dialect.by_row.upsert(
-                connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value <= latest, meta.c.key
+                connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value <= latest
             )
 
     def pages(self) -> Iterator[Page]:

@@ -56,7 +56,7 @@ from slotwise.store.dialects.port import Parted
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import freed, release_queued, tell_plan_rows
+from slotwise.store.slots.detached import freed, newest_passed, release_queued, tell_plan_rows
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -248,7 +248,7 @@ class Settlements:
         try:
             if missing:  # skipped is not lost
                 with self.transaction() as connection:
-                    left = dict.fromkeys(self.dialect.still_held(connection, missing), LOCKED)
+                    left = dict.fromkeys(self.dialect.by_row.still_held(connection, missing), LOCKED)
         except SQLAlchemyError as error:  # the others are settled already, and nothing is raised
             left = {claim.fence: error for claim in missing}
         return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
@@ -284,7 +284,7 @@ class Settlements:
                 if key is not None and key not in entries:
                     continue  # locked
                 entry = entries[key] if key is not None else (None, None)
-                settled.append((claim, outcome, self._decide(one, claim, outcome, entry, ago[claim.fence])))
+                settled.append((claim, outcome, self._decide(connection, one, claim, outcome, entry, ago[claim.fence])))
             changes = [change for _, _, change in settled]
             self._write(connection, changes)
             words.update(self._leave(connection, settled))
@@ -308,12 +308,15 @@ class Settlements:
         return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
 
     def _decide(
-        self, held: Held, claim: Claim, outcome: AttemptOutcome, found: tuple[LedgerEntry | None, str | None],
-        ended_ago: timedelta,
+        self, connection: sa.Connection, held: Held, claim: Claim, outcome: AttemptOutcome,
+        found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta,
     ) -> Change:  # fmt: skip
-        if isinstance(outcome, Failed) and held.row.trying_since is None:
-            held = replace(held, row=replace(held.row, trying_since=claim.claimed_at))
         row, (entry, place), error = held.row, found, None
+        if isinstance(outcome, Failed):
+            row = replace(row, trying_since=row.trying_since or claim.claimed_at)
+            if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
+                row = replace(row, watermark=newest_passed(connection, self.dialect, row))
+            held = replace(held, row=row)
         try:
             schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
+from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
@@ -24,9 +24,10 @@ from slotwise.store.connect.caller_transaction import Installation, Joinable, is
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
-from slotwise.store.schema.rows import row_of
+from slotwise.store.schema.rows import hold_of, row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import Claims, Due
@@ -85,9 +86,9 @@ class Store:
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
     if name == PostgreSQL.name:
         return PostgreSQL
-    from slotwise.store.dialects.sqlite import sqlite  # late, as its driver
+    from sqlalchemy.dialects.sqlite import insert  # late, as its driver
 
-    return sqlite
+    return lambda tables, clock: Portable(tables, clock, insert, lambda connection: clock.override() or host_now())
 
 
 #: After so many seconds a problem of a row is logged again.
@@ -136,7 +137,7 @@ class HeldRows:
             return set()
         with self.database.heart.begin() as connection:
             # Skipped is not lost: an operator's command may have locked the row for a moment.
-            kept = self.dialect.still_held(connection, missing)
+            kept = self.dialect.by_row.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
@@ -147,28 +148,24 @@ class HeldRows:
     def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
         """The claim of this fence, read again with its payload; None: it stands no more."""
         tasks = self.tables.tasks
-        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance, tasks.c.picked]
-        statement = sa.select(*self.dialect.row_columns).where(
-            *mine, tasks.c.version == token, tasks.c.picked_by == holder
-        )
+        held = [*of_key(tasks, Key(name, instance)), tasks.c.version == token, tasks.c.picked_by == holder]
         with self.transaction() as connection:
-            values = connection.execute(statement).first()
+            values = connection.execute(sa.select(*self.dialect.row_columns).where(*held, tasks.c.picked)).first()
         return None if values is None else claim_of(row_of(values))
 
     def held_by(self, holder: str) -> list[Claim]:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""
+        tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
-            return [claim_of(row) for row in self.dialect.by_row.rows_of(connection, holder)]
-
-
-_SERIALIZATION_FAILURE = "40001"
+            mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
+            return [claim_of(hold_of(values)) for values in connection.execute(mine)]
 
 
 class LedgerFence:
     """Checks a claim's token in the ledger, under a lock that lasts as long as the caller's transaction."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._dialect, self._tables, self._installation = store.dialect, store.tables, store.installation
 
     def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
@@ -179,44 +176,47 @@ class LedgerFence:
 
     def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
         """Guard, and write the success; as ``guard``."""
-        return within(connection, lambda own: self._complete(own, claim))
+        return within(connection, lambda own: self._guard(own, claim, completes=True))
 
-    def _guard(self, own: Joinable, claim: Claim) -> None:
-        self._store.installation.check(own)
-        with _stale_snapshot_is_lost(claim):
+    def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
+        self._installation.check(own)
+        try:
             held = self._lock(own, claim)
-        if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
-            raise ConfigurationError(
-                "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
-            )
-        if not held:
-            raise _completed(claim) if self._has_succeeded(own, claim) else _lost(claim)
-
-    def _complete(self, own: Joinable, claim: Claim) -> None:
-        self._guard(own, claim)
-        with _stale_snapshot_is_lost(claim):
-            if not ledger.complete(own, self._store.dialect, claim):
-                raise _lost(claim)
+            if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
+                raise ConfigurationError(
+                    "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+                )
+            is_done = not held and self._has_succeeded(own, claim)
+            if held and (not completes or ledger.complete(own, self._dialect, claim)):
+                return
+        except Exception as error:
+            if sqlstate(error) != _SERIALIZATION_FAILURE:
+                raise
+            raise _lost(claim) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
+        raise _completed(claim) if is_done else _lost(claim)
 
     def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
         """Whether this very attempt has written its success before."""
-        outcome = self._store.tables.slots.c.outcome
-        mine = [*ledger.entry_of(self._store.dialect, claim), outcome == Outcome.SUCCEEDED]
+        outcome = self._tables.slots.c.outcome
+        mine = [*ledger.entry_of(self._dialect, claim), outcome == Outcome.SUCCEEDED]
         return claim.row.ledger_key is not None and own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
 
     def _lock(self, own: Joinable, claim: Claim) -> bool:
         """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat needs that lock."""
-        slots, meta, by_row = self._store.tables.slots, self._store.tables.meta, self._store.dialect.by_row
+        slots, meta = self._tables.slots, self._tables.meta
         if own.dialect.name == "postgresql":  # a frozen holder's transaction ends with its lease, and its lock with it
             limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
             own.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
         else:  # one writer at a time, and no FOR SHARE: a write that finds nothing keeps others out, too
             own.execute(meta.update().where(sa.false()).values(value=meta.c.value))
         if claim.row.ledger_key is None:
-            held = sa.select(self._store.tables.tasks.c.version).where(*by_row.under(claim.row, claim.holder))
+            held = sa.select(self._tables.tasks.c.version).where(*self._dialect.by_row.under(claim.row, claim.holder))
             return own.execute(held.with_for_update(read=True, key_share=True)).fetchone() is not None
-        running = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        running = [*ledger.entry_of(self._dialect, claim), slots.c.outcome == Outcome.RUNNING]
         return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
+
+
+_SERIALIZATION_FAILURE = "40001"
 
 
 def _lost(claim: Claim) -> ClaimLost:
@@ -230,14 +230,3 @@ def _completed(claim: Claim) -> ClaimLost:
         f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because its "
         "handler has returned; call complete_in once, as the last word of the one transaction that holds all work"
     )
-
-
-@contextmanager
-def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
-    """Under REPEATABLE READ a ledger row that changed since the snapshot is an error of the database: a take-over."""
-    try:
-        yield
-    except Exception as error:
-        if sqlstate(error) == _SERIALIZATION_FAILURE:
-            raise _lost(claim) from error
-        raise

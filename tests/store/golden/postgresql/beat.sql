@@ -12,11 +12,8 @@ WHERE t.ctid = ANY (ARRAY(
   AND t.picked AND t.picked_by = %(holder)s
 RETURNING t.task_name, t.task_instance, t.version;
 
-SELECT q.task_name, q.task_instance, q.version
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance,
-    version)
-CROSS JOIN LATERAL (
-    SELECT h.task_name, h.task_instance, h.version FROM scheduled_tasks AS h
-    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
-    OFFSET 0) AS q;
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version
+FROM scheduled_tasks
+WHERE scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR AND scheduled_tasks.picked AND
+    (scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version) IN ((%(param_1_1_1)s,
+    %(param_1_1_2)s, %(param_1_1_3)s));

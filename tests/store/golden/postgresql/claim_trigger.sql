@@ -25,7 +25,7 @@ INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time
     %(task_instance)s::VARCHAR, %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s,
     %(version)s::BIGINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
     %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR, %(created_version)s::BIGINT, %(state)s::VARCHAR) ON CONFLICT DO
-    NOTHING RETURNING scheduled_tasks.task_instance;
+    NOTHING RETURNING scheduled_tasks.task_name;
 
 WITH due AS (
     UPDATE scheduled_tasks AS t

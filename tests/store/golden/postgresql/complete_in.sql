@@ -34,4 +34,4 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, at
     %(outcome)s::VARCHAR, %(origin)s::VARCHAR, %(attempts)s::INTEGER, %(token)s::BIGINT, %(worker)s::VARCHAR,
     %(started)s::TIMESTAMP WITH TIME ZONE, (statement_timestamp() - %(param_1)s)) ON CONFLICT (task_name,
     task_instance, slot) DO UPDATE SET outcome = excluded.outcome, attempts = excluded.attempts, token =
-    excluded.token, worker = excluded.worker, finished = excluded.finished RETURNING scheduled_slots.token;
+    excluded.token, worker = excluded.worker, finished = excluded.finished RETURNING scheduled_slots.task_name;

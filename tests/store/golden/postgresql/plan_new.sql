@@ -61,7 +61,7 @@ INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, v
     %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
     %(priority)s::SMALLINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH
     TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(plan)s::JSON,
-    %(created_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
+    %(created_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_name;
 
 SELECT scheduled_tasks.plan, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,

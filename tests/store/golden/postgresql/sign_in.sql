@@ -5,4 +5,4 @@ INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, revision
     %(pid)s::INTEGER, %(boot_id)s::VARCHAR, %(tags)s::VARCHAR, %(tasks)s::VARCHAR, %(revision)s::VARCHAR,
     %(refused)s::VARCHAR, %(passed_over)s::VARCHAR, %(version)s::VARCHAR, %(capacity)s::INTEGER, %(state)s::VARCHAR,
     %(started)s::TIMESTAMP WITH TIME ZONE, %(last_seen)s::TIMESTAMP WITH TIME ZONE, %(lease)s::INTERVAL, %(skew)s)
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT DO NOTHING RETURNING scheduled_workers.worker;

@@ -4,7 +4,7 @@ UPDATE scheduled_tasks SET last_heartbeat=? WHERE scheduled_tasks.task_name = ? 
 UPDATE scheduled_tasks SET last_heartbeat=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance =
     ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
 
-SELECT scheduled_tasks.version
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
-    scheduled_tasks.picked_by = ?;
+WHERE scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1 AND (scheduled_tasks.task_name,
+    scheduled_tasks.task_instance, scheduled_tasks.version) IN (VALUES (?, ?, ?));

@@ -16,7 +16,7 @@ WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, kind, slot,
     schedule, plan_instance, origin, created_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON
-    CONFLICT DO NOTHING RETURNING task_instance;
+    CONFLICT DO NOTHING RETURNING task_name;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks

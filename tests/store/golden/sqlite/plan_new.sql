@@ -48,7 +48,7 @@ WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, kind, slot,
     watermark, next_slot, schedule, "plan", created_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON
-    CONFLICT DO NOTHING RETURNING version;
+    CONFLICT DO NOTHING RETURNING task_name;
 
 SELECT scheduled_tasks."plan", scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,

@@ -52,4 +52,4 @@ UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) T
 INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES (?, ?,
     ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
     count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >
-    scheduled_gaps.last_slot;
+    scheduled_gaps.last_slot RETURNING task_name;

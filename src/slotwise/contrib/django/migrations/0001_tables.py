@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from django.db import migrations, models
 
 from slotwise import migrate
-from slotwise.contrib.django.databases import InMemory, alias, database_address, place
+from slotwise.contrib.django.project import InMemory, alias, database_address, place
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,24 +18,14 @@ from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.port import Parted
+from slotwise.store.dialects.port import Order, Parted, Range
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
-from slotwise.store.dialects.postgresql.statements import (
-    fences,
-    keys_of,
-    ledger_places,
-    marked,
-    places,
-    spread,
-    texts,
-    varying,
-)
-from slotwise.store.dialects.queue_cursors import Range, whole
-from slotwise.store.dialects.task_statements import TaskStatements
+from slotwise.store.dialects.task_statements import Parameters, TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
+    ADDED_COLUMNS,
     ADVANCED,
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
@@ -131,74 +122,53 @@ class PostgreSQL:
         status = connection.exec_driver_sql("SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}).scalar_one()
         return {"committed": True, "aborted": False}.get(status)
 
-    def claim(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        strict: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        lost: int = 1,
-        instance: str | None = None,
-        is_level: bool = False,
-        weighed: Sequence[str] = (),
-        late: timedelta | None = None,
-    ) -> list[tuple[Row, datetime, bool]]:
+    def claim(self, connection: sa.Connection, order: Order) -> list[tuple[Row, datetime, bool]]:
         parameters = {
-            "holder": holder, "names": texts(names), "strict": texts(strict), "limit": limit, "lost": min(lost, limit),
-            "lease": lease, "instance": instance, "weighed": texts(weighed), "late": late,
+            "holder": order.holder, "names": texts(order.names), "strict": texts(order.strict), "limit": order.limit,
+            "lost": min(order.lost, order.limit), "lease": order.lease, "instance": order.instance,
+            "weighed": texts(order.weighed), "late": order.late,
         }  # fmt: skip
-        if instance is None:
+        if order.instance is None:
             parts = {"who": self._names["all_paused"], "kind": statements.HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
-        fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
+        fresh = self.sql(statements.OLDEST if order.is_level else statements.MOST_URGENT, **parts)
         found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
         now = found[0][0]
-        return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
+        return [(slot_of(values[2:], order, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
         return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, {"limit": limit})]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        parameters = {"tasks": texts(names), **marked(map(whole, names))}
+        parameters = {"tasks": texts(names), **marked(map(Range, names))}
         found = self._fetch(connection, statements.DUE_TASKS, parameters)
         return {name for (name,) in found}
 
-    def claim_tasks(
-        self,
-        connection: sa.Connection,
-        *,
-        holder: str,
-        names: Sequence[str],
-        limit: int,
-        lease: timedelta,
-        ranges: Sequence[Range] | None = None,
-    ) -> tuple[list[Row], bool]:
-        parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
-        parameters |= marked(map(whole, names) if ranges is None else ranges)
+    def claim_tasks(self, connection: sa.Connection, order: Order) -> tuple[list[Row], bool]:
+        names = order.names
+        parameters = {"holder": order.holder, "tasks": texts(names), "limit": order.limit, "lease": order.lease}
+        parameters |= marked(map(Range, names) if order.ranges is None else order.ranges)
         found = self._fetch(connection, statements.CLAIM_TASKS, parameters)
-        return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
+        return [task_of(values, order.holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
-        parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
+        parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(Range, tasks))}
         found = self._fetch(connection, statements.NEXT_DUE, parameters)
         return found[0][0] if found else None
 
     def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Key], *, strict: Collection[str]
+        self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]
     ) -> list[datetime | None]:
         parameters = {**keys_of(plans), "strict": list(strict)}
         return [utc(newest) for (newest,) in self._fetch(connection, statements.NEWEST, parameters)]
 
     def begin(
-        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, strict: Collection[str]
     ) -> set[Key]:
         parameters, parts = spread([decided(row) for row in started], CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
@@ -206,22 +176,17 @@ class PostgreSQL:
         expect(found[0][0], len(started), started[0])
         return {Key(name, instance) for _, name, instance in found if name is not None}
 
-    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
-        if not (found := list(gaps)):
+    def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
+        if not gaps:
             return
         parameters = {
-            "names": [row.task_name for row, _ in found],
-            "instances": [ledger_instance(row) for row, _ in found],
-            "versions": [row.version for row, _ in found],
-            "holders": [row.picked_by for row, _ in found],
-            "firsts": [gap.first for _, gap in found],
-            "lasts": [gap.last for _, gap in found],
-            "counts": [gap.count for _, gap in found],
-            "reasons": [gap.reason for _, gap in found],
-            "at": now,
-        }
+            "names": [row.task_name for row, _ in gaps], "instances": [ledger_instance(row) for row, _ in gaps],
+            "versions": [row.version for row, _ in gaps], "holders": [row.picked_by for row, _ in gaps],
+            "firsts": [gap.first for _, gap in gaps], "lasts": [gap.last for _, gap in gaps],
+            "counts": [gap.count for _, gap in gaps], "reasons": [gap.reason for _, gap in gaps], "at": now,
+        }  # fmt: skip
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
-            row, gap = found[turn - 1]
+            row, gap = gaps[turn - 1]
             self.by_row.close_open_slots(connection, row, gap, now)
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
@@ -323,7 +288,7 @@ class PostgreSQL:
         kept = [change for change in changes if not change.transition.remove]
         count = 0
         if removed:
-            count += self._run(connection, statements.REMOVE, places(removed)).rowcount
+            count += self._run(connection, statements.REMOVE, places(removed), **_NO_COLUMNS).rowcount
         if kept:
             rows = [stored(change.held.row, change.transition.row) for change in kept if change.transition.row]
             parameters, parts = spread(rows, CHANGED_COLUMNS)
@@ -335,7 +300,9 @@ class PostgreSQL:
         forgotten = [change for change in written if change.forgets]
         recorded = [change for change in written if not change.never_began]
         apart = [change for change in written if change.never_began and not change.forgets]
-        if forgotten and self._run(connection, statements.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
+        if forgotten and self._run(
+            connection, statements.FORGET, ledger_places(forgotten), **_NO_COLUMNS
+        ).rowcount < len(forgotten):
             apart += forgotten
         self.by_row.record(connection, apart)
         if recorded:
@@ -358,15 +325,6 @@ class PostgreSQL:
             for name, instance, version in self._fetch(connection, statements.BEAT, parameters)
         }
 
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
-        if not claims:
-            return set()
-        parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
-        return {
-            Fence(Key(name, instance), version)
-            for name, instance, version in self._fetch(connection, statements.STILL_HELD, parameters)
-        }
-
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._fetch(connection, statements.SILENT, {"names": list(names)})
         now = found[0][0] if found else self.clock.override() or host_now()  # about no row it is of no use
@@ -375,6 +333,9 @@ class PostgreSQL:
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake).rows
 
+
+#: Parts of a statement that writes no columns.
+_NO_COLUMNS = {"arrays": "", "changed": ""}
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
 _turn = itemgetter(0, 1)
@@ -398,7 +359,7 @@ TASK_COLUMNS = (
 )  # fmt: skip
 
 
-def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
+def slot_of(values: Sequence[Any], order: Order, now: datetime) -> Row:
     """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that runs."""
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
@@ -407,12 +368,12 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
     ) = values  # fmt: skip
     watermark = slot if watermark is None and kind == Kind.PLAN else watermark
     row = Row(
-        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        task_data=data, last_success=last_success, last_failure=last_failure,
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True,
+        picked_by=order.holder, task_data=data, last_success=last_success, last_failure=last_failure,
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
         watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=cancel, control=control, parked_due=parked,
+        lease=order.lease, cancel_requested=cancel, control=control, parked_due=parked,
         wanted_due=wanted, unheld_since=unheld_since,
     )  # fmt: skip
     return row if waits is None else replace(row, **waits_on(waits))
@@ -426,3 +387,106 @@ def task_of(values: Sequence[Any], holder: str) -> Row:
         priority=-rank, task_data=data, slot=due if slot_is_due else slot, created_version=created,
         attempt=attempt, cancel_requested=cancel, last_heartbeat=claimed,
     )  # fmt: skip
+
+
+# -- what statements take as arrays -----------------------------------------------------------------------------
+
+
+def texts(values: Collection[str]) -> str:
+    """A text[] as the server reads it; the driver would take ten times as long to write one."""
+    if not values:
+        return "{}"
+    joined = '","'.join(values)
+    if "\\" in joined or joined.count('"') > 2 * (len(values) - 1):
+        joined = '","'.join(value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return f'{{"{joined}"}}'
+
+
+def integers(values: Iterable[int]) -> str:
+    """An array of integers, as ``texts``."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+def instants(values: Sequence[datetime | None]) -> str:
+    """An array of instants, as ``texts``; most of a batch are the same."""
+    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
+    return f"{{{','.join([written[value] for value in values])}}}"
+
+
+def keys_of(rows: Iterable[Key | LedgerKey | Row]) -> Parameters:
+    """Names and instances as arrays, in the order in which the rows are to be locked."""
+    rows = list(rows)
+    return {
+        "names": texts([row.task_name for row in rows]),
+        "instances": texts([row.task_instance for row in rows]),
+    }
+
+
+def fences(rows: Iterable[Row]) -> Parameters:
+    """As ``keys_of``, with the versions."""
+    rows = list(rows)
+    return {**keys_of(rows), "versions": integers(row.version for row in rows)}
+
+
+def marked(ranges: Iterable[Range]) -> Parameters:
+    """Return the parameters of ``HEADS``."""
+    ranges = list(ranges)
+    return {
+        "heads": texts([one.task_name for one in ranges]),
+        "firsts": integers(one.first for one in ranges),
+        "lasts": integers(one.last for one in ranges),
+        "sinces": texts(["-infinity" if one.since is None else one.since.isoformat() for one in ranges]),
+    }
+
+
+def spread(
+    rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], *, added: str | None = None
+) -> tuple[Parameters, dict[str, str]]:
+    """Return parameters and parts of a statement that writes the columns of these rows.
+
+    ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
+    """
+    columns = {name: [row[name] for row in rows] for name in kinds if name in rows[0]}
+    parameters, parts = varying(columns, kinds)
+    values = {name: parts.pop(name) for name in columns}
+    if added is not None:
+        values |= {name: f"{added}.{name} + {values[name]}" for name in ADDED_COLUMNS}
+    return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
+
+
+def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
+    """Return parameters and parts for columns; each part that has a column's name is its value.
+
+    A column that differs from row to row is an array. One that is the same in all rows, as most are, is one value.
+    """
+    parameters: Parameters = {}
+    parts = {"arrays": "", "changed": ""}
+    for name, values in columns.items():
+        kind, parameter = kinds[name], f"c_{name}"
+        if kind == "json":
+            values = [None if value is None else json.dumps(value) for value in values]
+        if values.count(values[0]) == len(values):
+            parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
+        else:
+            parameters[parameter], parts[name] = instants(values) if kind == "timestamptz" else values, f"i.{name}"
+            parts["arrays"] += f", %({parameter})s::{kind}[]"
+            parts["changed"] += f", {name}"
+    return parameters, parts
+
+
+def places(changes: Sequence[Change]) -> Parameters:
+    return {
+        **fences(change.held.row for change in changes),
+        "holders": [change.held.row.picked_by for change in changes],
+        "places": [change.held.place for change in changes],
+    }
+
+
+def ledger_places(changes: Sequence[Change]) -> Parameters:
+    keys = [change.ledger_key for change in changes if change.ledger_key]
+    return {
+        **keys_of(keys),
+        "slots": [key.slot for key in keys],
+        "tokens": [change.held.row.version for change in changes],
+        "places": [change.ledger_place for change in changes],
+    }

@@ -1,4 +1,4 @@
-"""PostgreSQL's hot statements, as text that can be read and EXPLAINed as it is; and the arrays that they take.
+"""PostgreSQL's hot statements, as text that can be read and EXPLAINed as it is.
 
 Rules behind them, each from an experiment:
 - "now" is statement_timestamp(): clock_timestamp() is volatile and prevents the use of the index.
@@ -13,18 +13,7 @@ Rules behind them, each from an experiment:
 - Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot deadlock.
 """
 
-from __future__ import annotations
-
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
-
-from slotwise.model.records import Key, LedgerKey, Row
 from slotwise.store.dialects.portable import MAY_START
-from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.task_statements import Parameters
-from slotwise.store.schema.rows import ADDED_COLUMNS, Change
 
 CLAIM = """\
 WITH due AS (
@@ -275,23 +264,18 @@ CROSS JOIN LATERAL (
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
     {lock}) AS q"""
 
-RELEASE = """\
-UPDATE {tasks} AS t
-SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, version = t.version + 1, {sets}
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+# Of the rows at these places, those that are still held as ``HOLD`` found them.
+_HELD = """unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
      AS i(task_name, task_instance, version, holder{changed})
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder"""
-
-REMOVE = """\
-DELETE FROM {tasks} AS t
-USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
-     AS i(task_name, task_instance, version, holder)
-WHERE t.ctid = ANY (%(places)s::text[]::tid[])
-  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
-  AND t.version = i.version AND t.picked_by = i.holder"""
+REMOVE = f"DELETE FROM {{tasks}} AS t\nUSING {_HELD}"
+RELEASE = f"""\
+UPDATE {{tasks}} AS t
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
+    wanted_due = NULL, version = t.version + 1, {{sets}}
+FROM {_HELD}"""
 
 BEAT = """\
 UPDATE {tasks} AS t
@@ -307,15 +291,6 @@ WHERE t.ctid = ANY (ARRAY(
             FOR NO KEY UPDATE SKIP LOCKED) AS q))
   AND t.picked AND t.picked_by = %(holder)s
 RETURNING t.task_name, t.task_instance, t.version"""
-
-STILL_HELD = """\
-SELECT q.task_name, q.task_instance, q.version
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance, version)
-CROSS JOIN LATERAL (
-    SELECT h.task_name, h.task_instance, h.version FROM {tasks} AS h
-    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
-    OFFSET 0) AS q"""
 
 SILENT = """\
 SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
@@ -337,22 +312,13 @@ CROSS JOIN LATERAL (
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
     {lock}) AS l"""
 
-RECORD = """\
-UPDATE {slots} AS s
-SET {sets}
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+_ENTERED = """unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
      AS i(task_name, task_instance, slot, token{changed})
 WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL"""
-
-FORGET = """\
-DELETE FROM {slots} AS s
-USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
-     AS i(task_name, task_instance, slot, token)
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
-  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"""
+RECORD = f"UPDATE {{slots}} AS s\nSET {{sets}}\nFROM {_ENTERED}"
+FORGET = f"DELETE FROM {{slots}} AS s\nUSING {_ENTERED} AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"
 
 # The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps for each.
 NEWEST = """\
@@ -428,103 +394,3 @@ SELECT i.turn FROM found AS i WHERE (
       AND s.slot >= i.first_slot AND s.slot <= i.last_slot
       AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false END
     LIMIT 1)"""
-
-
-def texts(values: Sequence[str]) -> str:
-    """A text[] as the server reads it; the driver would take ten times as long to write one."""
-    if not values:
-        return "{}"
-    joined = '","'.join(values)
-    if "\\" in joined or joined.count('"') > 2 * (len(values) - 1):
-        joined = '","'.join(value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return f'{{"{joined}"}}'
-
-
-def integers(values: Iterable[int]) -> str:
-    """An array of integers, as ``texts``."""
-    return f"{{{','.join(map(str, values))}}}"
-
-
-def instants(values: Sequence[datetime | None]) -> str:
-    """An array of instants, as ``texts``; most of a batch are the same."""
-    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
-    return f"{{{','.join([written[value] for value in values])}}}"
-
-
-def keys_of(rows: Iterable[Key | LedgerKey | Row]) -> Parameters:
-    """Names and instances as arrays, in the order in which the rows are to be locked."""
-    rows = list(rows)
-    return {
-        "names": texts([row.task_name for row in rows]),
-        "instances": texts([row.task_instance for row in rows]),
-    }
-
-
-def fences(rows: Iterable[Row]) -> Parameters:
-    """As ``keys_of``, with the versions."""
-    rows = list(rows)
-    return {**keys_of(rows), "versions": integers(row.version for row in rows)}
-
-
-def marked(ranges: Iterable[Range]) -> Parameters:
-    """Return the parameters of ``HEADS``."""
-    ranges = list(ranges)
-    return {
-        "heads": texts([one.task_name for one in ranges]),
-        "firsts": integers(one.first for one in ranges),
-        "lasts": integers(one.last for one in ranges),
-        "sinces": texts(["-infinity" if one.since is None else one.since.isoformat() for one in ranges]),
-    }
-
-
-def spread(
-    rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], *, added: str | None = None
-) -> tuple[Parameters, dict[str, str]]:
-    """Return parameters and parts of a statement that writes the columns of these rows.
-
-    ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
-    """
-    columns = {name: [row[name] for row in rows] for name in kinds if name in rows[0]}
-    parameters, parts = varying(columns, kinds)
-    values = {name: parts.pop(name) for name in columns}
-    if added is not None:
-        values |= {name: f"{added}.{name} + {values[name]}" for name in ADDED_COLUMNS}
-    return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
-
-
-def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
-    """Return parameters and parts for columns; each part that has a column's name is its value.
-
-    A column that differs from row to row is an array. One that is the same in all rows, as most are, is one value.
-    """
-    parameters: Parameters = {}
-    parts = {"arrays": "", "changed": ""}
-    for name, values in columns.items():
-        kind, parameter = kinds[name], f"c_{name}"
-        if kind == "json":
-            values = [None if value is None else json.dumps(value) for value in values]
-        if values.count(values[0]) == len(values):
-            parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
-        else:
-            parameters[parameter], parts[name] = instants(values) if kind == "timestamptz" else values, f"i.{name}"
-            parts["arrays"] += f", %({parameter})s::{kind}[]"
-            parts["changed"] += f", {name}"
-    return parameters, parts
-
-
-def places(changes: Sequence[Change]) -> Parameters:
-    return {
-        **fences(change.held.row for change in changes),
-        "holders": [change.held.row.picked_by for change in changes],
-        "places": [change.held.place for change in changes],
-    }
-
-
-def ledger_places(changes: Sequence[Change]) -> Parameters:
-    keys = [change.ledger_key for change in changes if change.ledger_key]
-    return {
-        **keys_of(keys),
-        "slots": [key.slot for key in keys],
-        "tokens": [change.held.row.version for change in changes],
-        "places": [change.ledger_place for change in changes],
-    }

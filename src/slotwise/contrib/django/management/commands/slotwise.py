@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from slotwise.contrib.command_line import run_commands
 from slotwise.contrib.django.project import APP, registry
+from slotwise.contrib.hosting import run_commands
 from slotwise.errors import SlotwiseError
 from slotwise.settings.settings import Settings
 

@@ -15,9 +15,8 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self, Unpack
+from typing import IO, Final, Self, TypedDict, Unpack
 
-from slotwise.contrib.command.invocation import Switch
 from slotwise.model.clock import elapsed
 
 #: Interval for polling a group that was asked to end, and for systems without pidfd.
@@ -25,6 +24,14 @@ LOOK: Final = timedelta(milliseconds=50)
 #: How long to wait for the output of an ended command: a background process may keep it open for ever.
 LAST_WORDS: Final = timedelta(milliseconds=500)
 _CHUNK: Final = 65_536
+
+
+class Switch(TypedDict, total=False):
+    """The arguments of ``Popen`` that change the account."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
 
 
 class PopenOptions(Switch, total=False):

@@ -1,14 +1,32 @@
-"""For the reference: sessions in docstrings become blocks of code, and ``#:`` comments the docstrings of attributes."""
+"""For the site: its version and repository, from pyproject.toml; in the reference, docstrings with sessions.
+
+Sessions in docstrings become blocks of code, and ``#:`` comments the docstrings of attributes.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import griffe
+from mkdocs.config.defaults import MkDocsConfig
 
 _SESSION = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Called by mkdocs: each page names the version at its top and bottom, and links to the repository.
+
+    The link is no ``repo_url``: for that, Material's script would fetch figures from the host of the repository.
+    """
+    project = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]
+    config.copyright = f"slotwise {project['version']} · {config.copyright}"
+    config.site_name = f"{config.site_name} {project['version']}"
+    link = {"icon": "fontawesome/brands/git-alt", "link": project["urls"]["Repository"], "name": "Source"}
+    config.extra["social"] = [link]
+    return config
 
 
 class Docstrings(griffe.Extension):

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
 
-from slotwise.jobs.declaration import USUAL_PRIORITY
+from slotwise.jobs.definition import USUAL_PRIORITY
 from slotwise.model.records import Claim
+from slotwise.store.dialects.port import FIRST, LAST, Range
 
 #: How long a row may stay before its cursor, in seconds.
 LOOK_BACK = 1.0
@@ -32,24 +32,8 @@ LOOK_BACK = 1.0
 SHARE = 10
 #: With more queues than that, cursors cost more than they spare.
 MOST = 64
-#: Ranks are priorities, negated.
-FIRST, LAST = -(2**31), 2**31 - 1
 
 _Queue = tuple[str, int]
-
-
-class Range(NamedTuple):
-    """Ranks of a task that a claim searches; a single rank from those due at ``since`` on."""
-
-    task_name: str
-    first: int
-    last: int
-    since: datetime | None = None
-
-
-def whole(name: str) -> Range:
-    """Return all ranks of a task, from the beginning."""
-    return Range(name, FIRST, LAST)
 
 
 class QueueCursors:
@@ -69,7 +53,7 @@ class QueueCursors:
         A full look names the known queues as well: finding them again would lead through their dead entries.
         """
         if len(self._since) > MOST:
-            return list(map(whole, names))
+            return list(map(Range, names))
         return [one for name in names for one in self._ranges_of(name, full=full)]
 
     def _ranges_of(self, name: str, *, full: bool) -> list[Range]:
