@@ -83,6 +83,29 @@ def test_lateness_and_waits(played: tuple[ManualWorker, Metrics]) -> None:
     assert ("mail",) not in found["slotwise_start_lateness_seconds"]
 
 
+def test_a_retry_is_not_late() -> None:
+    """Of a slot only the first attempt counts as its start; each attempt has waited, and has a duration."""
+
+    @job(name="again", schedule=Every("1h"), retry=Retry.exponential(max_attempts=2, initial="1s"))
+    def again(ctx: JobContext) -> None:
+        raise ValueError("no way")
+
+    registry = JobRegistry(jobs=[again])
+    metrics = Metrics(registry)
+    with ManualWorker(registry) as worker:
+        worker.tick("1h")
+        worker.run_due()
+        worker.tick("5s")
+        worker.run_due()
+    found = metrics.counted()
+    counts = {name: sum(found[name]["again", "slot"][0]) for name in LONG}  # type: ignore[index, arg-type, misc]
+    assert counts == dict.fromkeys(LONG, 2)
+    assert sum(found["slotwise_start_lateness_seconds"]["again",][0]) == 1  # type: ignore[index, arg-type]
+
+
+LONG = ("slotwise_duration_seconds", "slotwise_queue_wait_seconds")
+
+
 def test_missed_slots_are_counted_with_their_reason(played: tuple[ManualWorker, Metrics]) -> None:
     worker, metrics = played
     worker.tick("5h")
