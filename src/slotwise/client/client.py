@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -159,7 +160,11 @@ class Client:
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
         usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
         tell = functools.partial(self._tell_of, name) if connection is None else None
-        load = Load(name, functools.partial(self._joining, connection, name), chosen, copy, tell, progress)
+        joining, store = functools.partial(self._joining, connection, name), self._make_store()
+        # Hooks run in the caller's thread; SQLite in memory has one connection.
+        is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
+        thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
+        load = Load(name, joining, chosen, copy, thread, tell, progress)
         return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:

@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from slotwise.client.client import Client
-from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.process.slot_run import SlotRun, SlotRunOptions, Wanted
+from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunOptions, Wanted
 from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
@@ -31,6 +30,7 @@ from slotwise.errors import (
     InvalidJob,
     InvalidSetting,
     SlotwiseError,
+    located,
 )
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.model.clock import Clock
@@ -573,14 +573,12 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
             raise ConfigurationError(
                 f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
             )
-    for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
-        is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
-        if address is not None and not is_shared:
-            try:
-                with suppress(DriverMissing):
-                    database_url(address)
-            except InvalidSetting as error:
-                raise error if name == "database_url" else InvalidSetting(f"{name}: {error}") from None
+    with suppress(DriverMissing):
+        if settings.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
+            database_url(settings.database_url)
+        if settings.wake_up_url is not None:
+            with located("wake_up_url", InvalidSetting):
+                database_url(settings.wake_up_url)
     return settings
 
 

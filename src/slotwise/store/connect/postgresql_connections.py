@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import re
+import select
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -337,9 +338,17 @@ class PostgreSQLLink:
 
 
 def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
-    """Replace an idle connection whose server has gone, instead of failing its next use: finding out costs a trip."""
+    """Replace an idle connection whose server has gone, instead of failing its next use.
+
+    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
+    """
     since = record.info.pop("rests_since", None)
-    if since is None or time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+    if since is None:
+        return
+    with suppress(OSError, ValueError):  # closed already, or too large a descriptor for select
+        if select.select([connection.fileno()], [], [], 0)[0]:
+            raise InvalidatePoolError
+    if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
         return
     try:
         engine.dialect.do_ping(connection)  # type: ignore[arg-type]

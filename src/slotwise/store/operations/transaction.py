@@ -21,9 +21,9 @@ from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.schema.readable import worker_infos
 from slotwise.store.schema.rows import row_of, stored, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")

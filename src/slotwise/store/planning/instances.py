@@ -72,11 +72,7 @@ class Instances:
         row = lock(connection, self._store, wanted.key)[0]
         if row is None:
             slot, is_added = self._insert(connection, wanted, schedule)
-            if is_added:
-                return slot
-            row = lock(connection, self._store, wanted.key)[0]  # somebody else was first
-            if row is None:
-                return self.put(connection, wanted)  # and has deleted it again
+            return slot if is_added else self.put(connection, wanted)  # Race: another transaction was first
         return self._change(connection, row, wanted, schedule)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:

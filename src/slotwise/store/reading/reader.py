@@ -29,10 +29,9 @@ from slotwise.store.reading.views import (
     slot_info,
     waiting_info,
 )
-from slotwise.store.schema.readable import Unread, rows_apart
+from slotwise.store.schema.readable import Unread, WorkerInfo, rows_apart, tags_of, worker_infos
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_infos
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
