@@ -164,7 +164,8 @@ MUTANTS: dict[str, Mutant] = {
         points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=A_DAY)
     ),
     "what waits for its retry is stopped at once": answering(
-        points.ASKED_TO_STOP, lambda result, _: {"cancel_requested": result["cancel_requested"]}
+        points.ASKED_TO_STOP,
+        lambda result, _: {name: result[name] for name in ("cancel_requested", "control", "pending")},
     ),
     # rule 7: retries and moved due times
     "no retry falls behind the next slot": always(points.IS_FORFEITED, False),
