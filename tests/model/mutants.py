@@ -113,7 +113,9 @@ MUTANTS: dict[str, Mutant] = {
     "what was called off is not tried again": answering(
         points.CALLED_OFF, lambda result, a: (result[0], a.outcome if a.outcome.name == "failed" else result[1])
     ),
-    "what was called off does not start": always(points.IS_CALLED_OFF, False),
+    "what was called off does not start": answering(
+        points.REFUSAL, lambda result, a: None if a.holding.claim.row.cancel_requested else result
+    ),
     # where policies meet, rule 1: how long a job is held
     "a claim that is lost held the job to its last heartbeat": answering(
         points.HELD_UNTIL, lambda held_until, a: a.now if isinstance(a.outcome, Died) else held_until
