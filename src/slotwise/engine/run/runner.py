@@ -483,12 +483,12 @@ class Runner:
             self.limit(holding, definition.timeout)
         if self._is_loud:
             self._listeners.publish(HandlerStarted(**about(holding.claim)))
-        return elapsed() if self._is_timed else None
+        return self._active_claims.elapsed() if self._is_timed else None
 
     def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
         if begun is None:
             return outcome
-        holding.ran = begun, (ended := elapsed())
+        holding.ran = begun, (ended := self._active_claims.elapsed())
         if self._is_loud:
             error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
             took = timedelta(seconds=ended - begun)
