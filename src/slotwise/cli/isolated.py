@@ -161,7 +161,7 @@ def _heed(word: Message, holding: Holding, worker: Worker) -> None:
     if "renewed" in word:
         holding.renew(word["renewed"])
     if "draining" in word:
-        worker.is_draining = True
+        worker.runner.is_draining = True
     if "stop" in word:
         holding.signal.set(word["stop"])
 

@@ -21,9 +21,8 @@ from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, 
 from slotwise.cli.shared.output import print_json, span
 from slotwise.cli.shared.terminal import moment, say, say_lines
 from slotwise.contrib.logging import LogListener, configure
-from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.slot_run import SlotEnd, SlotRun
+from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
 from slotwise.errors import JobCancelled
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import Outcome

@@ -9,15 +9,14 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
-from slotwise.engine.loops.service import Common, Service
+from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
 from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
@@ -118,15 +117,13 @@ class Worker:
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
         self.is_starting = False
+        #: Number of handlers, outcomes and lifespans that a stop has left behind; None before its end.
+        self._left_behind: int | None = None
         #: A stop that the starting thread itself requested.
         self.asked_meanwhile: Callable[[], int] | None = None
-        self.is_draining = False
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
-        self._common = common = Common(
-            listeners, self.name, elapsed=self.clock.elapsed,
-            longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
-        )  # fmt: skip
+        self.common = common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
         self.entrance = SignIn(
             common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
         )
@@ -146,19 +143,16 @@ class Worker:
             isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
         )
         self.poller = Poller(
-            common, self.store, self.active_claims, names=claimed, lease=settings.lease,
-            poll_interval=self.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
+            common, names=claimed, poll_interval=self.poll_interval, runner=self.runner, peers=peers,
+            pass_on=self._pass_on,
         )  # fmt: skip
-        self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
-        self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
+        self.settler = Settler(common, on_free=self.poller.poll_now)
+        self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
-        self.heartbeat = Heartbeat(
-            common, self.store, self.active_claims, interval=interval, lease=settings.lease,
-            sign_in=self.entrance.membership.renew,
-        )  # fmt: skip
+        self.heartbeat = Heartbeat(common, sign_in=self.entrance.membership.renew)
         self.reaper = Reaper(
-            common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
-            heartbeat_interval=interval, on_reaped=self.poller.poll_now,
+            common, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
+            on_reaped=self.poller.poll_now,
         )  # fmt: skip
         self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
@@ -167,8 +161,10 @@ class Worker:
         #: has a ``name`` and tells its ``progress`` and whether it is ``busy_since`` long ago.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
         self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
+        self._aside = aside(settings)
+        self._lifespan_patience = max(settings.shutdown_grace, LONGEST_ASIDE)
         self._before_start = hooks.before_start
-        self._shutdown = Shutdown(self)
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -190,7 +186,7 @@ class Worker:
                 raise
             self.is_starting = False
             if self._stopping.is_set() and not self.poller.has_started:
-                self._shutdown.close(bounded=True)
+                self.close(bounded=True)
             elif self.asked_meanwhile is not None:
                 self.asked_meanwhile()
 
@@ -199,10 +195,10 @@ class Worker:
         if self.poller.has_started:
             self.stop(timedelta(0))
         else:
-            self._shutdown.close()
+            self.close()
 
     def _start(self) -> None:
-        if not keep_trying(self.entrance.enter, self._common, self._stopping):
+        if not keep_trying(self.entrance.enter, self.common, self._stopping):
             return
         self._open()
         if self._stopping.is_set():
@@ -224,20 +220,11 @@ class Worker:
         self.runner.on_end = on_end
         self.loop.start()
 
-    @contextmanager
-    def minding(self) -> Iterator[None]:
-        """Renew and settle claims without polling or reaping: for claims that are ``adopt``ed.
+    def mind(self) -> None:
+        """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends it.
 
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
-        try:
-            self.mind()
-            yield
-        finally:
-            self._shutdown.close()
-
-    def mind(self) -> None:
-        """Begin to renew and settle claims without polling or reaping; ``stop`` ends it."""
         self._open()
         for service in self.keepers:
             service.start()
@@ -288,13 +275,13 @@ class Worker:
                 self.asked_meanwhile = functools.partial(self.stop, grace, ending=ending)
                 return 0
             if self.is_draining:
-                if self._shutdown.unfinished is None:
+                if self._left_behind is None:
                     self.cancelling.set()
                 return self.unfinished
-            self.is_draining = True
+            self.runner.is_draining = self.entrance.membership.is_draining = True
             self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.active_claims)))
             self._pass_on()
-            self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
+            self._drain(self.settings.shutdown_grace if grace is None else grace, ending=ending)
             return self.unfinished
 
     @property
@@ -305,62 +292,53 @@ class Worker:
     @property
     def database_is_away(self) -> bool:
         """Whether at least one loop cannot reach the database."""
-        return self._common.is_away
+        return self.common.is_away
 
     @property
     def unfinished(self) -> int:
         """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
-        return self._shutdown.unfinished or 0
+        return self._left_behind or 0
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing starts any more."""
+        return self.runner.is_draining
 
-class Shutdown:
-    """End the parts of a worker in order, once.
+    # -- the steps of a stop ----------------------------------------------------------------------------------
 
-    Race: a thread cannot be killed. A slot that is handed back while its handler still runs could start on another
-    worker at the same time. So a process that ends hands it back as its very last write; any other keeps the claim.
-    """
+    def _drain(self, grace: timedelta, *, ending: bool) -> None:
+        """Let handlers finish, cancel them after ``grace``, and close. ``ending``: the caller ends the process then.
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._active_claims, self._settler = worker.active_claims, worker.settler
-        self._keepers = worker.keepers
-        self._others = worker.wake_up, worker.reaper, worker.history
-        #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
-        self._aside = aside(worker.settings)
-        self._lifespan_patience = max(worker.settings.shutdown_grace, LONGEST_ASIDE)
-        #: Number of handlers, outcomes and lifespans left behind; None while unknown.
-        self.unfinished: int | None = None
-
-    def run(self, grace: timedelta, *, ending: bool) -> None:
-        """Drain, cancel after ``grace``, and close. ``ending``: the caller ends the process right after this.
-
-        Raise what the lifespan raises on exit, after everything else is done.
+        Race: a thread cannot be killed. A slot that is handed back while its handler still runs could start on another
+        worker at the same time. So a process that ends hands it back as its very last write; any other keeps the claim.
         """
         until = elapsed() + grace.total_seconds()
-        self._worker.entrance.membership.is_draining = True
-        self._worker.runner.is_draining = True
         self._hand_back_unstarted()
-        self._end([self._worker.poller])
+        self._end(self.poller)
         self._hand_back_unstarted()  # claims of its last round
-        self._wait_for_handlers(until)
-        self._ask_to_stop()
-        self._worker.database.limit_replies(REPLY_PATIENCE)
-        self._end(self._others)
+        while (left := until - elapsed()) > 0 and not self.cancelling.is_set():
+            if self.active_claims.wait_empty(min(STEP, left)):
+                break
+        for holding in self.active_claims:
+            holding.signal.set(Reason.SHUTDOWN)
+        self.active_claims.wait_empty(self._aside.total_seconds())
+        self.database.limit_replies(REPLY_PATIENCE)
+        self._end(self.wake_up, self.reaper, self.history)
         try:
             self._leave(self._lifespan_patience if ending else None)
         finally:
-            left = [holding for holding in self._active_claims if not holding.ended]
-            self.unfinished = len(left) + self._worker.loop.left_behind
-            if left and ending:
-                self._hand_back_last(left)
-            elif left:
-                self._keep_until_returned(len(left))
+            running = [holding for holding in self.active_claims if not holding.ended]
+            self._left_behind = len(running) + self.loop.left_behind
+            if running and ending:
+                self._hand_back_last(running)
+            elif running:
+                self._keep_until_returned(len(running))
             else:
-                self.unfinished += self._write_outcomes()
+                self._left_behind += self._write_outcomes()
                 self._finish()
                 self._tell_end()
             if not ending:
-                self._worker.database.limit_replies(None)
+                self.database.limit_replies(None)
 
     def close(self, *, bounded: bool = False) -> None:
         """End everything now, for a worker that holds nothing.
@@ -368,43 +346,32 @@ class Shutdown:
         After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the
         exit has the same time limit as at the end of a process.
         """
-        self._end([*self._keepers, *self._others, self._worker.poller])
+        self._end(*self.loops)
         try:
-            self._leave(self._lifespan_patience if bounded or self._worker.cancelling.is_set() else None)
+            self._leave(self._lifespan_patience if bounded or self.cancelling.is_set() else None)
         finally:
             self._sign_out()
-            self._worker.database.limit_replies(None)
+            self.database.limit_replies(None)
 
     def _hand_back_unstarted(self) -> None:
         """Hand back claims that have not started; the threads and the loop may be blocked."""
-        for holding in self._active_claims:
-            self._settler.put(holding, HandedBack(Reason.SHUTDOWN), unstarted=True)
-
-    def _wait_for_handlers(self, until: float) -> None:
-        """Wait until then, in elapsed seconds, or until a further stop request cancels the wait."""
-        while (left := until - elapsed()) > 0 and not self._worker.cancelling.is_set():
-            if self._active_claims.wait_empty(min(STEP, left)):
-                return
-
-    def _ask_to_stop(self) -> None:
-        for holding in self._active_claims:
-            holding.signal.set(Reason.SHUTDOWN)
-        self._active_claims.wait_empty(self._aside.total_seconds())
+        for holding in self.active_claims:
+            self.settler.put(holding, HandedBack(Reason.SHUTDOWN), unstarted=True)
 
     def _leave(self, within: timedelta | None) -> None:
         """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
-        self._worker.runner.close()
-        self._worker.loop.stop(within)
+        self.runner.close()
+        self.loop.stop(within)
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
         """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
         self._sign_out()
         self._tell_end()
         for holding in left:
-            self._settler.put(holding, Aborted(Reason.SHUTDOWN))
+            self.settler.put(holding, Aborted(Reason.SHUTDOWN))
         self._write_outcomes()
-        self._settler.stop()
-        self._settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
+        self.settler.stop()
+        self.settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
 
     def _keep_until_returned(self, count: int) -> None:
         """Keep the claims of handlers that still run while the process continues."""
@@ -413,41 +380,40 @@ class Shutdown:
         self._tell_end()
 
     def _keep(self) -> None:
-        self._active_claims.wait_empty(None)
+        self.active_claims.wait_empty(None)
         self._finish()
-        self._worker.database.close()
+        self.database.close()
 
     def _write_outcomes(self) -> int:
         """Write the last outcomes and return how many could not be written."""
-        if self._active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
+        if self.active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
             return 0
-        count = len(self._active_claims)
+        count = len(self.active_claims)
         logger.warning("%d outcomes could not be written; others take over when the leases end", count)
         return count
 
     def _tell_end(self) -> None:
-        worker = self._worker
-        worker.listeners.publish(events.DrainEnded(worker=worker.name, unfinished=worker.unfinished))
+        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self.unfinished))
 
     def _finish(self) -> None:
-        self._end(self._keepers)
+        self._end(*self.keepers)
         self._sign_out()
 
     def _sign_out(self) -> None:
         """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat before it."""
-        leaving = threading.Thread(target=self._worker.entrance.membership.leave, name="slotwise-leave", daemon=True)
+        leaving = threading.Thread(target=self.entrance.membership.leave, name="slotwise-leave", daemon=True)
         leaving.start()
         leaving.join(LEAVE_PATIENCE.total_seconds())
 
-    def _end(self, services: Sequence[Service]) -> None:
+    def _end(self, *loops: Service) -> None:
         """Stop these loops and wait for them, together no longer than the patience, or until what runs is cancelled.
 
         Race: a poller that is left behind may still claim; the runner hands such claims back.
         """
-        for service in reversed(services):
-            service.stop()
+        for loop in reversed(loops):
+            loop.stop()
         until = elapsed() + LOOP_PATIENCE.total_seconds()
-        for service in reversed(services):
-            while not service.join(timedelta(seconds=min(STEP, until - elapsed()))) and elapsed() < until:
-                if self._worker.cancelling.is_set() and service is self._worker.poller:
+        for loop in reversed(loops):
+            while not loop.join(timedelta(seconds=min(STEP, until - elapsed()))) and elapsed() < until:
+                if self.cancelling.is_set() and loop is self.poller:
                     break

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from slotwise.client.client import Client
-from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.process.slot_run import SlotRun, SlotRunOptions, Wanted
+from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunOptions, Wanted
 from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker

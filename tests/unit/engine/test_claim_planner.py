@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -85,8 +86,9 @@ class Rounds:
         self.answers: list[Any] = []
         self.active_claims = Counted(self.elapsed)
         self.planner = ClaimPlanner(
-            cast("Poller", self), [*found], found, self.active_claims, capacity=capacity, runs_ahead=runs_ahead,
-            margin=timedelta(seconds=10), poll_interval=POLL, peers=Peers(),
+            cast("Poller", self), [*found], found, self.active_claims,
+            SimpleNamespace(capacity=capacity, runs_ahead=runs_ahead, margin=timedelta(seconds=10)),
+            poll_interval=POLL, peers=Peers(),
         )  # fmt: skip
 
     def wait(self, by: timedelta) -> None:

@@ -21,7 +21,7 @@ def test_a_heartbeat_renews_everything_that_is_held(bench: Bench) -> None:
     active_claims = bench.hold(3)
     bench.clock.tick(timedelta(seconds=20))
     assert bench.worker.heartbeat.run_once() == INTERVAL
-    assert all(holding.age() == timedelta(0) for holding in active_claims)
+    assert all(holding.renewed == bench.clock.elapsed() for holding in active_claims)
     (sent,) = bench.said(HeartbeatSent)
     assert (sent.count, sent.lost) == (3, 0)
 
@@ -33,7 +33,7 @@ def test_a_lease_is_renewed_from_before_the_heartbeat_was_sent(bench: Bench) -> 
     bench.clock.tick(timedelta(seconds=20))
     bench.delay_reply(bench.worker.store.held, "beat", timedelta(seconds=30))
     assert bench.worker.heartbeat.run_once() == timedelta(0)
-    assert holding.age() == timedelta(seconds=30)
+    assert bench.clock.elapsed() - holding.renewed == 30
     bench.clock.tick(holding.claim.lease - timedelta(seconds=30))
     bench.worker.lease_watch.run_once()
     assert holding.signal.reason == "lost"
@@ -69,8 +69,8 @@ def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
     assert (row.picked, row.attempt) == (False, 0)
 
 
-def test_an_idle_worker_asks_for_its_rows_only_after_a_failed_claim(bench: Bench) -> None:
-    """Each heartbeat then costs one statement. For a lease: what the server commits late is found, too."""
+def test_an_idle_worker_asks_for_its_rows_only_after_a_claim(bench: Bench) -> None:
+    """Else a heartbeat costs one statement. After a failure for a lease: what the server commits late is found, too."""
     looks, look = list[str](), bench.worker.store.held.held_by
 
     def counted(holder: str) -> Sequence[Claim]:
@@ -80,7 +80,12 @@ def test_an_idle_worker_asks_for_its_rows_only_after_a_failed_claim(bench: Bench
     bench.worker.store.held.held_by = counted  # type: ignore[method-assign]
     bench.worker.heartbeat.run_once()
     assert len(looks) == 0
+    bench.worker.poller.planner.claim(1)
+    for _ in range(2):
+        bench.worker.heartbeat.run_once()
+    assert len(looks) == 1
     (holding,) = bench.hold()
+    looks.clear()
     bench.worker.heartbeat.run_once()
     assert len(looks) == 1
     bench.lose_reply(holding)

@@ -42,9 +42,15 @@ def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
 @pytest.mark.parametrize(
     ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)]
 )
-def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
+def test_a_claim_is_worth_its_trip(bench: Bench, ahead: int, worth: int) -> None:
     """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
-    assert Prefetch.worth_claiming(ahead) == worth
+    worker, planner = bench.worker, bench.worker.poller.planner
+    planner._prefetch.ahead = lambda ended, now: ahead  # type: ignore[method-assign]
+    count = worker.capacity + ahead - worth
+    worker.active_claims.add([a_claim("mail", instance=str(number), schedule=None) for number in range(count)], 0.0)
+    assert planner.room_for_tasks(0.0) == (worth, False)
+    worker.active_claims.add([a_claim("mail", instance="more", schedule=None)], 0.0)
+    assert planner.room_for_tasks(0.0) == (0, bool(worth))
 
 
 @pytest.fixture

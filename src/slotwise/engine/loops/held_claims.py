@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from slotwise.engine.loops.service import AT_ONCE, Common, Service
-from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
+from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import SlotwiseError
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
@@ -22,7 +22,6 @@ from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
-from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +38,9 @@ class Settler(Service):
 
     name = "settler"
 
-    def __init__(
-        self, common: Common, store: Store, active_claims: ActiveClaims, *, on_free: Callable[[], None]
-    ) -> None:
+    def __init__(self, common: WorkerCommon, *, on_free: Callable[[], None]) -> None:
         super().__init__(common)
-        self._store = store
-        self._active_claims = active_claims
+        self._store, self._active_claims = common.store, common.active_claims
         self._on_free = on_free
         #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
         self._ended: deque[Holding] = deque()
@@ -93,14 +89,13 @@ class Settler(Service):
     def _finish(self, batch: list[Holding]) -> list[Holding]:
         """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
         begun = self.elapsed()
-        plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        plain = [holding.claim for holding in done]
         if not plain or not self._store.settlements.finish(plain):
             return batch
         self._active_claims.remove(plain)
         self._tell_sent(len(plain))
-        if self.listeners.hear(events.BatchSettled):
-            done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
-            self._tell_settled(begun, done, [])
+        self._tell_settled(begun, done, [])
         if self.listeners.hear(events.Settled):
             for claim in plain:
                 self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
@@ -132,17 +127,22 @@ class Settler(Service):
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
                 for event in settlement_events(settlement):
                     self.listeners.publish(event)
-        if self.listeners.hear(events.BatchSettled):
-            pairs = [pair for pair in zip(batch, written, strict=True) if pair[1].error is None]
-            usual = [holding for holding, settlement in pairs if settlement.is_usual]
-            self._tell_settled(begun, usual, [_ended_as(*pair) for pair in pairs if not pair[1].is_usual])
+        self._tell_settled(begun, batch, written)
 
-    def _tell_settled(
-        self, begun: float, succeeded: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]]
-    ) -> None:
-        count, took = len(succeeded) + len(others), timedelta(seconds=self.elapsed() - begun)
+    def _tell_settled(self, begun: float, batch: Sequence[Holding], written: Sequence[Settlement]) -> None:
+        """``written``: none for a batch in which all have succeeded."""
+        if not self.listeners.hear(events.BatchSettled):
+            return
+        usual, others = [] if written else list(batch), list[tuple[Holding, str, str | None]]()
+        for holding, settlement in zip(batch, written, strict=False):
+            if settlement.is_usual:
+                usual.append(holding)
+            elif settlement.error is None:
+                label = settlement.transition.label if settlement.transition else Outcome.LOST
+                others.append((holding, label, settlement.reason))
+        count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
         self.listeners.publish(
-            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=succeeded, others=others)
+            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
         )
 
     def _put_aside(self, holding: Holding, error: BaseException) -> None:
@@ -155,10 +155,6 @@ class Settler(Service):
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
             self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
-
-
-def _ended_as(holding: Holding, settlement: Settlement) -> tuple[Holding, str, str | None]:
-    return holding, Outcome.LOST if settlement.transition is None else settlement.transition.label, settlement.reason
 
 
 def settlement_events(settlement: Settlement) -> list[events.Settled | events.HandedBackEvent | events.SlotsSkipped]:
@@ -196,22 +192,13 @@ class Heartbeat(Service):
 
     name = "heartbeat"
 
-    def __init__(
-        self,
-        common: Common,
-        store: Store,
-        active_claims: ActiveClaims,
-        *,
-        interval: timedelta,
-        lease: timedelta,
-        sign_in: Callable[[], float | None] = lambda: None,
-    ) -> None:
+    def __init__(self, common: WorkerCommon, *, sign_in: Callable[[], float | None]) -> None:
         super().__init__(common)
-        self._store = store
-        self._active_claims = active_claims
-        self._interval = interval
-        self._lease = lease.total_seconds()
+        self._store, self._active_claims = common.store, common.active_claims
+        self._interval, self._lease = common.interval, common.lease.total_seconds()
         self._sign_in = sign_in
+        #: Up to which claim statement the rows were compared with the claims.
+        self._compared: int | None = 0
 
     def run_once(self) -> timedelta:
         sent = self.elapsed()
@@ -227,7 +214,8 @@ class Heartbeat(Service):
                 holding.lose()
                 reason = "the heartbeat was refused"
                 self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
-        if held or sent - self._active_claims.failed_at < self._lease:
+        is_in_doubt = sent - self._active_claims.failed_at < self._lease
+        if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
         skew = self._sign_in()
         self.listeners.publish(
@@ -252,11 +240,12 @@ class Heartbeat(Service):
                 endings.append((claim, Died() if definitions[name].gives_up else HandedBack(Reason.UNKNOWN)))
             elif holding is not None and by is not None and not holding.ended:
                 holding.signal.set(by)
-        if not endings or generation is None or self._active_claims.quiet() != generation:
+        if generation is None or self._active_claims.quiet() != generation:
             return
-        for settlement in self._store.settlements.settle(endings, wait=False):
+        for settlement in self._store.settlements.settle(endings, wait=False) if endings else ():
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
+        self._compared = generation
 
 
 class LeaseWatch(Service):
@@ -268,11 +257,10 @@ class LeaseWatch(Service):
 
     name = "lease-watch"
 
-    def __init__(self, common: Common, active_claims: ActiveClaims, settler: Settler, *, interval: timedelta) -> None:
+    def __init__(self, common: WorkerCommon, settler: Settler) -> None:
         super().__init__(common)
-        self._active_claims = active_claims
-        self._settler = settler
-        self._interval = interval.total_seconds()
+        self._active_claims, self._settler = common.active_claims, settler
+        self._interval = common.interval.total_seconds()
         self._next = math.inf
 
     def limit(self, holding: Holding, timeout: timedelta) -> None:

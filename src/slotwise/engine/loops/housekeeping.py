@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from slotwise.engine.loops.held_claims import settlement_events
-from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row
@@ -21,7 +21,6 @@ from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
 from slotwise.store.slots.settlements import Settlement
-from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -84,25 +83,18 @@ class Reaper(Service):
     name = "reaper"
 
     def __init__(
-        self,
-        common: Common,
-        store: Store,
-        *,
-        names: Sequence[str],
-        interval: timedelta,
-        heartbeat_interval: timedelta,
-        on_reaped: Callable[[], None] = lambda: None,
+        self, common: WorkerCommon, *, names: Sequence[str], interval: timedelta, on_reaped: Callable[[], None]
     ) -> None:
         super().__init__(common)
-        self._store = store
+        self._store = common.store
         self._names = names
-        self._interval = interval
-        self._watch = Watch(heartbeat_interval)
+        self.interval = interval
+        self._watch = Watch(common.interval)
         self._on_reaped = on_reaped
 
     def run_once(self) -> timedelta:
         self.take_over(self.look())
-        return self._interval
+        return self.interval
 
     def look(self) -> list[Row]:
         """Query all held rows and return the dead ones."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
@@ -21,7 +21,6 @@ from slotwise.model.records import Claim
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH
-from slotwise.store.slots.store import Store
 
 #: Approximate duration of one claim, and the distance between the polls of two peers.
 OFFSET_STEP = timedelta(milliseconds=1)
@@ -87,11 +86,6 @@ class Prefetch:
             self._at, self._ended = now, ended
         return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
 
-    @staticmethod
-    def worth_claiming(ahead: int) -> int:
-        """Return the smallest batch worth a claim; there is room for it soon."""
-        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
-
 
 class Fairness:
     """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
@@ -145,25 +139,20 @@ class ClaimPlanner:
         names: Sequence[str],
         definitions: Mapping[str, Definition],
         active_claims: ActiveClaims,
+        runner: Runner,
         *,
-        capacity: int,
-        runs_ahead: bool,
-        margin: timedelta,
         poll_interval: timedelta,
         peers: Peers,
     ) -> None:
-        """``runs_ahead``: whether one-time tasks may be claimed before a thread is free for them."""
         self._poller, self._active_claims, self._elapsed = poller, active_claims, active_claims.elapsed
         one_time = [definitions[name] for name in names if not definitions[name].is_job]
         self._one_time = frozenset(found.name for found in one_time)
         self._fairness = Fairness(one_time, active_claims)
         #: All tasks without a limit, those of jobs included.
         self._names = [name for name in names if name not in self._fairness.limited]
-        self._capacity = capacity
-        self._runs_ahead = runs_ahead
-        self._prefetch = Prefetch(margin, self._elapsed())
-        self._poll_interval = poll_interval
-        self._peers = peers
+        self._capacity, self._runs_ahead = runner.capacity, runner.runs_ahead
+        self._prefetch = Prefetch(runner.margin, self._elapsed())
+        self._poll_interval, self._peers = poll_interval, peers
         self._queue_cursors = QueueCursors()
         #: When the next known row is due, in elapsed seconds: infinity if none is known.
         self._known_due = 0.0
@@ -199,10 +188,20 @@ class ClaimPlanner:
             return self._sleep(min(pause, crowded))
         self._poller.begin(max(slots, tasks))
         if found := self._claim_due(slots, tasks, slots_may_be_due):
-            return self._claimed(found, max(slots, tasks))
+            # After a partial batch little is left, so its handlers start first. It does not mean that the queue is
+            # empty: rows may have been locked.
+            is_partial = 2 * found < min(max(slots, tasks), BATCH)
+            self._locked, self._known_due = None, math.inf if is_partial else 0.0
+            if is_partial:
+                self._poller.give_way()
+            return AT_ONCE
         if pause := self._look(names, queued):
             self._locked = None
-        pauses = [pause or self._until_unlocked(), crowded]
+        else:
+            # A peer is claiming the row, another transaction holds it for longer, or this worker was a moment early.
+            self._locked = self._locked or growing_pauses(*LOCKED_PAUSES)
+            pause = next(self._locked)
+        pauses = [pause, crowded]
         if limited and tasks > 0:
             # A task at its limit waits for an end, perhaps on another worker.
             pauses.append(self._look(limited, limited) or FULL_PAUSE)
@@ -219,7 +218,7 @@ class ClaimPlanner:
             return 0, False
         ahead = self._prefetch.ahead(self._active_claims.removed, now) if self._runs_ahead else 0
         room = max(self._capacity + ahead - len(self._active_claims), 0)
-        fills_up = room < self._prefetch.worth_claiming(ahead)
+        fills_up = ahead >= BATCH and room < min(ahead // 2, BATCH)  # there is room for a batch worth a claim soon
         return 0 if fills_up else room, fills_up
 
     def _wait_for_room(self, now: float, *, no_slots: bool, no_tasks: bool) -> timedelta:
@@ -261,26 +260,7 @@ class ClaimPlanner:
         self._known_due = self._elapsed() + pause.total_seconds()
         return pause
 
-    def _until_unlocked(self) -> timedelta:
-        """Return the growing pause before the next attempt to claim a due row that is locked.
-
-        A peer may be claiming the row, another transaction may hold it for longer, or this worker was a moment early.
-        """
-        self._locked = self._locked or growing_pauses(*LOCKED_PAUSES)
-        return next(self._locked)
-
     # -- claims -----------------------------------------------------------------------------------------------
-
-    def _claimed(self, found: int, room: int) -> timedelta:
-        """After a claim poll at once. After a partial batch little is left, so its handlers start first.
-
-        A partial batch does not mean an empty queue: rows may have been locked.
-        """
-        is_partial = 2 * found < min(room, BATCH)
-        self._locked, self._known_due = None, math.inf if is_partial else 0.0
-        if is_partial:
-            self._poller.give_way()
-        return AT_ONCE
 
     def _claim_due(self, slots: int, tasks: int, slots_may_be_due: bool) -> int:
         """Claim slots before tasks, unless a task woke the poller: then the task goes first and slots follow at once.
@@ -347,12 +327,9 @@ class Poller(Service):
 
     def __init__(
         self,
-        common: Common,
-        store: Store,
-        active_claims: ActiveClaims,
+        common: WorkerCommon,
         *,
         names: Sequence[str],
-        lease: timedelta,
         poll_interval: timedelta,
         runner: Runner,
         peers: Peers,
@@ -360,15 +337,10 @@ class Poller(Service):
     ) -> None:
         """``pass_on`` wakes other workers: rows are due, and this one has no room for them."""
         super().__init__(common)
-        self._store = store
-        self._active_claims = active_claims
-        self._lease = lease
-        self._runner = runner
-        self.pass_on = pass_on
-        self.planner = ClaimPlanner(
-            self, names, store.definitions, active_claims, capacity=runner.capacity, runs_ahead=runner.runs_ahead,
-            margin=runner.margin, poll_interval=poll_interval, peers=peers,
-        )  # fmt: skip
+        self._store, self._active_claims, self._lease = common.store, common.active_claims, common.lease
+        self._runner, self.pass_on = runner, pass_on
+        known, held = common.store.definitions, common.active_claims
+        self.planner = ClaimPlanner(self, names, known, held, runner, poll_interval=poll_interval, peers=peers)
 
     def run_once(self) -> timedelta | None:
         if self._runner.is_draining:

@@ -8,21 +8,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.events import DatabaseBack, DatabaseLost, Listeners
+from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import describe, is_busy, is_transient
+from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
 #: "Call me again at once."
 AT_ONCE = timedelta(0)
-
-
 #: The shortest wait, in seconds: it yields the GIL, so that the thread just woken can run.
 BLINK = 0.000001
-
 #: How often the log repeats that the database is unreachable.
 REMINDER = timedelta(minutes=1)
 
@@ -30,8 +30,7 @@ REMINDER = timedelta(minutes=1)
 class Common:
     """What the loops of a worker share: listeners, clock, pauses, and whether the database is away.
 
-    An outage is reported once for all loops: one "lost" and one "back" event. In between, the worker logs a line per
-    minute, so that the log of an idle worker shows the reason.
+    An outage is reported once for all loops: one "lost" and one "back" event, and a line in the log per minute.
     """
 
     def __init__(
@@ -44,11 +43,8 @@ class Common:
         first_pause: timedelta = timedelta(milliseconds=200),
         longest_pause: timedelta = timedelta(seconds=15),
     ) -> None:
-        self.listeners = listeners
-        self.worker = worker
-        self.elapsed = elapsed
-        self.is_transient = is_transient
-        self.pauses = first_pause, longest_pause
+        self.listeners, self.worker, self.elapsed = listeners, worker, elapsed
+        self.is_transient, self.pauses = is_transient, (first_pause, longest_pause)
         self._lock = threading.Lock()
         self._cut_off: set[str] = set()
         self._begun = self._told = 0.0
@@ -56,14 +52,11 @@ class Common:
     def outage_begins(self, loop: str, error: BaseException) -> None:
         """Record that ``loop`` cannot reach the database, for the first time or still."""
         with self._lock:
-            now = self.elapsed()
-            is_news = not self._cut_off
+            now, is_news = self.elapsed(), not self._cut_off
             self._cut_off.add(loop)
-            if is_news:
-                self._begun = self._told = now
-            is_due = now - self._told >= REMINDER.total_seconds()
-            if is_due:
-                self._told = now
+            self._begun = now if is_news else self._begun
+            is_due = is_news or now - self._told >= REMINDER.total_seconds()
+            self._told = now if is_due else self._told
         if is_news:
             self.listeners.publish(DatabaseLost(worker=self.worker, loop=loop, error=describe(error)))
         elif is_due:
@@ -84,9 +77,17 @@ class Common:
             self.listeners.publish(DatabaseBack(worker=self.worker, loop=loop))
 
 
-def _is_forbidden(error: BaseException) -> bool:
-    """Whether the role lacks a permission: the message names it with the cure, so a traceback adds nothing."""
-    return getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+class WorkerCommon(Common):
+    """What the loops of a worker need that deal with claims."""
+
+    def __init__(
+        self, listeners: Listeners, worker: str, settings: Settings, store: Store, active_claims: ActiveClaims
+    ) -> None:
+        interval = settings.heartbeat_interval
+        super().__init__(
+            listeners, worker, elapsed=active_claims.elapsed, longest_pause=min(timedelta(seconds=15), interval)
+        )
+        self.store, self.active_claims, self.interval, self.lease = store, active_claims, interval, settings.lease
 
 
 class Service(ABC):
@@ -171,7 +172,9 @@ class Service(ABC):
         elif self.common.is_transient(error):
             self.common.outage_begins(self.name, error)
         else:
-            trace = None if self._trouble is not None or _is_forbidden(error) else error  # then one line
+            # A missing permission is named with its cure, and so is what was logged before: one line is enough.
+            is_forbidden = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+            trace = None if self._trouble is not None or is_forbidden else error
             logger.error("%s failed, and continues after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
             self._trouble = growing_pauses(*self.common.pauses)

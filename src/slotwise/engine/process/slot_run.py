@@ -1,16 +1,16 @@
-"""Run one slot of a job's schedule in the foreground, as a worker of the pool would: for the pod of a CronJob.
+"""Run one slot of a job in the foreground: one of its own, now, or one of the schedule, as in the pod of a CronJob.
 
-The slot is claimed from the job's own row, by the same statement, decision and ledger as in a pool. So the job's
-policies decide: a slot that is too late is skipped, and with ``CatchUp.all`` the older slots run first. The process
-stays until the ledger has the slot's end. It leaves earlier if another holder has the slot, or if it waits for a retry,
-and a live worker can finish that.
+A slot of its own is a trigger, claimed before other workers see it. A slot of the schedule is claimed from the job's
+row, by the same statement, decision and ledger as in a pool. So the job's policies decide: a slot that is too late is
+skipped, and with ``CatchUp.all`` the older slots run first. The process stays until the ledger has the slot's end. It
+leaves earlier if another holder has the slot, or if it waits for a retry, and a live worker can finish that.
 
 Races:
 
 - Two processes, or a process and a worker, claim the slot at once: the row's lock lets one of them. The other finds a
   held row, and waits or leaves.
 - The slot ends between two looks: rows are read before the ledger (``slot_state``), so its end is seen.
-- The holder dies: nobody else may be alive to notice. So a process that waits runs a reaper for this job between its
+- The holder dies: nobody else may be alive to notice. So a process that waits runs its reaper between its
   looks. Death is observed as in any worker, and the row is claimed as the next attempt.
 - This process loses its claim while it runs the slot: the settlement is rejected, and the process looks again.
 - The reply to a claim is lost: the next heartbeat finds the row and hands it back. Until then it counts as held.
@@ -24,6 +24,7 @@ Races:
 
 from __future__ import annotations
 
+import difflib
 import logging
 import threading
 from collections.abc import Callable
@@ -31,19 +32,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
-from slotwise.engine.loops.housekeeping import BREATH, Reaper
-from slotwise.engine.loops.service import Common
-from slotwise.engine.process.foreground import definition_of
+from slotwise.engine.loops.housekeeping import BREATH
+from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, InvalidSchedule, JobCancelled
+from slotwise.errors import ClaimLost, ConfigurationError, InvalidSchedule, JobCancelled, UnknownTask
+from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
-from slotwise.model.events import skipped
-from slotwise.model.records import TICK, Gap, Key, Row
-from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled, skipped
+from slotwise.model.records import TICK, Aborted, Claim, Gap, Key, Row
+from slotwise.model.vocabulary import Outcome, Reason, Release, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe
+from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.reading.facts import SlotState, plan_row, slot_state
+from slotwise.store.reading.reader import Reader
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +60,134 @@ PRUNE_FOR = timedelta(seconds=20)
 #: The pause after a claim that got nothing though the row was due: another claim, or an operation, has it locked.
 CONTENDED = timedelta(milliseconds=200)
 
+#: How long a handler may take to stop before it is left behind.
+PATIENCE = timedelta(seconds=5)
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the slot ended. ``reason`` is ``retry`` if a worker makes another attempt.
+
+    ``left_behind``: the handler did not stop when asked, and still runs in this process.
+    """
+
+    job: str
+    slot: datetime
+    attempt: int
+    token: int
+    outcome: str
+    reason: str | None
+    error: str | None
+    took: timedelta
+    left_behind: bool = False
+
+    @property
+    def succeeded(self) -> bool:
+        return self.outcome == Outcome.SUCCEEDED
+
+
+class SingleRun:
+    """Run one slot of ``name`` with ``worker``, which must not have been started."""
+
+    def __init__(self, worker: Worker, name: str) -> None:
+        self.worker = worker
+        self._definition = definition_of(worker, name)
+        self._elapsed = worker.clock.elapsed
+        self._end: AttemptEvent | None = None
+        self._told = threading.Event()
+        self._cancelled: float | None = None
+        self._holding: Holding | None = None
+        worker.listeners.add(self._listen)
+
+    def run(self) -> Ended:
+        """Claim, run and settle the slot; return how it ended. A failed handler is a value, not an exception.
+
+        Raise what a worker's start raises, DatabaseUnreachable, JobCancelled if a stop was requested before the claim,
+        and ClaimLost if the slot was taken over while it ran.
+        """
+        worker = self.worker
+        worker.entrance.verify()
+        try:
+            worker.mind()
+            if self._cancelled is not None:  # while entering the lifespan
+                name = self._definition.name
+                raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
+            with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
+                claim, begun = self._claim()
+                self._holding = worker.poller.adopt(claim, begun)
+            if self._cancelled is not None:
+                self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
+            left_behind = self._wait(self._holding)
+            self._told.wait(PATIENCE.total_seconds())
+        finally:
+            worker.close()
+        return self._ended(claim, timedelta(seconds=self._elapsed() - begun), left_behind)
+
+    def cancel(self) -> None:
+        """Ask the handler to stop; a second call stops waiting for it. From any thread."""
+        if self._cancelled is not None:
+            self._cancelled = 0.0
+            return
+        self._cancelled = self._elapsed() + PATIENCE.total_seconds()
+        self.worker.cancel()  # cancels a lifespan that is being entered, and bounds its exit
+        if self._holding is not None:
+            self._holding.signal.set(Reason.OPERATOR)
+
+    def _claim(self) -> tuple[Claim, float]:
+        """Return the claim, and when its statement was sent, in elapsed seconds.
+
+        A job without a row is planned first; an existing row stays as it is.
+        """
+        worker, job = self.worker, self._definition
+        for _ in range(2):
+            begun = self._elapsed()  # the claim has not waited during planning
+            try:
+                claim = claim_trigger(
+                    worker.store, worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
+                )
+            except UnknownTask:
+                worker.entrance.plan(only=job.name)
+                continue
+            if claim is not None:
+                return claim, begun
+        raise ConfigurationError(f"job {job.name!r} could not be triggered; something deletes rows of its table")
+
+    def _wait(self, holding: Holding) -> bool:
+        """Wait until the slot is settled; return True if its handler was left behind."""
+        active_claims = self.worker.active_claims
+        while not active_claims.wait_empty(0.05):
+            if self._cancelled is not None and self._elapsed() >= self._cancelled:
+                self.worker.settler.put(holding, Aborted(Reason.OPERATOR))
+                return not active_claims.wait_empty(PATIENCE.total_seconds()) or True
+        return False
+
+    def _listen(self, event: Event) -> None:
+        if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent) and self._end is None:
+            holding = self._holding
+            if isinstance(event, ClaimLostEvent) and holding is not None and holding.claim in self.worker.active_claims:
+                return  # reported early, by a heartbeat; the settlement reports it again
+            self._end = event
+            self._told.set()
+
+    def _ended(self, claim: Claim, took: timedelta, left_behind: bool) -> Ended:
+        end, slot = self._end, claim.slot
+        assert slot is not None  # a triggered job has one
+        if not isinstance(end, Settled | HandedBackEvent):
+            raise ClaimLost(f"job {claim.row.task_name!r}: the claim was lost; another worker may run slot {slot}")
+        line = Reader(self.worker.store).slot(claim.row.task_name, slot)
+        return Ended(
+            job=claim.row.task_name,
+            slot=slot,
+            attempt=claim.row.attempt,
+            token=claim.token,
+            outcome=end.outcome if isinstance(end, Settled) else Release.HANDED_BACK,
+            reason=end.reason,
+            error=line.error if line else None,
+            took=took,
+            left_behind=left_behind,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,16 +319,10 @@ class SlotRun:
         self._early, self._waits = options.get("early", timedelta(0)), options.get("waits", True)
         self._tell = options.get("tell", _silent)
         self._asked = threading.Event()
-        self._common = Common(worker.listeners, worker.name, elapsed=worker.clock.elapsed)
         self._told: str | None = None
         self._ran = 0
         self._schedule: Schedule = Disabled()
-        settings, interval = worker.settings, worker.settings.heartbeat_interval
-        self._reaper = Reaper(
-            self._common, worker.store, names=[name], interval=settings.reaper_interval or interval,
-            heartbeat_interval=interval,
-        )  # fmt: skip
-        self._pause = min(worker.poll_interval, settings.reaper_interval or interval, LOOK_AGAIN)
+        self._pause = min(worker.poll_interval, worker.reaper.interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
@@ -332,7 +456,7 @@ class SlotRun:
                 case Stay():
                     self._say(f"slot {_told(slot)}: {step.why}")
                     if found.row is not None and found.row.picked:
-                        self._lasting(self._reaper.run_once)
+                        self._lasting(self.worker.reaper.run_once)
                     self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
 
     def _state(self, slot: datetime) -> SlotState:
@@ -405,7 +529,9 @@ class SlotRun:
     def _lasting(self, ask: Callable[[], T]) -> T:
         """Ask the database, again and again while it is away. Raise JobCancelled if a stop was requested."""
         found: list[T] = []
-        if not self.worker.is_draining and not keep_trying(lambda: found.append(ask()), self._common, self._asked):
+        if not self.worker.is_draining and not keep_trying(
+            lambda: found.append(ask()), self.worker.common, self._asked
+        ):
             raise self._cancelled()
         return found[0] if found else ask()
 
@@ -424,3 +550,15 @@ class SlotRun:
 
 def _told(instant: datetime | None) -> str:
     return "none" if instant is None else instant.isoformat().replace("+00:00", "Z")
+
+
+def definition_of(worker: Worker, name: str) -> Definition:
+    """Return a job of the worker. Raise UnknownTask for no task, and ConfigurationError for a one-time task."""
+    definition = worker.definitions.get(name)
+    if definition is None:
+        near = difflib.get_close_matches(name, worker.definitions, n=1)
+        cure = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(worker.definitions))}"
+        raise UnknownTask(f"no job {name!r} in this registry; {cure}")
+    if not definition.is_job:
+        raise ConfigurationError(f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)")
+    return definition

@@ -18,7 +18,7 @@ class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the lease ran out."""
 
     __slots__ = (
-        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_signal", "claim", "deadline", "ended", "held",
+        "_elapsed", "_lease", "_lock", "_lost", "_signal", "claim", "deadline", "ended", "ended_at", "held",
         "is_slot", "outcome", "promised", "ran", "renewed", "sequel", "since", "started", "suspected", "unawaited",
     )  # fmt: skip
 
@@ -28,8 +28,9 @@ class Holding:
         self._signal: Signal | None = None
         #: The handler has started.
         self.started = False
-        #: The outcome is known and on its way to the database.
+        #: The outcome is known and on its way to the database; since when, of a slot, in elapsed seconds.
         self.ended = False
+        self.ended_at: float | None = None
         self.outcome: AttemptOutcome = SUCCEEDED
         #: The handler has called complete_in; only the ledger knows whether that was committed.
         self.promised = False
@@ -50,7 +51,6 @@ class Holding:
         #: When the claim arrived; and, if that is counted, when its handler began and ended. In elapsed seconds.
         self.since = elapsed()
         self.ran: tuple[float, float] | None = None
-        self._ended_at: float | None = None
 
     @property
     def signal(self) -> Signal:
@@ -87,21 +87,13 @@ class Holding:
                 return False
             self.ended = True
             if self.is_slot:
-                self._ended_at = self._elapsed()
+                self.ended_at = self._elapsed()
             return True
-
-    def ended_ago(self) -> timedelta:
-        """Time since the attempt of a slot has ended."""
-        return timedelta(seconds=0 if self._ended_at is None else self._elapsed() - self._ended_at)
 
     def renew(self, sent: float) -> None:
         """Record the success of a heartbeat that was sent at ``sent``."""
         self.renewed = max(self.renewed, sent)
         self.suspected = False
-
-    def age(self) -> timedelta:
-        """Time since before the last successful heartbeat was sent."""
-        return timedelta(seconds=self._elapsed() - self.renewed)
 
     def waited(self) -> float:
         """Seconds since the claim arrived, without the time that the claim itself took."""
@@ -112,13 +104,10 @@ class Holding:
         return -math.inf if self._lost else self._lease - (self._elapsed() - self.renewed)
 
     def lease_left(self) -> timedelta:
-        return self.claim.lease - self.age()
+        return self.claim.lease - timedelta(seconds=self._elapsed() - self.renewed)
 
     def doubt(self, margin: float) -> str | None:
-        """Return why this claim must not start any more, or None: little lease is left, or it waited for too long.
-
-        Called before each start; ``margin`` is in seconds.
-        """
+        """Return why this claim must not start any more: less than ``margin`` seconds are left, or it waited longer."""
         if self.left() < margin:
             return Reason.SUSPECT
         return Reason.QUEUED if self.waited() > margin else None
@@ -211,7 +200,8 @@ class ActiveClaims:
     def ended_ago(self, claim: Claim) -> timedelta:
         """Time since the attempt of a held slot has ended."""
         holding = self._held.get(claim.fence)
-        return timedelta(0) if holding is None else holding.ended_ago()
+        ended_at = None if holding is None else holding.ended_at
+        return timedelta(seconds=0 if ended_at is None else self.elapsed() - ended_at)
 
     def wait_empty(self, seconds: float | None) -> bool:
         """Wait until no claim is held; return False if the time ran out first."""

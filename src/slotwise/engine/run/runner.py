@@ -12,9 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -278,12 +278,9 @@ class Runner:
         before_start: Sequence[BeforeStart] = (),
         isolation: Isolation | None = None,
     ) -> None:
-        self.capacity = capacity
-        self._definitions = definitions
-        self._active_claims = active_claims
-        self._listeners = listeners
-        self._mark_running = mark_running
-        self._make_context = make_context
+        self.capacity, self._threads = capacity, Threads(capacity)
+        self._definitions, self._active_claims, self._listeners = definitions, active_claims, listeners
+        self._mark_running, self._make_context = mark_running, make_context
         #: Gets the outcome of each attempt.
         self.on_end: OnEnd
         #: Gets the starts of attempts that have a timeout.
@@ -291,11 +288,8 @@ class Runner:
         #: A claim that could not start for this long is handed back.
         self.margin = margin
         self._margin = margin.total_seconds()
-        self._loop = loop
-        self._interceptors = interceptors
-        self._before_start = tuple(before_start)
-        self._isolation = isolation
-        self._threads = Threads(capacity)
+        self._loop, self._isolation = loop, isolation
+        self._interceptors, self._before_start = interceptors, tuple(before_start)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
         #: starts every claim at once. Nor with a give-up task, which has no start mark: if this process dies, each one
         #: that it holds ends dead, started or not.
@@ -389,8 +383,8 @@ class Runner:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
-        if holding.claim.row.cancel_requested is not None:
-            return HandedBack(Reason.OPERATOR)  # cancelled before this claim, while it waited for its retry
+        if _is_called_off(holding.claim):
+            return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
         if self._before_start:  # if one raises, what was entered before stays held
@@ -422,7 +416,8 @@ class Runner:
         try:
             if self._interceptors:
                 result: object = None  # the result if an interceptor swallows the handler's error
-                with self._intercepted(ctx):
+                with ExitStack() as stack:
+                    self._enter(stack, ctx)
                     result = definition.handler(ctx)
             else:
                 result = definition.handler(ctx)
@@ -458,8 +453,9 @@ class Runner:
         """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
         origin = len(forks)
         try:
-            with self._intercepted(ctx):
-                result: object = None
+            result: object = None
+            with ExitStack() as stack:
+                self._enter(stack, ctx)
                 result = await cast("Awaitable[object]", definition.handler(ctx))
             outcome = returned(result, holding, definition)
         except BaseException as error:
@@ -468,12 +464,9 @@ class Runner:
             leave_fork(outcome)
         return outcome
 
-    @contextmanager
-    def _intercepted(self, ctx: Context) -> Iterator[None]:
-        with ExitStack() as stack:
-            for interceptor in self._interceptors:
-                stack.enter_context(interceptor(ctx))
-            yield
+    def _enter(self, stack: ExitStack, ctx: Context) -> None:
+        for interceptor in self._interceptors:
+            stack.enter_context(interceptor(ctx))
 
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
         """Return the context. Raise Fail where the stored data cannot be read."""
@@ -490,14 +483,19 @@ class Runner:
             self.limit(holding, definition.timeout)
         if self._is_loud:
             self._listeners.publish(HandlerStarted(**about(holding.claim)))
-        return elapsed() if self._is_timed else None
+        return self._active_claims.elapsed() if self._is_timed else None
 
     def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
         if begun is None:
             return outcome
-        holding.ran = begun, (ended := elapsed())
+        holding.ran = begun, (ended := self._active_claims.elapsed())
         if self._is_loud:
             error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
             took = timedelta(seconds=ended - begun)
             self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
         return outcome
+
+
+def _is_called_off(claim: Claim) -> bool:
+    """Whether an operator, or a newer slot, had cancelled the slot before this claim."""
+    return claim.row.cancel_requested is not None
