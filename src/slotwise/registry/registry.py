@@ -22,7 +22,7 @@ from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunO
 from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
+from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError, located
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.model.clock import Clock
 from slotwise.model.events import Listener, Listeners
@@ -340,7 +340,7 @@ class RegistryBuilder:
     """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[object]] = {}
+        self._parts: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -501,14 +501,12 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
             raise ConfigurationError(
                 f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
             )
-    for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
-        is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
-        if address is not None and not is_shared:
-            try:
-                with suppress(DriverMissing):
-                    database_url(address)
-            except InvalidSetting as error:
-                raise error if name == "database_url" else InvalidSetting(f"{name}: {error}") from None
+    with suppress(DriverMissing):
+        if settings.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
+            database_url(settings.database_url)
+        if settings.wake_up_url is not None:
+            with located("wake_up_url", InvalidSetting):
+                database_url(settings.wake_up_url)
     return settings
 
 
