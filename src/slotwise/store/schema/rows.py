@@ -81,17 +81,19 @@ def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
     return {name: value if name == "called_off" else datetime.fromisoformat(value) for name, value in found.items()}
 
 
-def row_of(values: Sequence[Any], columns: Sequence[str] = ROW_COLUMNS) -> Row:
-    """A Row of values that come in the order of these columns; the rest is left at its default."""
-    found = dict(zip(columns, values, strict=True))
-    found["consecutive_failures"] = found.get("consecutive_failures") or 0
+def row_of(values: Sequence[Any]) -> Row:
+    """A Row of values that come in the order of ROW_COLUMNS."""
+    found = dict(zip(ROW_COLUMNS, values, strict=True))
+    found["consecutive_failures"] = found["consecutive_failures"] or 0
     found |= waits_on(found.pop("pending"))
     return Row(**found)
 
 
 def hold_of(values: Sequence[Any]) -> Row:
-    """A Row of values that come in the order of HOLD_COLUMNS."""
-    return row_of(values, HOLD_COLUMNS)
+    """A Row of values that come in the order of HOLD_COLUMNS, whatever they are; the rest is left at its default."""
+    found = dict(zip(HOLD_COLUMNS, values, strict=True))
+    pending = found.pop("pending")
+    return Row(**found, called_off=pending.get("called_off") if isinstance(pending, dict) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
