@@ -37,7 +37,7 @@ HELP = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
-  test     prove every promise once, against a real PostgreSQL, which is started if none is given; seven minutes
+  test     prove every promise once, against a real PostgreSQL, which is started if none is given; five minutes
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
   check    style, types, import contracts and documentation

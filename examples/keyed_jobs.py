@@ -51,8 +51,6 @@ def main() -> None:
         print(one.name, "has the key", one.lock_key)
     url = database_url()
     gates = [] if url.startswith("sqlite") else [AdvisoryGate(url, jobs, hold_at_least="100ms")]
-    for gate in gates:
-        gate.verify()
     registry = JobRegistry(jobs=jobs, before_start=gates, database_url=url, poll_interval="1s")
     make_tables(registry)
     with registry:

@@ -230,3 +230,14 @@ def test_what_cannot_be_done_yet_is_said() -> None:
     assert words["rows per second, COPY"] == "not yet"
     page = "\n".join(Report(readings=readings, machine={"cpu": "1"}, command="slotwise bench").markdown())
     assert "| slotwise-many-copy | not yet: no schedule_many |" in page
+
+
+def test_the_page_has_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """--markdown prints tables, a row a line, which a page takes as they are."""
+    report = Report(readings=MEASURED, machine={"cpu": "1"}, command="slotwise bench")
+    monkeypatch.setattr("slotwise.bench.session.fulfil", lambda wish, tell: report)
+    bench.main(["--markdown"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert printed == "".join(f"{block}\n" for block in report.markdown())
+    assert "\n|" in printed
+    assert "\\n" not in printed

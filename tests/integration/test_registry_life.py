@@ -16,6 +16,7 @@ from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads
 
 from slotwise import (
     ConfigurationError,
+    DatabaseUnreachable,
     Disabled,
     Every,
     JobContext,
@@ -221,6 +222,84 @@ def test_a_start_that_waits_for_its_database_can_be_stopped(heard: Heard) -> Non
     assert registry.worker is None
     assert "worker-start" not in heard.names()
     assert len(heard.of("database-lost")) == 1
+
+
+def test_a_start_has_a_bound(heard: Heard) -> None:
+    """While the database is away: an error in time, and nothing runs, so that it can be tried again."""
+    registry = a_registry("postgresql://nobody@127.0.0.1:1/nothing", heard)
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(DatabaseUnreachable, match=r"could not start within 500ms: the database does not answer"):
+            registry.start(timeout="500ms")
+        assert 0.4 < time.monotonic() - began < 10
+        assert registry.worker is None
+
+
+def test_a_start_within_its_bound(url: str, heard: Heard) -> None:
+    """The bound is for the start alone: the worker runs on."""
+    registry = a_registry(url, heard, job(name="a", schedule=Every("1s"))(nothing))
+    registry.start(timeout="20s")
+    heard.wait("settled")
+    assert registry.stop() == 0
+
+
+def test_a_start_that_is_not_waited_for(databases: Any, pg_empty_url: str, heard: Heard) -> None:
+    """It returns at once; the worker follows when the database is there."""
+    from tests.databases import provision
+
+    name = sa.make_url(pg_empty_url).database
+    provision(pg_empty_url)
+    admin = databases._connect()
+    admin.execute(f'alter database "{name}" allow_connections false')
+    registry = a_registry(pg_empty_url, heard)
+    try:
+        registry.start(wait=False)
+        assert registry.worker is not None
+        assert not registry.worker.poller.has_started
+        with pytest.raises(ConfigurationError, match="running already"):
+            registry.start(wait=False)
+        heard.wait("database-lost")
+    finally:
+        admin.execute(f'alter database "{name}" allow_connections true')
+    heard.wait("worker-start")
+    assert registry.start_error is None
+    assert registry.stop() == 0
+
+
+def test_a_start_that_is_not_waited_for_can_be_stopped(heard: Heard) -> None:
+    registry = a_registry("postgresql://nobody@127.0.0.1:1/nothing", heard)
+    began = time.monotonic()
+    registry.start(wait=False)
+    assert time.monotonic() - began < 2
+    heard.wait("database-lost")
+    assert registry.stop() == 0
+    assert (registry.worker, registry.start_error) == (None, None)
+
+
+def test_a_start_that_is_not_waited_for_and_fails(
+    pg_empty_url: str, heard: Heard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is logged and kept, and nothing runs; the next start forgets it."""
+    registry = a_registry(pg_empty_url, heard)
+    registry.start(wait=False)
+    gone_by_now(lambda: registry.worker is None)
+    assert isinstance(registry.start_error, SchemaMissing)
+    assert [one.message for one in caplog.records if "the worker cannot start" in one.message]
+    with pytest.raises(SchemaMissing):
+        registry.start()
+    assert registry.start_error is None
+
+
+def test_a_start_that_is_not_waited_for_runs_jobs(url: str, heard: Heard) -> None:
+    registry = a_registry(url, heard, job(name="a", schedule=Every("1s"))(nothing))
+    registry.start(wait=False)
+    heard.wait("settled")
+    assert registry.stop() == 0
+
+
+def test_a_bound_without_a_wait(url: str, heard: Heard) -> None:
+    with pytest.raises(ConfigurationError, match="wait=False, which waits for nothing"):
+        a_registry(url, heard).start(timeout="1s", wait=False)
 
 
 def test_a_start_goes_on_when_the_database_comes(databases: Any, pg_empty_url: str, heard: Heard) -> None:

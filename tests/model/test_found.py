@@ -158,6 +158,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(overlap="allow", most=2, attempts=2), every(60),
         [run(60), later(57), step("skip_next"), step("fail", pick=0, final=False)],
     ),
+    "the text of before a deploy stood in the way of a retry beside its plan": (
+        Terms(overlap="allow", attempts=2, retry_pause=seconds(50)), every(60),
+        [run(60), later(10), step("redeploy", times=every(300)), step("fail", pick=0, final=False)],
+    ),
     "a slot that was handed back, and is too late, kept its place from one that is on time": (
         Terms(overlap="allow", start_within=seconds(60), gives_up=True), every(60),
         [later(60), step("poll", pick=0), step("crash", pick=0), *[later(400), step("reap")] * 2, run(1)],

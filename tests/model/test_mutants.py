@@ -149,6 +149,28 @@ SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
     ),
 }  # fmt: skip
 
+#: The script that shows a rule, where it has another name: it is played first, which saves most of the others.
+SHOWN_BY = {
+    "a slot is dead after max_lost": "the pace of a catch-up counted from a death, not from a start",
+    "a hand-back does not count": "slots that were passed by one handed back were decided twice",
+    "a slot with a row of its own is not forgotten": "a slot that was handed back forgot how late it may start",
+    "a settlement minds the claim's version and holder": "a worker that was silent for long succeeds",
+    "the ledger starts a slot that gives up once": "a job that gives up starts once",
+    "a slot that gives up stays as it ended": "a job that gives up starts once",
+    "what was called off does not start": "who moves a due time moves unheld_since along",
+    "slots are collapsed only once": "slots that were passed by one handed back were decided twice",
+    "two starts are min_interval apart": "a skipped slot brought two starts together",
+    "what waits for its retry is stopped at once": "what waits for its retry is stopped",
+    "a pause leaves a retry alone": "a skipped slot took another one along that was handed back",
+    "a skipped slot is skipped alone": "a skipped slot took another one along that was handed back",
+    "a trigger that minds others is skipped": "a pause made a trigger forget that it waits for others",
+    "a backfill has a pace": "a backfill keeps its pace, and goes on",
+    "a slot that is called off lets the next one go": "a backfill keeps its pace, and goes on",
+    "a new row begins after all that was decided": "a new row begins after a slot that was left out",
+    "a deploy brings no two starts together": "a deploy brought two starts together",
+    "a slot that has ended lets its row move on": "a claim that is lost held the job to its last heartbeat",
+}
+
 
 def test_an_unbroken_product_passes(plain: Database) -> None:
     """What these scripts show, they show of the broken ones alone."""
@@ -163,7 +185,12 @@ def test_a_point_is_there(mutant: Mutant) -> None:
         pass
 
 
-@pytest.mark.parametrize("rule", MUTANTS)
+#: No known script shows these: hundreds are generated.
+RARELY_SHOWN = {"gaps count as decided"}
+MARKS = [pytest.mark.extended, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=MARKS * (rule in RARELY_SHOWN)) for rule in MUTANTS])
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
     with MUTANTS[rule].at_large():
@@ -178,8 +205,9 @@ def test_where_policies_meet_each_rule_has_its_script(plain: Database, rule: str
 
 def _fails_a_known_script(database: Database, rule: str) -> bool:
     """The rule's own script is the first."""
-    own = [SHOWN[rule]] if rule in SHOWN else []
-    return any(_fails(database, *known) for known in (*own, *SHOWN.values(), *FOUND.values()))
+    known = {**SHOWN, **FOUND}
+    own = known.get(SHOWN_BY.get(rule, rule))
+    return any(_fails(database, *script) for script in ([own] if own else []) + list(known.values()))
 
 
 def _fails(database: Database, terms: Terms, times: Times, script: list[Step]) -> bool:

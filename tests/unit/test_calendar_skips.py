@@ -52,13 +52,13 @@ def test_gaps_are_cut_around_passed_over_slots() -> None:
     """A slot stands in one gap: what would have run apart from what would not."""
     missed = gap(at(0), at(5), 3, "collapsed")  # Thursday, Monday, Tuesday
     passed = passed_over(NINE, at(0), at(6))
-    assert around(NINE, passed, (missed,)) == (
+    assert around(NINE, (missed,), at(0), at(6)) == (
         gap(at(0), at(0), 1, "collapsed"),
         gap(at(1), at(3), 3, "calendar"),
         gap(at(4), at(5), 2, "collapsed"),
     )
-    assert around(NINE, passed, ()) == passed
-    assert around(NINE, (), (missed,)) == (missed,)
+    assert around(NINE, (), at(0), at(6)) == passed
+    assert around(Cron("0 9 * * *"), (missed,), at(0), at(6)) == (missed,)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import print_json, print_table
-from slotwise.cli.shared.terminal import say
+from slotwise.cli.shared.terminal import say, say_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -112,7 +112,7 @@ def bench(
     if given.json:
         print_json(found.json())
     elif markdown:
-        say(*found.markdown())
+        say_document("".join(f"{block}\n" for block in found.markdown()))
     elif isinstance(found, comparison.Comparison):
         _print_comparison(found)
     else:

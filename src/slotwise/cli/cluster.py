@@ -30,7 +30,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
-from slotwise.store.schema.worker_rows import WorkerInfo
+from slotwise.store.schema.readable import WorkerInfo
 
 Answer = TypeVar("Answer")
 

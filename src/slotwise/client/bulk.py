@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 from slotwise.client.arguments import Item, fresh_ids, taken, wanted
 from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
@@ -15,9 +16,6 @@ from slotwise.payload.payload import Payload
 from slotwise.store.connect.caller_transaction import Joinable, whole
 from slotwise.store.dialects.task_statements import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
 
 #: Rows in one statement; and in one COPY, where larger chunks save commits.
 CHUNK, COPY_CHUNK = 1_000, 10_000
@@ -86,20 +84,22 @@ def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
 
 @dataclass(slots=True)
 class Load:
-    """One call of ``schedule_many``. A COPY runs while the next chunk is gathered; any other chunk is written at once.
+    """One call of ``schedule_many``.
 
-    ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the statements notify.
+    ``thread`` writes each chunk while the next one is gathered. ``tell`` notifies workers of a chunk; None: the rows
+    join the caller's transaction, and the statements notify.
     """
 
     name: str
     joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]]
     if_exists: IfExists
     copy: bool
+    thread: ThreadPoolExecutor | None
     tell: Callable[[Chunk, bool], bool] | None
     progress: Callable[[BulkResult], object]
     _tally: BulkResult = field(default_factory=BulkResult)
     _told: bool = False
-    _under_way: tuple[Chunk, ExitStack] | None = None
+    _under_way: tuple[Chunk, Future[None]] | None = None
 
     def put_all(self, chunks: Iterable[Chunk]) -> BulkResult:
         """Write all chunks; what was written before an error stays."""
@@ -108,7 +108,11 @@ class Load:
                 self._conclude()
                 self._put(chunk)
         finally:
-            self._conclude()
+            try:
+                self._conclude()
+            finally:
+                if self.thread is not None:
+                    self.thread.shutdown(wait=False)
         return self._tally
 
     def _put(self, chunk: Chunk) -> None:
@@ -121,26 +125,26 @@ class Load:
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
-        """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
-        with self._naming_what_is_taken(chunk), ExitStack() as stack:
-            queue, own = stack.enter_context(self.joining())
-            if self.tell is None and chunk.named:
-                stack.enter_context(whole(own))
-            if not self.copy or self.tell is None:
-                queue.put_new(own, self.name, chunk.rows, copy=self.copy)
-            elif (answer := queue.copy_ahead(cast("sa.Connection", own), self.name, chunk.rows)) is not None:
-                stack.callback(answer)
-                self._under_way = chunk, stack.pop_all()
-                return
+        if self.thread is not None:
+            self._under_way = chunk, self.thread.submit(self._write_new, chunk)
+            return
+        with self._naming_what_is_taken(chunk):
+            self._write_new(chunk)
         self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
+    def _write_new(self, chunk: Chunk) -> None:
+        """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
+        is_joined = self.tell is None and chunk.named
+        with self.joining() as (queue, own), whole(own) if is_joined else nullcontext():
+            queue.put_new(own, self.name, chunk.rows, copy=self.copy)
+
     def _conclude(self) -> None:
-        """Wait for the COPY that is under way."""
+        """Wait for the chunk that is under way."""
         if self._under_way is None:
             return
-        (chunk, answer), self._under_way = self._under_way, None
+        (chunk, written), self._under_way = self._under_way, None
         with self._naming_what_is_taken(chunk):
-            answer.close()
+            written.result()
         self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
     def _account(self, chunk: Chunk, tally: BulkResult) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Unpack, overload
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
 Given = ParamSpec("Given")
+Inner = TypeVar("Inner")
 
 #: Default size of a page of ``list``.
 PAGE = 100
@@ -158,7 +160,11 @@ class Client:
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
         usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
         tell = functools.partial(self._tell_of, name) if connection is None else None
-        load = Load(name, functools.partial(self._joining, connection, name), chosen, copy, tell, progress)
+        joining, store = functools.partial(self._joining, connection, name), self._make_store()
+        # Hooks run in the caller's thread; SQLite in memory has one connection.
+        is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
+        thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
+        load = Load(name, joining, chosen, copy, thread, tell, progress)
         return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
@@ -465,27 +471,34 @@ class Client:
         return result
 
 
-async def _run(command: Callable[..., Result], client: Client, *given: object, **named: object) -> Result:
-    if (connection := named.get("connection")) is None:
-        return await asyncio.to_thread(command, client, *given, **named)
-    if (installation := client._make_store().installation).is_unknown:
-        await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
-    return await call_within(connection, lambda inner: command(client, *given, **named | {"connection": inner}))
+class Awaited(Generic[Inner]):
+    """The commands of ``inner``, awaited."""
+
+    def __init__(self, inner: Inner) -> None:
+        self._inner = inner
+
+    async def _run(self, command: Callable[..., Result], *given: object, **named: object) -> Result:
+        own, connection = self._inner, named.get("connection")
+        if connection is None or not isinstance(own, Client):
+            return await asyncio.to_thread(command, own, *given, **named)
+        if (installation := own._make_store().installation).is_unknown:
+            await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
+        return await call_within(connection, lambda inner: command(own, *given, **named | {"connection": inner}))
 
 
-def _awaited(
-    command: Callable[Concatenate[Client, Given], Result],
-) -> Callable[Concatenate[AsyncClient, Given], Awaitable[Result]]:
+def awaited(
+    command: Callable[Concatenate[Inner, Given], Result],
+) -> Callable[Concatenate[Awaited[Inner], Given], Coroutine[None, None, Result]]:
     """Return the same command as a coroutine function."""
 
     @functools.wraps(command)
-    async def call(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Result:
-        return await _run(command, self._client, *given, **named)
+    async def call(self: Awaited[Inner], /, *given: Given.args, **named: Given.kwargs) -> Result:
+        return await self._run(command, *given, **named)
 
     return call
 
 
-class AsyncClient:
+class AsyncClient(Awaited[Client]):
     """The commands of Client with the same arguments, awaited.
 
     ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for recurring instances
@@ -493,28 +506,25 @@ class AsyncClient:
     are used on that thread. It finishes even if the caller is cancelled.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
     @overload
     async def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
     @overload
     async def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
     async def schedule(self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
         """As ``Client.schedule``."""
-        return await _run(Client.schedule, self._client, task, data, **options)
+        return await self._run(Client.schedule, task, data, **options)
 
-    schedule_many = _awaited(Client.schedule_many)
-    reschedule = _awaited(Client.reschedule)
-    cancel = _awaited(Client.cancel)
-    cancel_all = _awaited(Client.cancel_all)
-    retry = _awaited(Client.retry)
-    get = _awaited(Client.get)
-    list = _awaited(Client.list)
-    schedule_recurring = _awaited(Client.schedule_recurring)
-    unschedule_recurring = _awaited(Client.unschedule_recurring)
-    history = _awaited(Client.history)
-    result = _awaited(Client.result)
+    schedule_many = awaited(Client.schedule_many)
+    reschedule = awaited(Client.reschedule)
+    cancel = awaited(Client.cancel)
+    cancel_all = awaited(Client.cancel_all)
+    retry = awaited(Client.retry)
+    get = awaited(Client.get)
+    list = awaited(Client.list)
+    schedule_recurring = awaited(Client.schedule_recurring)
+    unschedule_recurring = awaited(Client.unschedule_recurring)
+    history = awaited(Client.history)
+    result = awaited(Client.result)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Which slot of a claimed plan row runs, if any, and which do not.
 
 Catch-up decides about slots that were missed while no worker held the job, overlap about those that came due while the
-slot before them was held. A calendar leaves no choice: policies see only the running slots of a schedule, and the
-others are written down beside them.
+slot before them was held. Policies see only the running slots of a schedule; those that a calendar excludes are written
+down beside them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,9 @@ def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Ga
 
 
 def choose_missed(
-    catch_up: CatchUp,
-    start_within: timedelta | None,
-    schedule: Schedule,
-    oldest: datetime,
-    now: datetime,
+    catch_up: CatchUp, start_within: timedelta | None, schedule: Schedule, oldest: datetime, now: datetime,
     until: datetime | None = None,
-) -> Choice:
+) -> Choice:  # fmt: skip
     """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
     newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = _limit(catch_up, start_within)
@@ -102,12 +98,11 @@ def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[G
     return tuple(found)
 
 
-def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+def around(schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: datetime) -> tuple[Gap, ...]:
     """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
-    if not passed:
-        return gaps
-    holes = [(gap.first, gap.last) for gap in passed]
-    return tuple(sorted((*passed, *_without(schedule.running, gaps, holes)), key=lambda gap: gap.first))
+    passed = passed_over(schedule, first, until)
+    cut_gaps = _without(schedule.running, gaps, [(gap.first, gap.last) for gap in passed])
+    return tuple(sorted((*passed, *cut_gaps), key=lambda gap: gap.first)) if passed else gaps
 
 
 def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
@@ -122,24 +117,21 @@ def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[da
 
 
 def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
-    """The schedule as it is still to be decided, for a row that waits for ``slot``: without slots between that and
-    ``watermark``. They were left out when the slot was held, and it was handed back.
-    """
+    """The schedule for a row that waits for ``slot``, where what follows is decided up to ``watermark``."""
     if slot is None or watermark is None or slot >= watermark:
         return schedule
     return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
 
 
 def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
-    """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
+    """These gaps, each without the slots between ``slot`` and ``watermark``, which are decided."""
     return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
     """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
 
-    A slot that a calendar passes over waits for the next one that runs, or for the last one within a day: a claim
-    then writes down the whole run of them.
+    A slot that a calendar excludes waits for the next one that runs, or for the last one within a day.
     """
     if schedule.from_end or schedule.runs(slot):
         return slot + schedule.wait(slot)
@@ -150,9 +142,9 @@ def due_at(schedule: Schedule, slot: datetime) -> datetime:
 
 
 def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
-    """What a row notes as its next slot while it waits for ``slot``: once that has come, slots were missed.
+    """Return from when on a claim of the row that waits for ``slot`` has to decide: from the following slot on.
 
-    For a slot that a calendar passes over it is that slot itself: it is always for a decision.
+    That is at once for a slot that a calendar excludes.
     """
     if schedule.from_end:
         return None
@@ -246,10 +238,9 @@ def is_usual(definition: Definition) -> bool:
 
 @lru_cache(maxsize=4096)
 def onward(text: str, slot: datetime) -> Transition | None:
-    """What follows ``slot`` of the schedule of this text, if it was on time and succeeded before the next one came.
+    """What ``at_finish`` decides for a slot that was on time and succeeded before the next one came: what moves.
 
-    It is what ``at_finish`` decides then; thousands of jobs share text and slot. Its row has only the columns that
-    move. None where more counts: the end of the run, or a text that becomes a simpler one. Raises InvalidSchedule.
+    None where more counts: the end of the run, or a text that becomes a simpler one. Raises InvalidSchedule.
     """
     schedule = parse_schedule(text)
     if schedule.from_end or str(schedule.settled(slot)) != text:
@@ -274,9 +265,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """Nothing to run: the row moves on and is let go. Its slot waits for those before it whose origin is one of
-    ``replaces``, and they are asked to stop.
-    """
+    """Nothing to run: the row moves on. Slots before it whose origin is one of ``replaces`` are asked to stop."""
 
     row: dict[str, Any]
     gaps: tuple[Gap, ...] = ()
@@ -285,9 +274,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a claim is decided from, beside its row. A spread slot has come when it is due: ``now`` and ``since``, which
-    is the row's ``unheld_since``, are earlier by that.
-    """
+    """What a claim is decided from. ``now`` and ``since``, the row's ``unheld_since``, are earlier by the spread."""
 
     schedule: Schedule
     now: datetime
@@ -302,11 +289,10 @@ def at_claim(
     row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *,
     is_full: bool = False, poll: timedelta,
 ) -> Start | Advance:  # fmt: skip
-    """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
+    """What to do with a claimed plan row whose next slot has already come, or whose slot ran already.
 
-    ``is_full``: no more of its slots may run side by side. ``poll``: the poll interval of the worker that claims.
-    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it outranks the
-    row, so that no slot which has started starts again.
+    ``is_full``: no more of its slots may run side by side. ``newest``: by the ledger and the gaps, above a row that was
+    restored alone. ``poll``: the poll interval of the worker that claims.
     """
     spread = timedelta(0) if row.slot is None else schedule.wait(row.slot)
     look = _Look(
@@ -326,9 +312,7 @@ def at_claim(
 
 
 def has_decided_ahead(row: Row) -> bool:
-    """Whether slots after the row's own are decided: they were left out at a claim that was handed back, or skipped by
-    an operator. None of them is decided twice.
-    """
+    """Whether slots after the row's own are decided: by a claim that was handed back, or by an operator."""
     return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 
 
@@ -338,21 +322,24 @@ def _at_claim(row: Row, look: _Look) -> Start | Advance:
         slot = None if newest is None else schedule.next_after(newest)
         if slot is None or slot > look.now:
             return Advance(row=waiting(row, schedule, newest))
-    if not schedule.runs(slot):
-        return _pass_over(row, slot, look)
-    return (_concurrent_slots if look.definition.overlap.detaches else _choose)(row, slot, look)
+    if schedule.runs(slot):
+        return (_concurrent_slots if look.definition.overlap.detaches else _choose)(row, slot, look)
+    # A calendar passes over the slot: it is written down, and what comes after it is decided.
+    running = schedule.running.next_after(slot)
+    come = running if running is not None and running <= look.now else None
+    passed = span(schedule, slot, schedule.latest_before(come or look.now + TICK, floor=slot) or slot, Reason.CALENDAR)
+    decided = _at_claim(replace(row, slot=come), look) if come else Advance(row=waiting(row, schedule, passed.last))
+    return replace(decided, gaps=(passed, *decided.gaps))
 
 
 def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
-    """Of the slots from ``slot`` up to now: which one starts. One that waits in a queue was chosen when it was put
-    there, and is asked no more than whether it is too late.
-    """
+    """Of the slots from ``slot`` up to now: which one starts. One that waits in a queue was chosen before."""
     schedule, definition, since = look.schedule, look.definition, look.since
     is_queued = since is not None and slot <= since and row.origin != Origin.CATCH_UP
     catch_up = CatchUp.all() if is_queued else definition.catch_up
     until = min(since, look.now) if is_queued and since is not None else _end_of_tail(row, slot, look)
     choice = choose_missed(catch_up, definition.start_within, schedule.running, slot, look.now, until)
-    gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
+    gaps = around(schedule, choice.gaps, slot, choice.watermark)
     if choice.slot is None:
         # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
         following = schedule.next_after(max(choice.watermark, look.now)) if schedule.from_end else None
@@ -369,7 +356,7 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
-    """Up to where a catch-up runs all slots, with those that came while no worker held it; None: up to now."""
+    """Up to where a catch-up runs all slots; None: up to now."""
     until = row.catch_up_until
     if not is_catching_up(row, look.definition) or until is None or slot > until:
         return None
@@ -379,23 +366,8 @@ def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
     return newest if newest is not None and newest > since else until
 
 
-def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
-    """A calendar passes over the slot: it is written down, and what comes after it is decided."""
-    schedule = look.schedule
-    running = schedule.running.next_after(slot)
-    if running is None or running > look.now:
-        last = schedule.latest_before(look.now + TICK, floor=slot) or slot
-        return Advance(row=waiting(row, schedule, last), gaps=(span(schedule, slot, last, Reason.CALENDAR),))
-    last = schedule.latest_before(running, floor=slot) or slot
-    decided = _at_claim(replace(row, slot=running), look)
-    return replace(decided, gaps=(span(schedule, slot, last, Reason.CALENDAR), *decided.gaps))
-
-
 def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
-    """Slots run beside the plan row, as many as may. Without a place for it, a slot that is looked at in time is
-    overlap's: it does not run, or the newest waits for the one that is asked to stop. A later one is catch-up's, and
-    waits for a place.
-    """
+    """Slots run beside the plan row. One without a place is overlap's if it is looked at in time, else catch-up's."""
     schedule, now, is_full, definition = look.schedule, look.now, look.is_full, look.definition
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
@@ -407,11 +379,10 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
         # With "all", the slots of a catch-up do not stop each other.
         replaced = () if not stops else (Origin.SCHEDULE,) if definition.catch_up.mode == "all" else PLANNED
         return Advance(row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced)
-    passed = passed_over(schedule, slot, newest)
     if not stops:
-        gaps = around(schedule, passed, (span(schedule.running, slot, newest, Reason.OVERLAP),))
+        gaps = around(schedule, (span(schedule.running, slot, newest, Reason.OVERLAP),), slot, newest)
         return Advance(row=waiting(row, schedule, newest), gaps=gaps)
-    older = around(schedule, passed, slots_before(schedule.running, slot, newest, Reason.OVERLAP))
+    older = around(schedule, slots_before(schedule.running, slot, newest, Reason.OVERLAP), slot, newest)
     if not is_full:
         decided = _choose(row, newest, look)
         return replace(decided, gaps=(*older, *decided.gaps))
@@ -421,7 +392,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
-    """A plan row whose slot is due, and looks again in a moment. It has not started: it stands as it stood."""
+    """A plan row whose slot is due, and looks again in a moment."""
     as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
     due = now + schedule.wait(slot) + PLACE_PAUSE
     return waiting(row, schedule, row.watermark, slot) | as_it_stood | {"execution_time": due}
@@ -437,10 +408,7 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
 
 
 def given_up(row: Row, definition: Definition, now: datetime) -> Reason | None:
-    """Return why a slot with a row of its own that was handed back before it began does not start any more, or None.
-
-    It is too late, or the newest ``max`` have come since. If its schedule cannot be read, it starts as was decided.
-    """
+    """Return why a slot beside its plan that was handed back starts no more (late, or ``max`` are newer), or None."""
     schedule = readable(row.schedule)
     if row.attempt != 1 or row.origin not in PLANNED or schedule is None or row.slot is None:
         return None
@@ -463,8 +431,7 @@ def skipped(schedule: Schedule, start: Start, reason: str) -> Advance:
 def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
     """Return whether a claimed slot is to be decided on, or asked about at a gate, before the ledger has it.
 
-    Each new slot of the jobs ``names`` is; with ``late`` also each that is later, and each of a catch-up. A retry has
-    been admitted before. PostgreSQL's claim statement has the same condition.
+    Each new slot of ``names`` is; with ``late`` also later ones, and catch-ups. CLAIM has the same condition.
     """
     if row.attempt != 1 or not (row.is_plan or row.origin in PLANNED):
         return False

@@ -19,30 +19,13 @@ from slotwise.decide.claim import (
     choose_missed,
     choose_overlapped,
     is_catching_up,
-    passed_over,
     span,
     waiting,
 )
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
-from slotwise.model.records import (
-    FOREVER,
-    TICK,
-    Aborted,
-    AttemptOutcome,
-    Cancelled,
-    Died,
-    Failed,
-    Gap,
-    HandedBack,
-    LedgerEntry,
-    Record,
-    Row,
-    Skipped,
-    Snoozed,
-    Succeeded,
-    Transition,
-)
+from slotwise.model import records
+from slotwise.model.records import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
 from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, State
 from slotwise.schedules import Disabled, Schedule
 
@@ -116,58 +99,52 @@ def moved(row: Row, due: datetime) -> dict[str, Any]:
 
 
 def at_finish(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    outcome: AttemptOutcome,
-    now: datetime,
-    ledger: LedgerEntry | None,
-    *,
-    poll: timedelta,
-    ended_ago: timedelta = timedelta(0),
-) -> Transition:
-    """What a held row becomes when its holder lets it go with ``outcome``, ``ended_ago`` after its handler's end, or
-    when the holder fell silent. ``poll``: the poll interval of the worker that writes this.
+    row: Row, definition: Definition, schedule: Schedule | None, outcome: records.AttemptOutcome, now: datetime,
+    ledger: LedgerEntry | None, *, poll: timedelta, ended_ago: timedelta = timedelta(0),
+) -> Transition:  # fmt: skip
+    """What a held row becomes when its holder lets it go, ``ended_ago`` after its handler's end, or fell silent.
+
+    ``poll``: the poll interval of the worker that writes this.
     """
     held_until = _held_until(row, outcome, now, ledger, ended_ago)
     ending = Ending(
         definition=definition, schedule=schedule, ledger=ledger, now=now, held_until=held_until, poll=poll
     )  # fmt: skip
     if _has_completed(row, ledger):
-        outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
-    elif isinstance(outcome, Succeeded) and outcome.promised:
-        outcome = Failed("complete_in was called, but its transaction was not committed")
+        outcome = records.Succeeded()  # complete_in has committed: whatever came after it, the slot is done
+    elif isinstance(outcome, records.Succeeded) and outcome.promised:
+        outcome = records.Failed("complete_in was called, but its transaction was not committed")
     if row.cancel_requested is not None:
         row, outcome = _called_off(row, outcome)
     match outcome:
-        case Succeeded():
+        case records.Succeeded():
             return final(ending.judged(row), ending, Outcome.SUCCEEDED)
-        case Failed():
+        case records.Failed():
             return _failed(ending.judged(row), ending, outcome)
-        case Snoozed(duration):
+        case records.Snoozed(duration):
             return _snoozed(ending.judged(row), ending, duration)
-        case Cancelled(reason) | Skipped(reason):
-            row = _never_began(row) if isinstance(outcome, Skipped) else row
-            error = outcome.error if isinstance(outcome, Cancelled) else None
+        case records.Cancelled(reason) | records.Skipped(reason):
+            row = _never_began(row) if isinstance(outcome, records.Skipped) else row
+            error = outcome.error if isinstance(outcome, records.Cancelled) else None
             done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
             # A one-time task that was called off goes: it is not retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
-        case HandedBack(reason):
+        case records.HandedBack(reason):
             return hand_back(row, reason)
-        case Aborted(reason):
+        case records.Aborted(reason):
             return _aborted(ending.judged(row), ending, reason)
-        case Died():
+        case records.Died():
             return _lost(row, ending)
 
 
 def _held_until(
-    row: Row, outcome: AttemptOutcome, now: datetime, ledger: LedgerEntry | None, ended_ago: timedelta
+    row: Row, outcome: records.AttemptOutcome, now: datetime, ledger: LedgerEntry | None, ended_ago: timedelta
 ) -> datetime:
     """Return when the hold on the job ended: rule 1 of the policies."""
     match outcome:
-        case Died():
+        case records.Died():
             return min(row.last_heartbeat or now, now)
-        case HandedBack() | Skipped():  # called off, or refused, before it began
+        case records.HandedBack() | records.Skipped():  # called off, or refused, before it began
             return ledger.started if ledger is not None and ledger.started is not None else now
         case _:
             return now - ended_ago
@@ -178,16 +155,16 @@ def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
     return ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version
 
 
-def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]:
+def _called_off(row: Row, outcome: records.AttemptOutcome) -> tuple[Row, records.AttemptOutcome]:
     """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
-        case HandedBack() | Skipped():
-            return _never_began(row), Cancelled(by)
-        case Aborted() | Died() | Snoozed():
-            return row, Cancelled(by)
-        case Failed(error):
-            return row, replace(outcome, final=True) if row.has_slot else Cancelled(by, error)
+        case records.HandedBack() | records.Skipped():
+            return _never_began(row), records.Cancelled(by)
+        case records.Aborted() | records.Died() | records.Snoozed():
+            return row, records.Cancelled(by)
+        case records.Failed(error):
+            return row, replace(outcome, final=True) if row.has_slot else records.Cancelled(by, error)
     return row, outcome
 
 
@@ -197,11 +174,9 @@ def _never_began(row: Row) -> Row:
 
 
 def unread(row: Row, transition: Transition, now: datetime, error: str) -> Transition:
-    """Without the next slot, where this worker cannot read the row's schedule: a newer release wrote it, or a zone
-    lacks. ``transition`` was decided with a disabled one.
+    """The slot ends as it would; which one is next is left to a worker that can read the schedule, in a minute.
 
-    The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
-    minute, and that worker finds in the ledger that this slot has run.
+    ``transition`` was decided with a disabled one.
     """
     columns = transition.row
     if columns is None or columns["schedule"] == row.schedule:
@@ -241,7 +216,7 @@ def _another(
     return Transition(label=label, row=columns, record=record)
 
 
-def _failed(row: Row, ending: Ending, outcome: Failed) -> Transition:
+def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
     due = None if outcome.final else _retry_due(row, ending)
     if due is None or _is_forfeited(row, ending, due):
         return final(row, ending, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT, error=outcome.error)
@@ -330,8 +305,8 @@ def final(
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """The next slot of the tail that may still start. After the last one: what came due meanwhile is a new tail if the
-    last run was shorter than the interval, for then the job gains on its schedule. Else it is overlap's.
+    """The next slot of the tail. After the last one, what came due meanwhile is a new tail if the last run was shorter
+    than the interval; else it is overlap's.
     """
     catch_up, late, due = ending.definition.catch_up, tuple[Gap, ...](), ending.spaced(ending.now)
     if catch_up.pace is not None and ending.began is not None:  # None: called off before it started
@@ -345,7 +320,7 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
         choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
         if choice.slot is not None:
             return _of_tail(row, ending, schedule, base, due, until), ()
-        late = around(schedule, passed_over(schedule, base + TICK, choice.watermark), choice.gaps)
+        late = around(schedule, choice.gaps, base + TICK, choice.watermark)
         base = choice.watermark
     newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
     took = ending.held_until - (ending.began or ending.held_until)
@@ -366,7 +341,7 @@ def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) ->
     """Overlap decides about the slots that came due while the job was held; what it keeps runs first."""
     until = (row.unheld_since or ending.held_until) - schedule.wait(base)
     choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)
-    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
+    gaps = around(schedule, choice.gaps, base + TICK, choice.slot or choice.watermark)
     base = choice.watermark
     if choice.slot is None:
         return waiting(row, schedule, base), gaps
@@ -417,8 +392,7 @@ UNREADABLE = "unreadable: "
 def hand_back(row: Row, reason: str) -> Transition:
     """As if it had never been claimed: same slot, same due time, the attempt not counted.
 
-    The ledger keeps a slot that has a row of its own: no plan row comes back to it, should that row be gone one day
-    (the queue was restored alone).
+    The ledger keeps a slot that has a row of its own: no plan row would come back to it if that row were lost.
     """
     row = _never_began(row)
     forget = row.attempt == 0 and not row.is_detached

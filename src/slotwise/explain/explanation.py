@@ -61,9 +61,13 @@ def paused_by(facts: Facts | TaskFacts) -> str:
     if (every := facts.all_paused) is not None:
         note = f": {every.note}" if every.note else ""
         return f"All is paused since {when(every.since)}, by {every.author}{note}."
-    orders = facts.orders if isinstance(facts, Facts) else ()
-    pauses = [order for order in orders if order.operation == "pause" and order.job is not None]
-    return said(pauses[0]) if pauses else "The job is paused."
+    orders = [order for order in facts.orders if order.job is not None] if isinstance(facts, Facts) else []
+    return _latest(orders, "pause", facts.now) or "The job is paused."
+
+
+def _latest(orders: Iterable[AuditEntry], operation: str, until: datetime) -> str | None:
+    """Return the last of these orders, the newest first, that was this operation; None if there is none."""
+    return next((said(order) for order in orders if order.operation == operation and order.at <= until), None)
 
 
 def said(order: AuditEntry) -> str:
@@ -105,7 +109,7 @@ def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) ->
         case Reason.OVERLAP:
             return _overlapped(facts)
         case Reason.PAUSED:
-            return _pause(facts, line)
+            return _latest(facts.orders, "pause", line.finished or facts.now) or why_skipped(Reason.PAUSED)
         case reason:
             return why_skipped(reason)
 
@@ -141,14 +145,6 @@ def _overlapped(facts: Facts) -> str | None:
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""
     return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
-
-
-def _pause(facts: Facts, line: SlotInfo) -> str | None:
-    resumed = line.finished or facts.now
-    for order in facts.orders:
-        if order.operation == "pause" and order.at <= resumed:
-            return said(order)
-    return why_skipped(Reason.PAUSED)
 
 
 def _declared(reason: str | None, definition: Definition) -> str:
@@ -410,7 +406,7 @@ def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
         told = "The job has no row, and neither ledger nor gaps know this slot."
-        return State.UNKNOWN, None, [told, *_deletion(facts)]
+        return State.UNKNOWN, None, filter(None, (told, _latest(facts.orders, "delete", facts.now)))
     if schedule is None:
         return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:
@@ -483,10 +479,6 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
 # -- a job, now ----------------------------------------------------------------------------------------------------
 
 
-def _deletion(facts: Facts) -> list[str]:
-    return [said(order) for order in facts.orders if order.operation == "delete"][:1]
-
-
 def explain_now(
     store: Store, name: str, id: str = RECURRING, definition: Definition | None = None
 ) -> JobExplanation | None:
@@ -510,7 +502,7 @@ def explain_now(
 
 def _gone(facts: Facts) -> Iterator[str]:
     yield "The job has no row, so it does not run: it was deleted, or its history comes from another database."
-    yield from _deletion(facts)
+    yield from filter(None, [_latest(facts.orders, "delete", facts.now)])
     yield "A worker that registers it plans it when it starts."
 
 

@@ -169,7 +169,9 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
     found = current(connection, prefix=prefix, schema=schema)
     expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
-        raise SchemaMissing(f"{_absent(connection, prefix, schema)}; run: {upgrade}")
+        there = ", ".join(_schemas(connection, prefix)) if schema else ""
+        where = f"the schema {schema}{there and f' (there are such in: {there})'}" if schema else "this database"
+        raise SchemaMissing(f"the tables {prefix}* are missing in {where}; run: {upgrade}")
     if found is not None and found != SCHEMA_VERSION:
         is_old = found < SCHEMA_VERSION
         cure = f"needs {SCHEMA_VERSION}; run: {upgrade}" if is_old else f"knows {SCHEMA_VERSION}; upgrade slotwise here"
@@ -196,13 +198,6 @@ def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_",
     elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):
         return
     raise SchemaMismatch(f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}")
-
-
-def _absent(connection: sa.Connection, prefix: str, schema: str | None) -> str:
-    if schema is None:
-        return f"the tables {prefix}* are missing in this database"
-    there = ", ".join(_schemas(connection, prefix))
-    return f"the tables {prefix}* are missing in the schema {schema}{f' (there are such in: {there})' if there else ''}"
 
 
 def _refuse_hidden(connection: sa.Connection, prefix: str, schema: str | None) -> None:

@@ -110,7 +110,8 @@ class Target:
             for table in self.metadata.sorted_tables
             if inspector.has_table(table.name, schema=table.schema)
         }
-        ours = {table.name for table in self.metadata.sorted_tables if _has_key(table, there.get(table.name))}
+        keys = {table.name: {column.name for column in table.primary_key} for table in self.metadata.sorted_tables}
+        ours = {name for name, columns in there.items() if columns >= keys[name]}
         # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
         if ours & {f"{self.prefix}meta", f"{self.prefix}slots"}:
             return False
@@ -132,10 +133,6 @@ class Target:
 
 
 _NOT_OURS = "table {} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
-
-
-def _has_key(table: sa.Table, found: set[str] | None) -> bool:
-    return found is not None and found >= {column.name for column in table.primary_key}
 
 
 def include_name(

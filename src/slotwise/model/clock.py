@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -19,20 +19,11 @@ elapsed: Stopwatch = (
 )
 
 
-class Clock(Protocol):
-    """The time of a process: instants come from the database, spans from its own clock."""
+class DatabaseClock:
+    """The clock of the contract: every statement uses the database's own time, spans come from the process's clock."""
 
     def override(self) -> datetime | None:
         """Return what a statement uses as "now"; None for the database's time."""
-
-    def elapsed(self) -> float:
-        """Return seconds on a monotonic clock."""
-
-
-class DatabaseClock:
-    """The clock of the contract: every statement uses the database's own time."""
-
-    def override(self) -> datetime | None:
         return None
 
     elapsed = staticmethod(elapsed)
@@ -75,6 +66,9 @@ class ManualClock:
         """Step to ``to``, forward or back, and return it."""
         self._now = to.astimezone(UTC)
         return self._now
+
+
+Clock: TypeAlias = DatabaseClock | ManualClock
 
 
 def host_now() -> datetime:

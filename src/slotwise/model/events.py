@@ -29,7 +29,11 @@ class Event:
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, name: str | None = None, level: int | None = None) -> None:
+        if name is not None:
+            cls.name = name
+        if level is not None:
+            cls.level = level
         dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
@@ -72,31 +76,23 @@ def about(claim: Claim, worker: str | None = None) -> About:
     }
 
 
-class PollBegan(Event):
-    name = "poll-begin"
-    level = logging.DEBUG
+class PollBegan(Event, name="poll-begin", level=logging.DEBUG):
     capacity: int
 
 
-class Claimed(AttemptEvent):
-    name = "claimed"
-    level = logging.DEBUG
+class Claimed(AttemptEvent, name="claimed", level=logging.DEBUG): ...
 
 
-class HandlerStarted(AttemptEvent):
-    name = "handler-start"
+class HandlerStarted(AttemptEvent, name="handler-start"): ...
 
 
-class HandlerEnded(AttemptEvent):
-    name = "handler-end"
+class HandlerEnded(AttemptEvent, name="handler-end"):
     outcome: str
     error: str | None = None
     took: timedelta | None = None
 
 
-class SettleSent(Event):
-    name = "settle-sent"
-    level = logging.DEBUG
+class SettleSent(Event, name="settle-sent", level=logging.DEBUG):
     count: int
 
 
@@ -110,14 +106,12 @@ class Finished(Protocol):
     ran: tuple[float, float] | None
 
 
-class BatchSettled(Event):
+class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
     """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
 
     ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in ``Settled``, and reason.
     """
 
-    name = "batch-settled"
-    level = logging.DEBUG
     count: int
     took: timedelta
     succeeded: Sequence[Finished]
@@ -128,76 +122,62 @@ class BatchSettled(Event):
         return {"worker": self.worker, "count": self.count, "took": self.took}
 
 
-class BatchClaimed(Event):
+class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
     """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
 
-    name = "batch-claimed"
-    level = logging.DEBUG
     count: int
     took: timedelta
 
 
-class Settled(AttemptEvent):
+class Settled(AttemptEvent, name="settled"):
     """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
 
-    name = "settled"
     outcome: str
     reason: str | None = None
     error: str | None = None
 
 
-class SettledDead(Settled):
+class SettledDead(Settled, level=logging.WARNING):
     """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
 
-    level = logging.WARNING
     cure: str
 
 
-class ClaimSuspect(AttemptEvent):
-    name = "claim-suspect"
-    level = logging.WARNING
+class ClaimSuspect(AttemptEvent, name="claim-suspect", level=logging.WARNING): ...
 
 
-class ClaimLostEvent(AttemptEvent):
+class ClaimLostEvent(AttemptEvent, name="claim-lost", level=logging.WARNING):
     """The claim was lost; its outcome, if any, was rejected."""
 
-    name = "claim-lost"
-    level = logging.WARNING
     #: The outcome of the attempt, as in ``Settled``.
     outcome: ClassVar[str] = Outcome.LOST
     error: ClassVar[str | None] = None
     reason: str | None = None
 
 
-class HeartbeatSent(Event):
-    name = "heartbeat"
-    level = logging.DEBUG
+class HeartbeatSent(Event, name="heartbeat", level=logging.DEBUG):
     count: int
     lost: int = 0
     skew: float | None = None
 
 
-class Reaped(AttemptEvent):
+class Reaped(AttemptEvent, name="reaped", level=logging.WARNING):
     """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs again."""
 
-    name = "reaped"
-    level = logging.WARNING
     outcome: str
     reason: str | None = None
     holder: str
 
 
-class HandedBackEvent(AttemptEvent):
-    name = "handed-back"
+class HandedBackEvent(AttemptEvent, name="handed-back"):
     outcome: ClassVar[str] = Release.HANDED_BACK
     error: ClassVar[str | None] = None
     reason: str
 
 
-class SlotsSkipped(Event):
+class SlotsSkipped(Event, name="skipped"):
     """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
 
-    name = "skipped"
     job: str
     id: str
     first: datetime
@@ -206,10 +186,8 @@ class SlotsSkipped(Event):
     reason: str
 
 
-class SlotsSuperseded(SlotsSkipped):
+class SlotsSuperseded(SlotsSkipped, level=logging.WARNING):
     """A deploy skips slots that an earlier schedule of the job still owed."""
-
-    level = logging.WARNING
 
 
 def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
@@ -221,39 +199,34 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
     )  # fmt: skip
 
 
-class Pruned(Event):
+class Pruned(Event, name="pruned"):
     """Expired history was deleted from the ledger."""
 
-    name = "pruned"
     slots: int
     gaps: int
 
 
-class Planned(Event):
+class Planned(Event, name="planned"):
     """``change``: added, changed, kept, deleted or outdated."""
 
-    name = "planned"
     job: str
     change: str
     schedule: str
     next_slot: datetime | None
 
 
-class PlanRefused(Planned):
+class PlanRefused(Planned, level=logging.WARNING):
     """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
 
-    level = logging.WARNING
     refused: str
     revision: str
     planned_by: str
     cure: str
 
 
-class SlotsMoved(Event):
+class SlotsMoved(Event, name="slots-moved", level=logging.WARNING):
     """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives ``computed``."""
 
-    name = "slots-moved"
-    level = logging.WARNING
     job: str
     id: str
     stored: datetime | None
@@ -261,33 +234,27 @@ class SlotsMoved(Event):
     count: int
 
 
-class WorkerStarted(Event):
-    name = "worker-start"
+class WorkerStarted(Event, name="worker-start"):
     capacity: int
     jobs: int
 
 
-class DrainBegan(Event):
-    name = "drain-begin"
+class DrainBegan(Event, name="drain-begin"):
     running: int
 
 
-class DrainEnded(Event):
-    name = "drain-end"
+class DrainEnded(Event, name="drain-end"):
     unfinished: int
 
 
-class DatabaseLost(Event):
+class DatabaseLost(Event, name="database-lost", level=logging.WARNING):
     """A loop cannot reach or write the database, and waits with growing pauses; published once per outage."""
 
-    name = "database-lost"
-    level = logging.WARNING
     loop: str
     error: str
 
 
-class DatabaseBack(Event):
-    name = "database-back"
+class DatabaseBack(Event, name="database-back"):
     loop: str
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slotwise.client.arguments import AnyTask, Task
-from slotwise.client.client import Client
+from slotwise.client.client import Awaited, Client, awaited
 from slotwise.client.operations import instant_of, name_of
 from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
 from slotwise.model.durations import parse_duration
@@ -22,12 +20,11 @@ from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
-from slotwise.store.schema.worker_rows import WorkerInfo
+from slotwise.store.schema.readable import WorkerInfo
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 #: Entries of a listing that does not say how many.
@@ -181,44 +178,29 @@ class Inspection:
             return work(store)
 
 
-def _awaited(
-    method: Callable[Concatenate[Inspection, P], Result],
-) -> Callable[Concatenate[AsyncInspection, P], Coroutine[None, None, Result]]:
-    """Return a method that awaits this one on a thread."""
-
-    @wraps(method)
-    async def call(own: AsyncInspection, /, *arguments: P.args, **named: P.kwargs) -> Result:
-        return await asyncio.to_thread(method, own._inspection, *arguments, **named)
-
-    return call
-
-
-class AsyncInspection:
+class AsyncInspection(Awaited[Inspection]):
     """As Inspection, awaited: each call runs on a thread."""
 
-    def __init__(self, inspection: Inspection) -> None:
-        self._inspection = inspection
-
-    now = _awaited(Inspection.now)
-    jobs = _awaited(Inspection.jobs)
-    job = _awaited(Inspection.job)
-    instances = _awaited(Inspection.instances)
-    slots = _awaited(Inspection.slots)
-    gaps = _awaited(Inspection.gaps)
-    pending = _awaited(Inspection.pending)
-    slot = _awaited(Inspection.slot)
-    explain = _awaited(Inspection.explain)
-    explain_task = _awaited(Inspection.explain_task)
-    tasks = _awaited(Inspection.tasks)
-    task = _awaited(Inspection.task)
-    task_results = _awaited(Inspection.task_results)
-    task_counts = _awaited(Inspection.task_counts)
-    backlog = _awaited(Inspection.backlog)
-    since_success = _awaited(Inspection.since_success)
-    workers = _awaited(Inspection.workers)
-    health = _awaited(Inspection.health)
-    all_paused = _awaited(Inspection.all_paused)
-    audit = _awaited(Inspection.audit)
+    now = awaited(Inspection.now)
+    jobs = awaited(Inspection.jobs)
+    job = awaited(Inspection.job)
+    instances = awaited(Inspection.instances)
+    slots = awaited(Inspection.slots)
+    gaps = awaited(Inspection.gaps)
+    pending = awaited(Inspection.pending)
+    slot = awaited(Inspection.slot)
+    explain = awaited(Inspection.explain)
+    explain_task = awaited(Inspection.explain_task)
+    tasks = awaited(Inspection.tasks)
+    task = awaited(Inspection.task)
+    task_results = awaited(Inspection.task_results)
+    task_counts = awaited(Inspection.task_counts)
+    backlog = awaited(Inspection.backlog)
+    since_success = awaited(Inspection.since_success)
+    workers = awaited(Inspection.workers)
+    health = awaited(Inspection.health)
+    all_paused = awaited(Inspection.all_paused)
+    audit = awaited(Inspection.audit)
 
 
 def _instant(given: datetime | None) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import os
 import threading
 from collections import Counter
@@ -22,9 +23,18 @@ from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunO
 from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
+from slotwise.errors import (
+    ConfigurationError,
+    DatabaseUnreachable,
+    DriverMissing,
+    InvalidJob,
+    InvalidSetting,
+    SlotwiseError,
+    located,
+)
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.model.clock import Clock
+from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
 from slotwise.settings.settings import Settings, SettingsKeywords
@@ -38,6 +48,8 @@ from slotwise.store.slots.store import Store
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
     from slotwise.registry.inspection import Inspection
+
+logger = logging.getLogger("slotwise.registry")
 
 Customize: TypeAlias = Callable[[Settings], Settings]
 Called = TypeVar("Called")
@@ -97,6 +109,8 @@ class JobRegistry:
         self._worker_pid: int | None = None
         self._starter: threading.Thread | None = None
         self._hook: ProcessHook | None = None
+        #: Why the last ``start(wait=False)`` failed; None while it goes on, and if it succeeded.
+        self.start_error: BaseException | None = None
         #: Schedules one-time tasks; needs no worker in this process.
         self.client = Client(self._store, wake=self._wake)
         self._made: Store | None = None
@@ -215,19 +229,36 @@ class JobRegistry:
 
     # -- life -------------------------------------------------------------------------------------------------
 
-    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def start(
+        self,
+        *,
+        host_loop: asyncio.AbstractEventLoop | None = None,
+        timeout: timedelta | str | None = None,
+        wait: bool = True,
+    ) -> None:
         """Start a worker in this process and return when it claims. Waits while the database is away.
+
+        ``timeout`` bounds that wait; then DatabaseUnreachable is raised, and nothing is left running. An attempt to
+        connect that is under way is not interrupted, so it may take up to a heartbeat interval longer. With
+        ``wait=False`` it returns at once, and a thread starts the worker: a web server comes up while the database is
+        away. If that fails, the error is logged and is the ``start_error``; ``stop`` ends it in any state.
 
         Verifies that every enabled job has its row. In a script's main thread, SIGTERM and SIGINT then drain the
         worker, unless ``process_hook=False``. If another thread stops it meanwhile, it returns without a worker.
-        ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use ``async with``.
+        ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use ``async with``, or
+        ``wait=False``.
 
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
         nothing is left running. Raises ConfigurationError if it is running, or was running when its parent process
         forked this one.
         """
-        refuse_own_loop(host_loop)
+        limit = None if timeout is None else parse_duration(timeout)
+        if limit is not None and not wait:
+            raise ConfigurationError("start(): pass timeout, or wait=False, which waits for nothing")
+        if wait:
+            refuse_own_loop(host_loop)
         worker = self._make_worker(host_loop=host_loop)
+        starts = threading.Thread(target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True)
         with self._turn:
             if self._running():
                 raise ConfigurationError("the registry is running already; stop it first")
@@ -238,17 +269,33 @@ class JobRegistry:
                     "--preload"
                 )
             self._worker, self._worker_pid, self._hook = worker, os.getpid(), None
-            self._starter = threading.current_thread()
+            self._starter = threading.current_thread() if wait else starts
+            self.start_error = None
         in_script = host_loop is None and threading.current_thread() is threading.main_thread()
         try:
-            worker.start()
-            if worker.asked_meanwhile:
-                self._forget(worker)
-            elif self.settings.process_hook and in_script:
+            if not wait:
+                starts.start()
+            else:
+                _start_within(worker, limit)
+                if worker.asked_meanwhile:
+                    self._forget(worker)
+                    return
+            if self.settings.process_hook and in_script:
                 self._install_hook(worker)
         except BaseException:  # a Ctrl-C, too, that comes just after the start
             self.stop(timedelta(0))
             raise
+
+    def _start_aside(self, worker: Worker) -> None:
+        try:
+            worker.start()
+        except BaseException as error:
+            self.start_error = error
+            logger.error("the worker cannot start: %s", error, exc_info=not isinstance(error, SlotwiseError))
+            self._forget(worker)
+        else:
+            if worker.asked_meanwhile:
+                self._forget(worker)
 
     def stop(self, grace: timedelta | None = None) -> int:
         """Drain and stop. Return how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that
@@ -340,7 +387,7 @@ class RegistryBuilder:
     """Build a JobRegistry step by step, with the same checks and messages as its constructor."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[object]] = {}
+        self._parts: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -391,6 +438,31 @@ class RegistryBuilder:
     def _with(self, part: str, *given: object) -> Self:
         self._parts.setdefault(part, []).extend(given)
         return self
+
+
+def _start_within(worker: Worker, limit: timedelta | None) -> None:
+    """Start the worker. Raise DatabaseUnreachable if it has not started within ``limit``."""
+    if limit is None:
+        worker.start()
+        return
+    too_late = threading.Event()
+
+    def give_up() -> None:  # race: it may have started just now; then it is stopped again
+        too_late.set()
+        worker.request_stop()
+
+    timer = threading.Timer(limit.total_seconds(), give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        worker.start()
+    finally:
+        timer.cancel()
+    if too_late.is_set():
+        raise DatabaseUnreachable(
+            f"the worker could not start within {format_duration(limit)}: the database does not answer, or rows stayed "
+            "locked; the log has the reason"
+        )
 
 
 async def _run_beside(
@@ -501,14 +573,12 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
             raise ConfigurationError(
                 f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
             )
-    for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
-        is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
-        if address is not None and not is_shared:
-            try:
-                with suppress(DriverMissing):
-                    database_url(address)
-            except InvalidSetting as error:
-                raise error if name == "database_url" else InvalidSetting(f"{name}: {error}") from None
+    with suppress(DriverMissing):
+        if settings.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
+            database_url(settings.database_url)
+        if settings.wake_up_url is not None:
+            with located("wake_up_url", InvalidSetting):
+                database_url(settings.wake_up_url)
     return settings
 
 

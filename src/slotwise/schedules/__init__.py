@@ -1,18 +1,6 @@
-"""Schedules: when jobs are due.
+"""Schedules: pure functions from an instant to the next slot, and their text form, which a job's row stores.
 
-Cron(expression, tz=…)      a cron expression
-Daily("02:00", …, tz=)      at these local times
-Every("5m")                 at a fixed rate
-FixedDelay("2m")            after the end of the run
-Once(at)                    at one instant
-Disabled()                  never
-AnyOf(a, b, …)              at the slots of all of them
-a.between(start, end)       … within bounds
-a.excluding("AT", roll=…)   … around business calendars
-a.nth_business_day(3)       … on the third business day of a month
-a.last_business_day()       … on the last one
-succeed(a, instant, b)      a up to the instant, then b
-parse_schedule(text)        the schedule of a text
+Imports model and errors.
 """
 
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule

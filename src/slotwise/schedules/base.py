@@ -233,8 +233,8 @@ class Every(Schedule):
     def __init__(
         self,
         interval: timedelta | str | None = None,
-        *,
         anchor: datetime | str = EPOCH,
+        *,
         days: int = 0,
         hours: int = 0,
         minutes: int = 0,

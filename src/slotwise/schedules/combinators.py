@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final, NoReturn
 from zoneinfo import ZoneInfo
 
@@ -69,7 +70,8 @@ class AnyOf(Combined, LineSchedule):
         for schedule in schedules:
             if not isinstance(schedule, Schedule):
                 raise InvalidSchedule(f"AnyOf takes schedules, not {schedule!r:.60}")
-        parts = tuple(dict.fromkeys(part for schedule in schedules for part in _parts(schedule)))
+        inner = (one.schedules if isinstance(one, AnyOf) else (one,) for one in schedules)
+        parts = tuple(dict.fromkeys(chain.from_iterable(inner)))
         if not 1 <= len(parts) <= MOST_PARTS:
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
         self._set(_line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
@@ -77,10 +79,6 @@ class AnyOf(Combined, LineSchedule):
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return AnyOf(*schedules)
-
-
-def _parts(schedule: Schedule) -> tuple[Schedule, ...]:
-    return schedule.schedules if isinstance(schedule, AnyOf) else (schedule,)
 
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC)

@@ -18,7 +18,6 @@ from slotwise.schedules.cron_fields import (
     MINUTE,
     MONTH,
     SECOND,
-    Field,
     has_hash,
     month_days,
     quoted,
@@ -135,11 +134,6 @@ def _both_needed(rule: DayRule, day: str, weekday: str) -> bool:
 _RATE: Final = re.compile(r"every +([0-9]+) *(s|m|h|d)[a-z]*", re.IGNORECASE)
 
 
-def _rate_hint(text: str) -> str:
-    match = _RATE.fullmatch(text)
-    return f"; for a fixed rate write EVERY|{match[1]}{match[2].lower()}" if match else ""
-
-
 def _split(expression: str) -> tuple[str, ...]:
     """The five or six fields in capitals, macros replaced."""
     if len(expression) > LONGEST_EXPRESSION:
@@ -150,9 +144,11 @@ def _split(expression: str) -> tuple[str, ...]:
     text = expression.strip()
     texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
+        rate = _RATE.fullmatch(text)
+        hint = f"; for a fixed rate write EVERY|{rate[1]}{rate[2].lower()}" if rate else ""
         raise InvalidSchedule(
             f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
-            f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{_rate_hint(text)}"
+            f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{hint}"
         )
     return texts
 
@@ -182,8 +178,7 @@ def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
 
     found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
     seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
-    return tuple(_values(field, values) if text else () for field, text, values in seconds_first)
-
-
-def _values(field: Field, expanded: Sequence[int | str]) -> Sequence[int]:
-    return range(field.low, field.high + 1) if "*" in expanded else sorted(map(int, expanded))
+    return tuple(
+        () if not text else range(field.low, field.high + 1) if "*" in values else sorted(map(int, values))
+        for field, text, values in seconds_first
+    )

@@ -270,7 +270,7 @@ def _days(text: str) -> Iterable[date]:
         raise InvalidSchedule(f"calendar year {quoted(text)}: write 2026:0101,0106")
     for day in match[2].split(","):
         try:
-            yield date(int(match[1]), int(day[:2]), int(day[2:]))
+            yield date.fromisoformat(match[1] + day)
         except ValueError:
             raise InvalidSchedule(f"calendar day {quoted(match[1] + day)}: there is no such date") from None
 

@@ -42,8 +42,6 @@ from slotwise.schedules.text import readable
 from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
 
 UTC: Final = ZoneInfo("UTC")
-#: Minute and hour of an expression that fires once a day.
-_ONCE_A_DAY: Final = re.compile(r"([0-9]{1,2}) ([0-9]{1,2}) \* \* \*")
 _MOST_TIMES: Final = 8
 _BY_NAME: Final = "(H is decided by the name of the job)"
 _EVERY_HOUR: Final = " of every hour"
@@ -70,9 +68,10 @@ def short_text(schedule: Schedule | str) -> str:
 def _short(schedule: Schedule) -> str:
     match schedule:
         case Cron():
-            daily = _ONCE_A_DAY.fullmatch(schedule.expression)
-            times = f"{int(daily[2]):02}:{int(daily[1]):02}" if daily else schedule.expression
-            return f"{times} {schedule.zone.key}"
+            times, weekday = ", ".join(_few_times(schedule)), schedule.texts[5]
+            daily = times if weekday in "*?" else f"{times} {weekday}"
+            is_plain = times and schedule.texts[4] == "*" and schedule.texts[3] in "*?"
+            return f"{daily if is_plain else schedule.expression} {schedule.zone.key}"
         case Daily():
             return f"{', '.join(map(time_text, schedule.times))} {schedule.zone.key}"
         case Every():
@@ -87,7 +86,9 @@ def _short(schedule: Schedule) -> str:
         case AnyOf():
             return "; ".join(map(_short, schedule.schedules))
         case Between():
-            return f"{_short(schedule.schedule)}{_bound('from', schedule.start)}{_bound('until', schedule.end)}"
+            bounds = (("from", schedule.start), ("until", schedule.end))
+            told = [f" {word} {_moment(bound, schedule)}" for word, bound in bounds if bound is not None]
+            return f"{_short(schedule.schedule)}{''.join(told)}"
         case Spread():
             return f"{_short(schedule.schedule)}, {_spaced(format_duration(schedule.by))} later"
         case Excluding():
@@ -105,8 +106,10 @@ def _spaced(duration: str) -> str:
     return " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in found) or duration
 
 
-def _bound(word: str, instant: datetime | None) -> str:
-    return "" if instant is None else f" {word} {instant_text(instant)}"
+def _moment(instant: datetime, schedule: Schedule) -> str:
+    """The instant by the clocks of the schedule's zone, with its offset."""
+    zone = schedule.local_zone or UTC
+    return instant_text(instant) if zone.key == "UTC" else instant.astimezone(zone).isoformat()
 
 
 def _cron(schedule: Cron) -> str:
@@ -114,13 +117,21 @@ def _cron(schedule: Cron) -> str:
     return times if times.endswith(_EVERY_HOUR) and dates == " every day" else f"{times}{dates}"
 
 
+def _few_times(schedule: Cron) -> list[str]:
+    """The times of day of an expression, if they are few and do not depend on the job's name."""
+    seconds, minutes, hours = schedule.values[:3]
+    if any(map(has_hash, schedule.texts[:3])) or len(seconds) * len(minutes) * len(hours) > _MOST_TIMES:
+        return []
+    return [time_text(time(*found)) for found in product(hours, minutes, seconds)]
+
+
 def _times(schedule: Cron) -> str:
     seconds, minutes, hours = schedule.values[:3]
     if any(map(has_hash, schedule.texts[:3])):
         clock = reversed(tuple(zip(FIELDS, schedule.texts[:3], strict=False)))
         return f"At {listed([f'{field.name} {text}' for field, text in clock if text != '0'])} {_BY_NAME}"
-    if len(seconds) * len(minutes) * len(hours) <= _MOST_TIMES:
-        return f"At {listed([time_text(time(*found)) for found in product(hours, minutes, seconds)])}"
+    if times := _few_times(schedule):
+        return f"At {listed(times)}"
     parts = [_units(SECOND, seconds) if list(seconds) != [0] else "", _units(MINUTE, minutes), _units(HOUR, hours)]
     if len(minutes) == 60 and parts[0]:
         parts[1] = ""
@@ -237,8 +248,8 @@ def explain(schedule: Schedule) -> list[str]:
             parts = [f"  {number}. {' '.join(explain(part))}" for number, part in enumerate(schedule.schedules, 1)]
             return ["At the slots of any of these; those that coincide are one:", *parts]
         case Between():
-            start = f"from {instant_text(schedule.start)} on" if schedule.start else ""
-            end = f"before {instant_text(schedule.end)}" if schedule.end else ""
+            start = f"from {_moment(schedule.start, schedule)} on" if schedule.start else ""
+            end = f"before {_moment(schedule.end, schedule)}" if schedule.end else ""
             return [*explain(schedule.schedule), f"Only {' and '.join(filter(None, (start, end)))}."]
         case Spread():
             return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
@@ -251,7 +262,7 @@ def explain(schedule: Schedule) -> list[str]:
             return [*explain(schedule.schedule), f"Only on the {_nth(schedule.n)} of the month{around}."]
         case Succession():
             before, after = " ".join(explain(schedule.before)), " ".join(explain(schedule.after))
-            return [f"Up to {instant_text(schedule.at)}: {before}", f"Then: {after}"]
+            return [f"Up to {_moment(schedule.at, schedule.before)}: {before}", f"Then: {after}"]
     return [str(schedule)]
 
 

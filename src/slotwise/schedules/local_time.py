@@ -97,7 +97,7 @@ class Walk:
         low, high = max(low, BEGINNING), min(high, END, max(low, BEGINNING) + HORIZON)
         while low < high:
             span = span_at(self.zone, low)
-            found = self._first_in(span, low)
+            found = min(self._ends(span, low, span.end, 0), default=None)
             if found is not None:
                 return found if found < high else None
             low = max(span.end, self._earliest_from(span.end))
@@ -109,7 +109,7 @@ class Walk:
         low = max(low, BEGINNING, high - HORIZON)
         while low < high:
             span = span_at(self.zone, high - 1)
-            found = self._last_in(span, high)
+            found = max(self._ends(span, span.start, high, -1), default=None)
             if found is not None:
                 return found if found >= low else None
             high = min(span.start, self._latest_to(span.start))
@@ -158,17 +158,11 @@ class Walk:
             return self.swallowed(span) if slot == span.start else []
         return [local for local in self.swallowed(span) if self.gap == "shift" and local - span.before == slot]
 
-    def _first_in(self, span: Span, low: int) -> int | None:
-        ranks = self._ranks(span, low, span.end)
-        moved = self._moved(span, low, span.end)
-        candidates = [self.pattern.at(ranks[0]) - span.offset] if ranks else []
-        return min(candidates + moved[:1], default=None)
-
-    def _last_in(self, span: Span, high: int) -> int | None:
-        ranks = self._ranks(span, span.start, high)
-        moved = self._moved(span, span.start, high)
-        candidates = [self.pattern.at(ranks[-1]) - span.offset] if ranks else []
-        return max(candidates + moved[-1:], default=None)
+    def _ends(self, span: Span, low: int, high: int, end: int) -> list[int]:
+        """The first (0) or the last (-1) slot in a part of a span, of those that are moved and of the others."""
+        ranks, moved = self._ranks(span, low, high), self._moved(span, low, high)
+        found = [self.pattern.at(ranks[end]) - span.offset] if ranks else []
+        return [*found, moved[end]] if moved else found
 
     def _ranks(self, span: Span, low: int, high: int) -> range:
         """The ranks of the local times that fire at their own time within the span."""
@@ -279,7 +273,7 @@ class Daily(LocalSchedule):
         if not 1 <= len(times) <= _MOST_TIMES:
             raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
         listed = sorted({_time_of_day(value) for value in times})
-        pattern = LocalPattern(days_of(EVERY_DAY), map(_seconds, listed))
+        pattern = LocalPattern(days_of(EVERY_DAY), [one.hour * 3600 + one.minute * 60 + one.second for one in listed])
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
         text = ",".join(map(time_text, listed))
         self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")
@@ -298,7 +292,3 @@ def _time_of_day(value: str | time) -> time:
 def time_text(value: time) -> str:
     """`02:00`, or `02:00:30`."""
     return value.isoformat("seconds").removesuffix(":00")
-
-
-def _seconds(value: time) -> int:
-    return value.hour * 3600 + value.minute * 60 + value.second

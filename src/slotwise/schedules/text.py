@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import EPOCH, Disabled, Every, FixedDelay, Once, Schedule, in_utc
+from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, in_utc
 from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, Succession
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import quoted
@@ -129,15 +128,11 @@ def _daily(times: str, tz: str = "UTC", **options: Any) -> Schedule:
     return Daily(*times.split(","), tz=tz, **options)
 
 
-def _every(interval: str, anchor: datetime | str = EPOCH) -> Schedule:
-    return Every(interval, anchor=anchor)
-
-
 #: Each kind with its constructor, how many values it takes, and its options.
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
     "CRON": (Cron, 2, ("day_rule", "gap", "fold")),
     "DAILY": (_daily, 2, ("gap", "fold")),
-    "EVERY": (_every, 2, ()),
+    "EVERY": (Every, 2, ()),
     "FIXED_DELAY": (FixedDelay, 1, ()),
     "ONCE": (Once, 1, ()),
 }

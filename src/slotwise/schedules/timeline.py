@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache, reduce
@@ -257,13 +257,13 @@ class Union:
             return 0
         counts = [(line, line.count(low, high)) for line in self.lines]
         few = 2 + (high - low) // DAY
-        dense = [(line, count) for line, count in counts if count > few]
+        dense = Union(tuple(line for line, count in counts if count > few))
         sparse = {slot for line, count in counts if count <= few for slot in line.within(low, high)}
-        if len(dense) + bool(sparse) < 2:
-            return len(sparse) + sum(count for _, count in dense)
+        if len(dense.lines) + bool(sparse) < 2:
+            return len(sparse) + sum(count for _, count in counts if count > few)
         total, left = 0, sorted(sparse, reverse=True)
         for day in range(low, high, DAY):
-            bits = _all_bits([line for line, _ in dense], day, min(day + DAY, high))
+            bits = dense.bits(day, min(day + DAY, high))
             total += bits.bit_count()
             while left and left[-1] < day + DAY:
                 total += not bits >> left.pop() - day & 1
@@ -273,11 +273,7 @@ class Union:
         return {slot for line in self.lines for slot in line.within(low, high)}
 
     def bits(self, low: int, high: int) -> int:
-        return _all_bits(self.lines, low, high)
-
-
-def _all_bits(lines: Sequence[Line], low: int, high: int) -> int:
-    return reduce(or_, (line.bits(low, high) for line in lines), 0)
+        return reduce(or_, (line.bits(low, high) for line in self.lines), 0)
 
 
 @dataclass(frozen=True, slots=True)

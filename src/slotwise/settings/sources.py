@@ -14,6 +14,7 @@ from urllib.parse import quote
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
+from slotwise.model.records import is_whole
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -61,7 +62,7 @@ def whole(least: int, most: int, why: str) -> Reader:
         number = value
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             number = int(value)
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        if not is_whole(number, least, most):
             raise _wrong(label, f"a whole number from {least} to {most}", value, why)
         return number
 
@@ -330,7 +331,6 @@ ABSENT: Final = {
 _POOL = "jobsconfig"
 _KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
 _ADDRESS = "write jdbc:postgresql://host:5432/database"
-_OTHER_DATABASE = re.compile(r"jdbc:(?P<name>(?!postgres|sqlite)\w+):")
 _FORM = "write jdbc-url, username, password and maximum-pool-size"
 
 
@@ -370,9 +370,6 @@ def _address(pool: Mapping[str, str], label: str) -> str:
     kind, found, rest = address.partition("://")
     if not address:
         raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
-    other = _OTHER_DATABASE.match(address)
-    if other:
-        raise InvalidSetting(f"{label}: {other['name']} databases are not supported; {_ADDRESS}")
     if not found:
         raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
     if "username" not in pool:

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from tests.contrib.locks.servers import eventually
 from tests.contrib.locks.shedlock import ShedLockSQL
+from tests.faults.proxy import Proxy
 from tests.integration.shell import Shell
 from tests.integration.test_pooler import PGBOUNCER, pgbouncer
 
@@ -23,7 +24,7 @@ from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
 from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.locks import SQLLocks
+from slotwise.locks import SQLLocks, counts
 from slotwise.model.events import Event
 from slotwise.testing import ManualWorker
 
@@ -210,6 +211,37 @@ def test_a_lost_lease_stops_the_handler(pg_empty_url: str, java: ShedLockSQL, ot
     provider.close()
 
 
+def test_an_outage_of_the_locks(java: ShedLockSQL, pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing runs without an answer. It is counted, logged once, and the ledger has a failed slot for each start."""
+    ran: list[object] = []
+    with Proxy(pg_empty_url) as proxy:
+        provider = SQLLocks(proxy.url, timeout="200ms")
+        gate = LockGate(provider, {"cleanup": "cleanupLock"}, at_most_for="1h")
+        gate.verify()
+        with worker(gate, lambda ctx: ran.append(ctx.slot)) as found:
+            proxy.stall()
+            gate.verify()  # it waits for no provider
+            for _ in range(3):
+                assert outcome(found.run_due())[0] == "failed"
+                found.tick("1h")
+            assert ran == []
+            proxy.heal()
+            assert outcome(found.run_due()) == ("succeeded", None)
+        provider.close()
+    assert (counts(provider).unavailable, counts(provider).outages, len(ran)) == (4, 1, 1)
+    said = [record.message for record in caplog.records if "does not answer" in record.message]
+    assert len([line for line in said if line.startswith("SQLLocks")]) == 1
+
+
+def test_a_gate_without_its_table(pg_empty_url: str) -> None:
+    """A worker does not start with locks that it can never acquire."""
+    provider = SQLLocks(pg_empty_url)
+    gate = LockGate(provider, {"cleanup": "cleanupLock"}, at_most_for="1h")
+    with pytest.raises(ConfigurationError, match=r"shedlock does not exist.*create_table"):
+        gate.verify()
+    provider.close()
+
+
 # -- what is in between ------------------------------------------------------------------------------------------
 
 POOLED = """
@@ -225,7 +257,7 @@ registry = JobRegistry(jobs=[cleanup], before_start=[AdvisoryGate(os.environ["KE
 """
 
 
-SLOW = pytest.mark.slow  # as all tests with a pooler
+EXTENDED = pytest.mark.extended  # they need pgbouncer
 
 
 @pytest.fixture
@@ -237,7 +269,7 @@ def pooler(pg_empty_url: str, open_path: Path) -> Iterator[str]:
         yield address
 
 
-@SLOW
+@EXTENDED
 def test_a_transaction_pooler_is_refused(pooler: str) -> None:
     """It would run the unlock on the session of another client."""
     with pytest.raises(ConfigurationError, match="transaction pooler"):
@@ -253,7 +285,7 @@ def test_a_busy_transaction_pooler_is_refused(pg_empty_url: str, monkeypatch: py
     assert list(processes) == []
 
 
-@SLOW
+@EXTENDED
 def test_a_worker_refuses_a_transaction_pooler(pooler: str, pg_url: str, tmp_path: Path) -> None:
     """It ends with the reason before it claims anything, and so does the pod of a CronJob."""
     shell = Shell(tmp_path, pg_url)
@@ -267,7 +299,7 @@ def test_a_worker_refuses_a_transaction_pooler(pooler: str, pg_url: str, tmp_pat
         assert "ran" not in done.stdout
 
 
-@SLOW
+@EXTENDED
 def test_a_session_pool_is_accepted(pg_empty_url: str, open_path: Path) -> None:
     """Each client has a session of the server of its own."""
     if PGBOUNCER is None:

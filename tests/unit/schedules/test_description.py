@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.description import explain, outlook
+from slotwise.schedules.description import explain, outlook, short_text
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),
@@ -51,6 +51,38 @@ FIRST_SENTENCE = [
 def test_cron_in_words(text: str, words: str) -> None:
     """However it is spelled, what it comes to."""
     assert explain(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
+
+
+SHORT = [
+    ("0 2 * * *", "02:00 UTC"),
+    ("CRON|30 0 2,14 ? * *|Europe/Vienna", "02:00:30, 14:00:30 Europe/Vienna"),
+    ("CRON|0 9 * * MON-FRI|Europe/Vienna", "09:00 MON-FRI Europe/Vienna"),
+    ("0 0 13 * FRI", "0 0 13 * FRI UTC"),
+    ("*/5 * * * ?", "*/5 * * * ? UTC"),
+    ("H 2 * * *", "H 2 * * * UTC"),
+    ("DAILY|12:00,13:45|Europe/Rome", "12:00, 13:45 Europe/Rome"),
+    ("EVERY|90m", "every 90 min"),
+    ("EVERY|7d|2026-01-05T06:00Z", "every 7 d from 2026-01-05T06:00:00Z"),
+    ("FIXED_DELAY|1500ms", "1500 ms after each run"),
+    ("ONCE|2026-01-01T01:00+01:00", "once at 2026-01-01T00:00:00Z"),
+    ("-", "never"),
+    ("ANY(0 2 * * *; EVERY|3s)", "02:00 UTC; every 3 s"),
+    ("BETWEEN(CRON|0 2 * * *|Europe/Vienna; 2026-03-31T22:00Z; 2026-10-31T23:00Z)",
+     "02:00 Europe/Vienna from 2026-04-01T00:00:00+02:00 until 2026-11-01T00:00:00+01:00"),
+    ("BETWEEN(EVERY|3s; -; 2026-10-31T23:00Z)", "every 3 s until 2026-10-31T23:00:00Z"),
+    ("SPREAD(0 2 * * *; 73s)", "02:00 UTC, 73 s later"),
+    ("EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101,0106], US; following)", "09:00 UTC excluding AT, US (following)"),
+    ("BUSINESS_DAY(0 9 * * *; -1; AT@3[SAT,SUN 2026:0101])", "09:00 UTC, last business day of AT"),
+    ("BUSINESS_DAY(0 9 * * *; 3)", "09:00 UTC, business day 3"),
+    ("0 2 * * * >> 2026-01-01T00:00Z >> EVERY|3s", "every 3 s"),
+    ("SOLSTICE|2026", "SOLSTICE|2026"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), SHORT, ids=[text[:40] for text, _ in SHORT])
+def test_a_schedule_in_a_few_words(text: str, words: str) -> None:
+    """As people write it: calendars by name, bounds by the clocks of the zone; a text of another release as it is."""
+    assert short_text(text) == words
 
 
 DAYS = ("*", "?", "*/1", "*/2", "1-31", "31-30", "13", "*,13", "1-15,20", "H")

@@ -149,11 +149,11 @@ class Sums:
     def _enter(self, attempt: Finished) -> _Named:
         name = attempt.claim.row.task_name
         of_kind = self._slots if attempt.is_slot else self._tasks
-        named = of_kind.setdefault(self._label(name), _Named())
+        named = of_kind.setdefault(self.label(name), _Named())
         of_kind[name] = named
         return named
 
-    def _label(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """Return the name, or ``other`` beyond the limit; the first names keep theirs."""
         if name not in self._labels:
             if len(self._labels) >= self._max_names:
@@ -169,13 +169,13 @@ class Sums:
         self._beat = elapsed(), event.skew
 
     def _was_skipped(self, event: SlotsSkipped) -> None:
-        self._skipped[self._label(event.job), _known(event.reason)] += event.count
+        self._skipped[self.label(event.job), _known(event.reason)] += event.count
 
     def _was_lost(self, event: ClaimLostEvent) -> None:
-        self._lost[self._label(event.job),] += 1
+        self._lost[self.label(event.job),] += 1
 
     def _reaped(self, event: Reaped) -> None:
-        self._taken_over[self._label(event.job), event.outcome] += 1
+        self._taken_over[self.label(event.job), event.outcome] += 1
 
     def _database_lost(self, event: DatabaseLost) -> None:
         self._outages += 1
@@ -208,7 +208,7 @@ class Sums:
         """Return count and age of the oldest row by label."""
         found: dict[str, tuple[int, float]] = {}
         for one in backlog:
-            count, age = found.get(label := self._label(one.name), (0, 0.0))
+            count, age = found.get(label := self.label(one.name), (0, 0.0))
             found[label] = count + one.waiting, max(age, one.oldest.total_seconds())
         return found
 
@@ -216,7 +216,7 @@ class Sums:
         """Return the seconds since the last success by label; of those that share one, the longest."""
         found: dict[tuple[str, ...], Value] = {}
         for name, span in sorted(since.items(), key=lambda one: one[1]):
-            found[self._label(name),] = span.total_seconds()
+            found[self.label(name),] = span.total_seconds()
         return found
 
     def heartbeat_age(self) -> float | None:
@@ -322,6 +322,10 @@ class Metrics:
     def check(self) -> Verdict:
         """Return whether the worker is alive and ready; asks no database."""
         return self.health.check()
+
+    def label(self, name: str) -> str:
+        """Return the label of a job's or task's name: the name, or ``other`` beyond ``max_names``."""
+        return self._sums.label(name)
 
     def counted(self) -> Snapshot:
         """Return what this process has counted, without gauges; asks no database."""

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from slotwise.errors import DatabaseProblem, InvalidSetting
+from slotwise.errors import DatabaseProblem, InvalidSetting, located
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
@@ -305,10 +305,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _ear(address: str, settings: Settings) -> Link:
-    try:
+    with located("wake_up_url", InvalidSetting):
         return _link(database_url(address), settings)
-    except InvalidSetting as error:
-        raise InvalidSetting(f"wake_up_url: {error}") from None
 
 
 def _link(url: URL, settings: Settings) -> Link:

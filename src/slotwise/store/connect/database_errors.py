@@ -152,7 +152,9 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     refused = _is_refusal(url, error)
     kind = DatabaseRefused if refused else DatabaseUnreachable
     what = "refused the login" if refused else "cannot be reached"
-    return kind(f"the database {place(url)} {what}: {reason}; {_cure(reason)}")
+    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
+    cure = next(cure.format(**match.groupdict()) for cure, match in found if match)
+    return kind(f"the database {place(url)} {what}: {reason}; {cure}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
@@ -247,8 +249,3 @@ def place(url: URL) -> str:
     host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
     database = repr(url.database) if url.database else "of the user's name"
     return hide_password(f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}")
-
-
-def _cure(reason: str) -> str:
-    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
-    return next(cure.format(**match.groupdict()) for cure, match in found if match)

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import re
+import select
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -169,7 +170,7 @@ class PostgreSQLLink:
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        event.listen(engine, "checkin", _note_rest)
+        event.listen(engine, "checkin", lambda _, record: record.info.update(rests_since=time.monotonic()))
         event.listen(engine, "checkout", checkout)
         event.listen(engine, "do_execute", _execute_with_notification)
         event.listen(engine, "handle_error", self._on_error)
@@ -336,14 +337,18 @@ class PostgreSQLLink:
             logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
 
 
-def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
-    record.info["rests_since"] = time.monotonic()
-
-
 def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
-    """Replace an idle connection whose server has gone, instead of failing its next use: finding out costs a trip."""
+    """Replace an idle connection whose server has gone, instead of failing its next use.
+
+    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
+    """
     since = record.info.pop("rests_since", None)
-    if since is None or time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+    if since is None:
+        return
+    with suppress(OSError, ValueError):  # closed already, or too large a descriptor for select
+        if select.select([connection.fileno()], [], [], 0)[0]:
+            raise InvalidatePoolError
+    if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
         return
     try:
         engine.dialect.do_ping(connection)  # type: ignore[arg-type]

@@ -16,27 +16,12 @@ import sqlalchemy as sa
 
 from slotwise.decide.claim import is_weighed
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.model import records
 from slotwise.model.clock import Clock
-from slotwise.model.records import (
-    EARLIEST,
-    FOREVER,
-    AttemptOutcome,
-    Cancelled,
-    Claim,
-    Died,
-    Failed,
-    Fence,
-    Gap,
-    Key,
-    LedgerEntry,
-    LedgerKey,
-    Row,
-    Succeeded,
-    Transition,
-)
+from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.task_statements import TaskForm, TaskStatements
+from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
@@ -288,19 +273,21 @@ class Portable:
         }
 
     def quarantine_held(
-        self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str
+        self, connection: sa.Connection, claim: Claim, outcome: records.AttemptOutcome, error: str
     ) -> str | None:
         """As ``quarantine``, for a held row, under its claim's fence; return its state, None if the claim was lost.
 
         The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
         """
         tasks, row, mine = self._tasks, claim.row, self.held(claim)
-        if isinstance(outcome, Died):
+        if isinstance(outcome, records.Died):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         quarantined = self._quarantined(connection, error) | _RELEASED
         statement = tasks.update().where(*mine).values(**quarantined, version=row.version + 1)
         found = connection.execute(statement.returning(tasks.c.state)).first()
-        is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
+        is_final = isinstance(outcome, records.Succeeded | records.Failed | records.Cancelled) and not getattr(
+            outcome, "promised", False
+        )
         if found is not None and row.ledger_key is not None and is_final:
             ended = self._slots.update().where(*self._open_entry(row))
             ended = ended.values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=self.now(connection))
@@ -458,7 +445,7 @@ class Portable:
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
-        return TaskForm(self).rows
+        return PortableTasks(self).rows
 
 
 def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:

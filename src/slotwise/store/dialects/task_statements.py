@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
@@ -53,12 +53,14 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskForm:
-    """What differs from database to database: the portable form, for a dialect to override.
+class TaskForm(Protocol):
+    """What differs from database to database; by default the portable form.
 
     In that, workers of other processes receive no notification, and a chunk is written row by row.
     """
 
+    dialect: Dialect
+    rows: TaskStatements
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
@@ -109,10 +111,9 @@ class TaskForm:
                 connection.execute(tasks.delete().where(tasks.c.task_name == name, mine))
                 raise Taken
 
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
-        self.put_new(connection, name, wanted)
-        return None
+
+class PortableTasks(TaskForm):
+    """The form of a database that does nothing in a way of its own."""
 
 
 class TaskStatements:

@@ -31,7 +31,7 @@ from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
-from slotwise.store.operations.transaction import Operation, live_workers, schedule_in
+from slotwise.store.operations.transaction import Operation, registered, schedule_in
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
@@ -176,10 +176,9 @@ def delete(at: Operation, job: str, *, known: bool = False) -> int:
         raise ConfigurationError(
             f"job {job!r} runs on {held[0].picked_by}; cancel it (slotwise cancel {job}), or wait for its end"
         )
-    live = {} if known else live_workers(at.connection, at.store.tables, at.now)
-    for worker, names in live.items():
-        if job in names:
-            raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
+    worker = None if known else registered(at.connection, at.store.tables, at.now).get(job)
+    if worker is not None:
+        raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
     at.sign("delete", job=job, rows=len(rows))
     end(at, rows)
     return len(rows)

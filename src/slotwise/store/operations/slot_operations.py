@@ -13,7 +13,6 @@ Races, besides those of every operation (``transaction.py``):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -44,7 +43,7 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     plan, family = at.plan_and_family(job, instance)
     slot = free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
-    is_busy = _is_busy(family)
+    is_busy = any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
     if overlap == "skip" and is_busy:
         row = replace(plan, slot=slot, origin=Origin.TRIGGER)
         ledger.end_unbegun(at.connection, at.dialect, row, Outcome.SKIPPED, Reason.OVERLAP, at.now)
@@ -55,11 +54,6 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
         if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
             at.change(row, control=number)
     return slot
-
-
-def _is_busy(family: Sequence[Row]) -> bool:
-    """Return whether something of a job runs, or is a trigger that has yet to start."""
-    return any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
 
 
 def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:

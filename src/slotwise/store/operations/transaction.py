@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -21,9 +21,9 @@ from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.schema.readable import worker_infos
 from slotwise.store.schema.rows import row_of, stored, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -165,7 +165,7 @@ class Operation:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
-        if any(job in names for names in live_workers(self.connection, self.store.tables, self.now).values()):
+        if job in registered(self.connection, self.store.tables, self.now):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
@@ -244,10 +244,11 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
             return result
 
 
-def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, Sequence[str]]:
-    """Return the live workers, each with the names of the tasks that it registers."""
+def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:
+    """Return the names that live workers register, each with one of these workers."""
     wanted = sa.select(tables.workers, sa.literal(0).label("running"))
-    return {line.worker: line.tasks for line in worker_infos(connection, wanted, tables.workers, now) if line.live}
+    live = [worker for worker in worker_infos(connection, wanted, tables.workers, now) if worker.live]
+    return {name: worker.worker for worker in live for name in worker.tasks}
 
 
 def schedule_in(row: Row) -> Schedule:

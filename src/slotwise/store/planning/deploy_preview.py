@@ -17,7 +17,7 @@ from slotwise.model.clock import Clock
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
-from slotwise.store.operations.transaction import live_workers
+from slotwise.store.operations.transaction import registered
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import row_of, utc
@@ -67,9 +67,14 @@ def compare(
     now = store.now()  # after planning: what starts at once is planned for the instant of its planning
     changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
     with store.transaction() as connection:
-        live = live_workers(connection, store.tables, now)
-    known = {name: worker for worker, names in live.items() for name in names}
-    orphans = [_orphan(row, known.get(name)) for name, row in rows.items() if name not in definitions]
+        known = registered(connection, store.tables, now)
+    orphans = [
+        Change(
+            job=name, change="orphaned", before=row["schedule"], known_by=known.get(name),
+            before_slots=_slots(row["schedule"], utc(row["slot"])),
+        )
+        for name, row in rows.items() if name not in definitions
+    ]  # fmt: skip
     return sorted([*changes, *orphans], key=lambda change: change.job)
 
 
@@ -86,13 +91,6 @@ def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Defin
         before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
         after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
         superseded=sum(gap.count for gap in plan.superseded),
-    )  # fmt: skip
-
-
-def _orphan(row: sa.RowMapping, known_by: str | None) -> Change:
-    slots = _slots(row["schedule"], utc(row["slot"]))
-    return Change(
-        job=row["task_name"], change="orphaned", before=row["schedule"], before_slots=slots, known_by=known_by
     )  # fmt: skip
 
 

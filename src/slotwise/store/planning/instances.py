@@ -72,11 +72,7 @@ class Instances:
         row = lock(connection, self._store, wanted.key)[0]
         if row is None:
             slot, is_added = self._insert(connection, wanted, schedule)
-            if is_added:
-                return slot
-            row = lock(connection, self._store, wanted.key)[0]  # somebody else was first
-            if row is None:
-                return self.put(connection, wanted)  # and has deleted it again
+            return slot if is_added else self.put(connection, wanted)  # Race: another transaction was first
         return self._change(connection, row, wanted, schedule)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
@@ -122,7 +118,11 @@ class Instances:
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
         dialect, now = self._store.dialect, self._store.dialect.now(connection)
         has_history, paused, control = self._known(connection, wanted)
-        newest = self._newest(connection, wanted, now) if has_history else None
+        newest = None
+        if has_history:  # the newest slot that is known, once what stands in no row has ended
+            end_orphans(connection, dialect, wanted.task, wanted.id, now)
+            strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
+            (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
         columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}
         slot: datetime | None = columns["slot"]
         if paused:  # its job's own row sleeps
@@ -142,10 +142,3 @@ class Instances:
         state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
         return bool(found[0]), found[1] == State.PAUSED, found[2]
-
-    def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
-        """The newest slot of the id that is known, once what stands in no row has ended."""
-        end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
-        strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
-        (newest,) = self._store.dialect.newest_decided(connection, [Key(wanted.task, wanted.id)], strict=strict)
-        return newest

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.decide.claim import Advance
-from slotwise.errors import InvalidSchedule, PlanMissing
+from slotwise.errors import InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, Gap, Key, Row
+from slotwise.model.records import RECURRING, Gap, Key
 from slotwise.model.vocabulary import PLANNED, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
@@ -116,32 +116,33 @@ class Planner:
             now = self._store.dialect.now(connection)
             end_orphans(connection, self._store.dialect, *key, now)
             if row is None:
-                if self._insert(connection, job, schedule, now, revision, from_due=from_due):
-                    return _plan_of(job, lock(connection, self._store, key)[0], "added")
+                new = self._columns(connection, job, schedule, now, revision, from_due=from_due)
+                if self._store.dialect.by_row.insert_new(connection, self._tasks, new):
+                    return Plan(job=job.name, change="added", schedule=new["schedule"], next_slot=new["slot"])
                 row, plan = lock(connection, self._store, key)  # somebody else was first
                 now = self._store.dialect.now(connection)
-            if row is None:
-                return _plan_of(job, None, "deleted")
+            if row is None:  # something deletes rows of that table: ``verify`` names the job
+                return Plan(job=job.name, change="deleted", schedule=str(job.schedule), next_slot=None)
+            kept = Plan(job=job.name, change="kept", schedule=row.schedule or "-", next_slot=row.slot)
             planned, theirs = readable(row.schedule), Declared.readable(plan).by
             same = planned is not None and planned.last == schedule
             if revision.is_older(theirs):
-                kept = _plan_of(job, row, "kept" if same else "outdated")
-                return kept if same else replace(kept, refused=str(schedule), planned_by=theirs)
+                outdated = replace(kept, change="outdated", refused=str(schedule), planned_by=theirs)
+                return kept if same else outdated
             changes = Advance(row={}) if same else replanned(row, schedule, now)
             self._keep_distance(connection, job, changes.row)
             told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
             write(connection, self._store, row, replace(changes, row=told | changes.row), now)
             if same:
-                return _plan_of(job, row, "kept")
-            return replace(_plan_of(job, lock(connection, self._store, key)[0], "changed"), superseded=changes.gaps)
+                return kept
+            text, slot = (changes.row.get(name, getattr(row, name)) for name in ("schedule", "slot"))
+            return replace(kept, change="changed", schedule=text, next_slot=slot, superseded=changes.gaps)
 
     def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
         """The job's schedule, bound to its name, and to the calendars as they are now."""
         assert job.schedule is not None
-        try:
+        with located(f"job {job.name}", InvalidSchedule):
             return job.schedule.bind(job.name, calendars_of(connection, self._store.tables, job.schedule))
-        except InvalidSchedule as error:
-            raise InvalidSchedule(f"job {job.name}: {error}") from None
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
@@ -160,23 +161,15 @@ class Planner:
         if last is not None:
             columns[where] = max(columns[where], utc(last) + job.min_interval)
 
-    def _insert(
+    def _columns(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
         from_due: timedelta | None,
-    ) -> bool:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
         (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
         columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
         self._keep_distance(connection, job, columns)
-        columns |= {"priority": job.priority, "plan": _document_of(job, revision)}
-        return self._store.dialect.by_row.insert_new(connection, self._tasks, columns)
-
-
-def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
-    """What became of the job's row; None if something deletes rows of that table: ``verify`` names the job."""
-    if row is None:
-        return Plan(job=job.name, change="deleted", schedule=str(job.schedule), next_slot=None)
-    return Plan(job=row.task_name, change=change, schedule=row.schedule or "-", next_slot=row.slot)
+        return columns | {"priority": job.priority, "plan": _document_of(job, revision)}
 
 
 def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:

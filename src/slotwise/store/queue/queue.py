@@ -161,13 +161,6 @@ class Queue:
         self.chunks.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``TaskForm.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
-        if not self._at_insert:
-            return self.chunks.copy_ahead(connection, name, wanted)
-        self.put_new(connection, name, wanted, copy=True)
-        return None
-
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         for hook in self._at_insert:
             hook([Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted], connection)

@@ -19,8 +19,8 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
+from slotwise.store.schema.readable import WorkerInfo, worker_infos
 from slotwise.store.schema.rows import row_of, utc
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_infos
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
 

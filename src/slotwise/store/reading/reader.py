@@ -29,10 +29,9 @@ from slotwise.store.reading.views import (
     slot_info,
     waiting_info,
 )
-from slotwise.store.schema.readable import Unread, rows_apart
+from slotwise.store.schema.readable import Unread, WorkerInfo, rows_apart, tags_of, worker_infos
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_infos
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
@@ -99,15 +98,13 @@ class Reader:
         with self._store.transaction() as connection:
             apart = list(rows_apart(connection, statement, self._tasks.c.task_name, self._tasks.c.task_instance))
         orders = [row["control"] for row in apart if not isinstance(row, Unread) and row["state"] == State.PAUSED]
-        pauses = self._pauses([order for order in orders if order is not None])
-        return [job_info(row, workers, now, pauses) for row in apart]
-
-    def _pauses(self, orders: Sequence[int]) -> dict[int, Paused]:
-        """Return those of these orders that are pauses."""
         controls = self._store.tables.controls
         wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
-        rows = self._rows(wanted) if orders else []
-        return {row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"]) for row in rows}
+        pauses = {
+            row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
+            for row in (self._rows(wanted) if any(orders) else ())
+        }
+        return [job_info(row, workers, now, pauses) for row in apart]
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Return recurring instances of a task, by id, from the one after ``after``."""

@@ -17,9 +17,8 @@ from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
-from slotwise.store.schema.readable import MALFORMED, Unread
+from slotwise.store.schema.readable import MALFORMED, Unread, WorkerInfo
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.worker_rows import WorkerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

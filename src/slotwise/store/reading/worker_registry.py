@@ -59,7 +59,10 @@ class WorkerRegistry:
             before, now = host_now(), self._store.dialect.now(connection)
             skew = _skew(before, now)
             # Race: the reply to the first time may have been lost; then the row is there.
-            row = self._row(badge, state, now, skew)
+            lists = {name: json.dumps(sorted(getattr(badge, name))) for name in ("tags", "tasks", "refused")}
+            lists["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
+            others = {field.name: getattr(badge, field.name) for field in fields(badge) if field.name not in lists}
+            row = {**others, **lists, "state": state, "last_seen": now, "skew": skew}
             self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
@@ -78,12 +81,6 @@ class WorkerRegistry:
         )
         found = dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
         return None if found is None else (found[0], found[1])
-
-    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, object]:
-        lists = {name: json.dumps(sorted(getattr(badge, name))) for name in ("tags", "tasks", "refused")}
-        lists["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
-        others = {field.name: getattr(badge, field.name) for field in fields(badge) if field.name not in lists}
-        return {**others, **lists, "state": state, "last_seen": now, "skew": skew}
 
     def sign_out(self, worker: str) -> None:
         """Delete the row of a worker that has stopped."""

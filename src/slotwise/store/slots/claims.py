@@ -1,8 +1,7 @@
 """Claims: due rows become held ones, in batches, and one by one where a row spoils its batch.
 
-The longer way is for rows with missed slots, or that cannot be read, and for slots that the ledger has already. All of
-it happens in the claim's own transaction: claim, decision, ledger and gap rows, and the advance if nothing starts, are
-seen by others together or not at all.
+The longer way is for rows with missed slots, or that cannot be read, and for slots that the ledger has already. Claim,
+decision, ledger and gap rows, and the advance if nothing starts, are one transaction.
 """
 
 from __future__ import annotations
@@ -61,20 +60,15 @@ class Due:
             return self.dialect.due_tasks(connection, names)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
-        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
-
-        ``tasks``: one-time tasks of these alone count, beside the slots of ``names``. ``lost`` = 0: of the rows that
-        a claim would then take.
-        """
+        """How long until the next waiting slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
         tasks = self.tasks_of(names) if tasks is None else tasks
         with self.look() as connection:
             return self.dialect.next_due(connection, names, tasks, lost=lost)
 
     def names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
-        """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
+        """Those of many names that have the next due rows, and whether these are all of one priority.
 
-        All of them, where rows of others are so many that they would hide ours. And whether those rows are all of one
-        priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
+        All names, where rows of others would hide ours. Race: a more urgent row may come due before the claim; the next
         one takes it.
         """
         with self.look() as connection:
@@ -92,7 +86,7 @@ class Due:
         return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
 
     def look(self) -> AbstractContextManager[sa.Connection]:
-        """For one statement; plans of claims, and of looks for what is due, were tried with any values."""
+        """A connection for one statement."""
         return self.database.alone(self.database.claims)
 
 
@@ -159,9 +153,8 @@ class Claims:
     ) -> tuple[int, list[Claim]]:  # fmt: skip
         """Take up to ``limit`` due slots of these tasks: how many were found, and the claims that may start.
 
-        Rows that turn out to have nothing to run (their slot ran already, their text cannot be read) are moved on in
-        the same transaction and are not among the claims. Of rows whose holder has died before, also of one-time
-        tasks, at most ``lost`` are taken.
+        Rows with nothing to run are moved on in the same transaction. Of rows whose holder has died before, also of
+        one-time tasks, at most ``lost`` are taken.
         """
         is_level = False
         if len(names) > MANY:
@@ -252,10 +245,7 @@ class Claims:
         return order._replace(limit=self._gates.room(order.names, order.limit, connection))
 
     def _admitted(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[Row]:
-        """Count the starts of a limited task. Let go of the rows that a gate stops; return the others.
-
-        Rows that are stopped are read again: a claim of one-time tasks reads a part of them.
-        """
+        """Count the starts of a limited task. Let go of the rows that a gate stops; return the others."""
         refused = self._gates.admit(rows, now, connection)
         if stopped := [claim_of(row) for row in rows if row.key in refused]:
             changes = []
@@ -362,7 +352,6 @@ class LateClaims:
         return _Plan(decide.anew(row) if is_behind else row, schedule, newest, is_behind)
 
     def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
-        """What is written is written for all together, where it can be."""
         answered = []
         for one in plans:
             answer = refused.get(one.row.key)
@@ -444,7 +433,6 @@ class LateClaims:
         self._move_on(row, None)
 
     def _defer(self, row: Row, later: Later) -> None:
-        """The slot of a detached row stays in the ledger, with the reason why it waits."""
         if row.is_detached:
             ledger.put_off(self._connection, self._dialect, row)
         self._let_go(row, defer(row, later.due))
@@ -466,11 +454,9 @@ class LateClaims:
         ledger.end_orphans(self._connection, self._dialect, row.task_name, ledger_instance(row), self._now)
 
     def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
-        """Let the row go with these columns (None: delete it); nothing starts."""
         self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))
 
     def _let_go(self, row: Row, transition: Transition) -> None:
-        """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=self._now), transition=transition)
         expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
         self._dialect.by_row.record(self._connection, [change])
@@ -488,9 +474,8 @@ PART_OF_LEASE = 8
 class BatchSize:
     """How many due slots a claim takes, up to ``most``: no more late ones than it can decide about within a moment.
 
-    Race: nothing of a claim starts before all of it is committed, while its lease runs. A claim whose decisions take as
-    long as the lease goes back as a whole, and so does the next one, for ever. So each claim measures what a late slot
-    costs. Claims that come back full with slots on time grow.
+    Race: nothing of a claim starts before all of it is committed, while its lease runs: a claim whose decisions take as
+    long goes back as a whole, again and again. Claims that come back full with slots on time grow.
     """
 
     def __init__(self, most: int) -> None:
@@ -498,7 +483,6 @@ class BatchSize:
         self.size = min(FIRST, most)
 
     def learn(self, taken: int, late: int, took: float, lease: timedelta) -> None:
-        """A claim took so many rows; to decide about the late ones among them took so many seconds."""
         if late:
             bearable = min(LONGEST, lease / PART_OF_LEASE).total_seconds()
             self.size = max(int(min(self._most, late * bearable / took if took else self._most)), 1)

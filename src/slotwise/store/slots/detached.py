@@ -1,15 +1,13 @@
 """Detached rows: one slot each, beside the plan row, while that goes on to the next one. They are made here alone.
 
 A slot that waits for the end of another one is ``queued``, and no claim looks at it: a trigger behind a run, and the
-rest of a backfill. What frees a row of the job releases the next one in the same transaction: a settlement, a
-take-over, or an operation. It looks for queued rows only if an operation has written to the row: an operation writes
-its number to each row that a trigger waits for.
+rest of a backfill. What frees a row releases the next one in the same transaction, if an operation has written its
+number to the row: it does so on each row that a trigger waits for.
 
-Races. Two runs that end at once each see the other one as going on. So each locks the queued row first and looks
-afterwards: the second one sees what the first has committed. Keys of triggers rise with time, and so do the slots of a
-backfill: a settlement that holds a row only waits for later keys, as operations do. Only rows of a recurring instance
-whose id sorts behind can meet crosswise; the database ends one of the two, and it is tried again. A slot that is asked
-to stop while its row is locked is asked at the next look, a second later.
+Races. Two runs that end at once each lock the queued row first and look afterwards: the second one sees what the first
+has committed. Keys of triggers and of backfills rise with time: a settlement only waits for later keys, as operations
+do. Rows of an instance whose id sorts behind can meet crosswise; the database ends one of the two, and it is tried
+again. A slot that is asked to stop while its row is locked is asked at the next look.
 """
 
 from __future__ import annotations
@@ -46,13 +44,10 @@ def detach(
 ) -> Key | None:  # fmt: skip
     """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
 
-    Its instance is the plan row's with the slot, unless another is given; ``columns`` are any others that the row
-    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends, and its data;
-    and it sleeps while the plan row is paused.
+    Its instance is the plan row's with the slot, unless another is given. It carries the plan's schedule and data, and
+    sleeps while the plan row is paused. ``columns`` are others that the row begins with.
 
-    Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger
-    decides which of the two slots starts. The row's first version is the database's time, so that tokens rise when
-    the instance is used again.
+    Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger decides.
     """
     tasks, born = dialect.tables.tasks, to_micros(now)
     plan = _plan(connection, dialect, name, plan_instance)
@@ -70,17 +65,15 @@ def detach(
 
 def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data).where(*of_key(tasks, Key(name, instance)))
+    columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
+    plan = sa.select(*columns).where(*of_key(tasks, Key(name, instance)))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
 def trigger(
     connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
 ) -> Key:
-    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row.
-
-    Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
-    """
+    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
     if (plan := _plan(connection, dialect, name, plan_instance, lock=True)) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
     now = dialect.now(connection)
@@ -92,10 +85,7 @@ def detach_trigger(
     connection: sa.Connection, dialect: Dialect, now: datetime, name: str, slot: datetime,
     plan_instance: str = RECURRING, *, is_queued: bool = False, **columns: Any,
 ) -> Key:  # fmt: skip
-    """A trigger's row. The caller has locked the plan row, and has found the slot free.
-
-    Its id begins with the time, so that the rows of triggers are locked in the order in which they were requested.
-    """
+    """A trigger's row; its id begins with the time. The caller has locked the plan row, and has found the slot free."""
     token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
     waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
     key = detach(
@@ -109,9 +99,7 @@ def detach_trigger(
 def free_slot(
     connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
 ) -> datetime:
-    """The time of the request, moved on by a microsecond while it is taken; a slot of the schedule's own is, begun or
-    not: it would count as run, and the plan row would pass it.
-    """
+    """The time of the request, moved on by a microsecond while it is taken, or a slot of the schedule."""
     slot = now
     while schedule.next_after(slot - TICK) == slot or _is_taken(connection, dialect, name, instance, slot):
         slot += TICK
@@ -126,24 +114,22 @@ def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: 
     return connection.execute(known.union_all(waits)).first() is not None
 
 
-def newest_passed(connection: sa.Connection, dialect: Dialect, row: Row) -> datetime | None:
-    """The newest slot that the plan row of a detached one has started or decided: none before it is the next try."""
-    tasks = dialect.tables.tasks
-    plan = of_key(tasks, Key(row.task_name, ledger_instance(row)))
-    watermark: datetime | None = connection.scalar(sa.select(tasks.c.watermark).where(*plan))
-    return watermark
+def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
+    """The text and the watermark that the plan row of a detached one has now: they say which slot is the next."""
+    plan = _plan(connection, dialect, row.task_name, ledger_instance(row))
+    return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
 # -- slots of a schedule that run side by side ------------------------------------------------------------------
 
 
 def _beside(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
-    """Whether a row stands beside the plan row of ``row``, or beside this plan row; an index finds those."""
+    """Whether a row stands beside the plan row of ``row``."""
     return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == ledger_instance(row)]
 
 
 def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
-    """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""
+    """Call off what runs, and what waits for its retry."""
     tasks = dialect.tables.tasks
     mine = _beside(tasks, plan)
     free = sa.select(tasks.c.task_instance).where(
@@ -155,7 +141,7 @@ def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins:
 
 
 def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
-    """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
+    """The columns of a slot that is asked to stop; one that waits for its retry comes up at once, and ends."""
     due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
     return {"cancel_requested": now, "control": None, "execution_time": due}
 
@@ -196,10 +182,7 @@ def freed(
     connection: sa.Connection, dialect: Dialect, row: Row, now: datetime, *, removed: bool = True,
     never_began: bool = False,
 ) -> None:  # fmt: skip
-    """Release what waits for this row, which is not held any more; ``removed``: its slot is final.
-
-    ``never_began``: a backfill's pace counts from now, since the ledger has the start of an earlier run at most.
-    """
+    """Release what waits for this row, which is not held any more; ``removed``: its slot is final."""
     queue = _Queue(connection, dialect, row, now)
     if removed and row.origin == Origin.BACKFILL:
         queue.release_backfill(never_began=never_began)
@@ -232,11 +215,7 @@ class _Queue:
     # -- triggers -----------------------------------------------------------------------------------------------
 
     def release_trigger(self) -> None:
-        """The oldest queued trigger starts, unless something that it waits for goes on.
-
-        That is an earlier trigger, and a run with the number of an earlier operation: those that went on at its order
-        have its own.
-        """
+        """The oldest queued trigger starts, unless an earlier one, or a run with an earlier number, goes on."""
         tasks = self._tasks
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
             *_beside(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
@@ -275,8 +254,7 @@ class _Queue:
     def _newest_start(self, never_began: bool) -> datetime:
         """When the newest of the backfill's slots that may start by now does so, or the slot that has ended did.
 
-        Race: of two that end at once, both would count from what was due before. So the second one waits at the order
-        for the commit of the first.
+        Race: of two that end at once, the second one waits at the order for the commit of the first.
         """
         tasks, slots, controls = self._tasks, self.dialect.tables.slots, self.dialect.tables.controls
         order = self.row.control
@@ -299,10 +277,9 @@ class _Queue:
 def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
     """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
 
-    Races. It runs in a transaction after the settlement's, one plan row at a time: a transaction that holds a detached
-    row and waits for its plan row could deadlock with an operation. Another worker may hold the plan row: version,
-    slot and due time stay, so it keeps its claim, and its settlement reads these columns under the row's lock before
-    it writes them. A reaper must not wait and leaves out a locked row; the next slot writes what was left out.
+    Races. It runs in a transaction after the settlement's, one plan row at a time: one that holds a detached row and
+    waits for its plan row could deadlock with an operation. A holder of the plan row keeps its claim, and reads these
+    columns under the row's lock. A reaper leaves out a locked row.
     """
     told: dict[Key, list[Change]] = {}
     for change in changes:

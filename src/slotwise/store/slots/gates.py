@@ -10,9 +10,9 @@ They are asked in this order, by ``Gates`` alone:
 | ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
 
 ``ConcurrentSlots`` comes before the decision because overlap and catch-up decide what becomes of a slot without a
-place. A gate that spends something comes after those that do not. A gate is asked once for a batch, in one statement
-and in the claim's own transaction. It never waits for a lock: without it the answer is ``Later``. What a gate has taken
-for a start that a later gate, or the ledger, refuses, it gives back in the same transaction.
+place. A gate that spends something comes after those that do not. A gate is asked once for a batch, in the claim's own
+transaction, and never waits for a lock: without it the answer is ``Later``. What it has taken for a start that a later
+gate, or the ledger, refuses, it gives back in the same transaction.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ class Gate:
 
     #: Asked before it is decided which slot starts.
     comes_before_decision: ClassVar[bool] = False
-    #: Jobs whose new slots this gate may refuse: the claim statement enters none of them into the ledger. Of other jobs
-    #: a gate may only count.
+    #: Jobs whose new slots this gate may refuse: the claim statement enters none of them into the ledger.
     names: frozenset[str] = frozenset()
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        self._dialect = dialect
+        self._dialect, self._tables = dialect, dialect.tables
 
     def concerns(self, row: Row, now: datetime) -> bool:
         """Return whether this gate may stop the start of ``row``."""
@@ -85,8 +84,7 @@ class Gate:
 class Limits(Gate):
     """``concurrency`` by live claims, ``rate_limit`` by the last starts of a task, which is claimed by itself.
 
-    A claim writes how many it starts in its own transaction: both stand, or neither. Nothing is counted down: a start
-    counts until its window has passed, by the database's time, whatever becomes of it.
+    A start counts until its window has passed, by the database's time, whatever becomes of it.
 
     Race: two claims that count at once would both find the last place. ``room`` takes a lock by the task's name that
     lasts until its transaction ends; a second claim does not wait for it.
@@ -100,17 +98,16 @@ class Limits(Gate):
         return row.task_name in self._limited
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        task = self._task(names)
-        if task is None:
+        if (task := self._task(names)) is None:
             return limit
         if not self._dialect.alone(transaction, task.name):
             return 0
         if task.concurrency is not None:
-            tasks = self._dialect.tables.tasks
+            tasks = self._tables.tasks
             running = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == task.name)
             limit = min(limit, task.concurrency - int(transaction.scalar(running) or 0))
         if (rate := task.rate_limit) is not None and limit > 0:
-            starts = self._dialect.tables.starts
+            starts = self._tables.starts
             within = [starts.c.task_name == task.name, self._counts(rate, self._dialect.now(transaction))]
             started = transaction.scalar(sa.select(sa.func.sum(starts.c.count)).where(*within))
             limit = min(limit, rate.count - int(started or 0))
@@ -119,17 +116,17 @@ class Limits(Gate):
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         """Count these starts; ``room`` has kept the claim within the limits."""
         for name, rate, count in self._counted(rows):
-            starts = self._dialect.tables.starts
+            starts = self._tables.starts
             transaction.execute(starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now)))
             row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
             self._dialect.by_row.upsert(
-                transaction, starts, row, lambda new: {"count": self._dialect.tables.starts.c.count + new["count"]}
+                transaction, starts, row, lambda new: {"count": self._tables.starts.c.count + new["count"]}
             )
         return [START] * len(rows)
 
     def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
         for name, rate, count in self._counted(rows):
-            starts = self._dialect.tables.starts
+            starts = self._tables.starts
             mine = [starts.c.task_name == name, starts.c.at == _rounded_up(now, rate.grain)]
             transaction.execute(starts.update().where(*mine).values(count=starts.c.count - count))
 
@@ -144,7 +141,7 @@ class Limits(Gate):
 
     def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
         """Whether a start is within the window. After a clock step back it is not, if it lies far in the future."""
-        at = self._dialect.tables.starts.c.at
+        at = self._tables.starts.c.at
         return (at > now - rate.window) & (at < now + rate.window)
 
 
@@ -157,8 +154,7 @@ def _rounded_up(instant: datetime, grain: timedelta) -> datetime:
 class ConcurrentSlots(Gate):
     """Slots of a job that run side by side: a place is taken until the row of its slot is final.
 
-    Race: two starts must not see the same place free. Each needs the lock of the claimed plan row, and holds it. A
-    slot that ends at this moment frees its place for the next look.
+    Race: two starts must not see the same place free. Each holds the lock of the claimed plan row.
     """
 
     comes_before_decision = True
@@ -169,7 +165,7 @@ class ConcurrentSlots(Gate):
         self.names = frozenset(self._most)
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
-        tasks = self._dialect.tables.tasks
+        tasks = self._tables.tasks
         taken = (
             sa.select(tasks.c.task_name, tasks.c.plan_instance, sa.func.count())
             .where(tasks.c.task_name.in_({row.task_name for row in rows}), is_detached(tasks))
@@ -183,8 +179,7 @@ class ConcurrentSlots(Gate):
 class MinInterval(Gate):
     """Two starts of a job by its schedule are at least ``min_interval`` apart.
 
-    A settlement moves the due time already. This gate keeps the rule where another hand has set it: an operator, a
-    deploy, a restore.
+    A settlement moves the due time already; this gate keeps the rule where an operator or a restore has set it.
     """
 
     #: A retry may have started one of these after newer ones.
@@ -206,7 +201,7 @@ class MinInterval(Gate):
         return answers
 
     def _last_starts(self, rows: Sequence[Row]) -> sa.Select[Any]:
-        tasks, slots = self._dialect.tables.tasks, self._dialect.tables.slots
+        tasks, slots = self._tables.tasks, self._tables.slots
         newest = (
             sa.select(slots.c.started)
             .where(slots.c.task_name == tasks.c.task_name, slots.c.task_instance == tasks.c.task_instance)
@@ -238,11 +233,10 @@ class RecoveryRate(Gate):
 
     The bucket is a row of ``scheduled_meta`` with two instants. ``full``: until when the starts so far use up the rate.
     ``promised``: up to when tokens are expected by rows that found none. A row without a token comes back when one is
-    likely. A token goes to the row that asks first; a row that comes back and finds none is promised another.
+    likely; then it goes to the row that asks first.
 
-    Races. One transaction at a time has the bucket, by a lock of its own that ends after the commit: an INSERT with ON
-    CONFLICT would wait for the transaction that updated the row, and a claim must not wait. Without that lock a row
-    comes back in a moment.
+    Race: one transaction at a time has the bucket, by a lock that ends after the commit, for an INSERT with ON CONFLICT
+    would wait. Without that lock a row comes back in a moment.
 
     Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With each start ``full``
     rises to the start's instant and p, at least, and by p at least; and no start comes more than 250 ms before
@@ -281,7 +275,7 @@ class RecoveryRate(Gate):
         self._write(full - self._pause * len(rows), promised, transaction)
 
     def _read(self, now: datetime, transaction: sa.Connection) -> tuple[datetime, datetime]:
-        meta = self._dialect.tables.meta
+        meta = self._tables.meta
         found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == _BUCKET))
         full, promised = (from_micros(int(word)) for word in found.split()) if found else (now, now)
         # No start uses up the rate for so long: the clock was put back, and both lie in a time that is to come.
@@ -289,7 +283,7 @@ class RecoveryRate(Gate):
 
     def _write(self, full: datetime, promised: datetime, transaction: sa.Connection) -> None:
         row = {"key": _BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
-        self._dialect.by_row.upsert(transaction, self._dialect.tables.meta, row, lambda new: {"value": new.value})
+        self._dialect.by_row.upsert(transaction, self._tables.meta, row, lambda new: {"value": new.value})
 
 
 def _is_late(row: Row, now: datetime) -> bool:
@@ -301,12 +295,10 @@ def _is_late(row: Row, now: datetime) -> bool:
 
 
 def _has_token(full: datetime, now: datetime) -> bool:
-    """Return whether one more may start though starts use up the rate until ``full``."""
     return now + _SLACK >= full
 
 
 def _taken(full: datetime, now: datetime, pause: timedelta) -> datetime:
-    """Return until when starts use up the rate, after one more."""
     return max(full, now) + pause
 
 

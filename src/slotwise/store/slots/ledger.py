@@ -35,8 +35,7 @@ _REOPENED = 500
 def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     """Write the success of a claim within the caller's transaction; False if the claim was lost.
 
-    Fenced by token and holder, and the slot must be running. A one-time task gets its ledger row here: the caller has
-    locked its key.
+    A one-time task gets its ledger row here: the caller has locked its key.
     """
     slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
     if row.ledger_key is not None:
@@ -53,18 +52,14 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
 
 
 def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
-    """Write how one-time tasks have ended, in the transaction that deletes their held rows.
-
-    A task that is made again with its first due time replaces what was remembered of it.
-    """
+    """Write how one-time tasks have ended; one that is made again with its first due time replaces what it left."""
     dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
 
 
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
-    """End the attempt of a running slot whose token no row of the queue holds; return whether it was so.
+    """End the attempt of a running slot whose token no other row holds; return whether it was so.
 
-    The queue was restored alone. The caller's own row does not count: claimed again from a restored version, it may
-    have that very token. The slot stays open, for the caller's claim to enter.
+    The queue was restored alone. The slot stays open, for the caller's claim to enter.
     """
     slots, holders = dialect.tables.slots, dialect.tables.tasks.alias("holders")
     held = sa.exists().where(
@@ -84,7 +79,7 @@ def end_unbegun(
 ) -> None:
     """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
 
-    One that was reopened ends as it had ended before. One that runs belongs to another claim, and is not touched.
+    One that was reopened ends as it had ended before. One that runs belongs to another claim.
     """
     known = dialect.tables.slots.c.outcome
     ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
@@ -119,10 +114,9 @@ def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Seque
 
 
 def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
-    """Refuse another start of a slot that was reopened, and that its job starts once.
+    """Refuse another start of a slot that was reopened, and that its job starts once. The caller has claimed its row.
 
-    It keeps its outcome and its end, which is in the row made for it; the caller has claimed that row. A slot that is
-    claimed or running belongs to another claim, and is not touched.
+    It keeps its outcome and its end. A slot that is claimed or running belongs to another claim.
     """
     is_over = dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
     _write_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
@@ -135,10 +129,7 @@ def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: in
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
-    """End slots that are open in the ledger and have no row: it was deleted, or the queue was restored alone.
-
-    Only the newest slots of a long history are searched. A slot that never began is cancelled, not lost.
-    """
+    """End those of the newest slots that are open in the ledger and have no row. One that never began is cancelled."""
     connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
 
 

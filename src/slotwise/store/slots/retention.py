@@ -9,9 +9,9 @@ none is needed for the next. Locked rows are left for the next time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -47,14 +47,10 @@ class Pruner:
 
     def take_turn(self, interval: timedelta) -> bool:
         """Return whether no worker has gone through the ledger for ``interval``; then it is this one's turn."""
-        meta = self._store.tables.meta
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            row = {"key": TURN, "value": now.isoformat(timespec="microseconds")}
             latest = (now - interval).isoformat(timespec="microseconds")
-            return self._store.dialect.by_row.upsert(
-                connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value <= latest
-            )
+            return _note(connection, self._store, TURN, now, lambda old, new: old <= latest)
 
     def pages(self) -> Iterator[Page]:
         """Results whose time is over; then ledger and gaps, job by job. Each page is a transaction."""
@@ -90,12 +86,12 @@ class Pruner:
 
     def _take(self, table: sa.Table, plan: Key) -> int:
         """Delete old rows of a plan, up to a batch of them; return how many."""
-        look = self._old_slots if table is self._store.tables.slots else self._old_gaps
         with self._store.transaction() as connection:
-            is_old = look(connection, plan, self._store.dialect.now(connection))
-            gone = ledger.prune(connection, table, plan, *is_old, limit=BATCH)
-            if gone:
-                self._remember(connection, utc(gone[-1]))
+            now = self._store.dialect.now(connection)
+            is_slots = table is self._store.tables.slots
+            is_old = self._old_slots(connection, plan, now) if is_slots else self._old_gaps(plan, now)
+            if gone := ledger.prune(connection, table, plan, *is_old, limit=BATCH):
+                _note(connection, self._store, PRUNED_UNTIL, utc(gone[-1]), lambda old, new: old < new)
         return len(gone)
 
     def _old_slots(self, connection: sa.Connection, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
@@ -107,8 +103,7 @@ class Pruner:
         spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
         return [slots.c.slot < now, slots.c.expires.is_(None) & too_old, spare]
 
-    def _old_gaps(self, connection: sa.Connection, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
-        del connection
+    def _old_gaps(self, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
         gaps, limit = self._store.tables.gaps, now - self._keep
         if not self._keep:
             return [sa.false()]
@@ -127,13 +122,15 @@ class Pruner:
         found = map(connection.scalar, (decided, sa.select(tasks.c.watermark).where(*of_key(tasks, plan))))
         return min((utc(one) for one in found if one is not None), default=None)
 
-    def _remember(self, connection: sa.Connection, newest: datetime) -> None:
-        """Store up to where the ledger does not know any more which slots ran: a backfill must not run them again."""
-        row = {"key": PRUNED_UNTIL, "value": newest.isoformat(timespec="microseconds")}
-        meta = self._store.tables.meta
-        self._store.dialect.by_row.upsert(
-            connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value < new.value
-        )
+
+def _note(connection: sa.Connection, store: Store, key: str, at: datetime, where: Callable[[Any, Any], Any]) -> bool:
+    """Write an instant into the meta table, unless there is one for which ``where`` is false; return whether it was.
+
+    Up to PRUNED_UNTIL the ledger does not know any more which slots ran: a backfill must not run them again.
+    """
+    meta, row = store.tables.meta, {"key": key, "value": at.isoformat(timespec="microseconds")}
+    again = {"again": lambda new: {"value": new.value}, "where": lambda new: where(meta.c.value, new.value)}
+    return store.dialect.by_row.upsert(connection, meta, row, **again)
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:

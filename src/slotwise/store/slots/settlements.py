@@ -2,12 +2,10 @@
 
 **The usual end.** Slots that were on time and succeeded go on in one statement for a batch, without a look before.
 What follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision
-saw them: under this claim's key, version and holder; for this slot and text; with nothing requested meanwhile; open in
-the ledger under this token; and with the next slot still to come. It writes row and ledger together, or neither.
+saw them. It writes row and ledger together, or neither.
 
-Races. A row that is locked, or has changed since the statement began, is left, and so is one whose ledger row a user's
-guard has changed: the long way looks at each of those under its lock. A ledger row that changes after its row was found
-makes all of it be taken back.
+Races. A row that is locked, or has changed since the statement began, or whose ledger row a user's guard has changed,
+is left: the long way looks at it under its lock. A ledger row that changes after its row was found takes all back.
 """
 
 from __future__ import annotations
@@ -28,26 +26,10 @@ from slotwise.decide.claim import is_usual, onward
 from slotwise.decide.pause import parked
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.jobs.definition import Definition
+from slotwise.model import records
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import Settled, about
-from slotwise.model.records import (
-    SUCCEEDED,
-    Aborted,
-    AttemptOutcome,
-    Cancelled,
-    Claim,
-    Died,
-    Failed,
-    Fence,
-    FollowUps,
-    Key,
-    LedgerEntry,
-    LedgerKey,
-    Row,
-    Snoozed,
-    Succeeded,
-    Transition,
-)
+from slotwise.model.records import Claim, Fence, FollowUps, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
 from slotwise.schedules import Disabled, parse_schedule
 from slotwise.store.connect.database import commit_surely
@@ -56,7 +38,7 @@ from slotwise.store.dialects.port import Parted
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import freed, newest_passed, release_queued, tell_plan_rows
+from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -97,17 +79,12 @@ def claim_of(row: Row) -> Claim:
     return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
 
-#: Why a row could not be settled that another transaction keeps locked.
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
 
-Endings: TypeAlias = "Sequence[tuple[Claim, AttemptOutcome]]"
+Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
 #: How long ago the handler of a claim has ended.
 EndedAgo: TypeAlias = Callable[[Claim], timedelta]
-
-
-def _just_now(claim: Claim) -> timedelta:
-    del claim
-    return timedelta(0)
+_JUST_NOW: EndedAgo = lambda claim: timedelta(0)  # noqa: E731
 
 
 class Settlements:
@@ -123,11 +100,7 @@ class Settlements:
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
-        """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
-
-        False: some are lost, locked, something was requested of them, or hooks write with them; ``settle`` decides
-        what becomes of each.
-        """
+        """Let go of one-time tasks that succeeded: all of them, in one statement, or none (False)."""
         if self.hooks:
             return False
 
@@ -144,13 +117,6 @@ class Settlements:
                 raise
             return False
 
-    def advance(self, endings: Sequence[tuple[Claim, Transition]]) -> set[Fence]:
-        """Let these plan rows go on to their next slots; return those that did. The others are as they were.
-
-        Raises the driver's error where a ledger row stays locked beyond the lock timeout; nothing is written then.
-        """
-        return self._at_once(lambda connection: self.dialect.advance(connection, endings)) or set()
-
     def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
         """Do this work; None, with nothing written, where a row spoils it."""
         try:
@@ -162,12 +128,11 @@ class Settlements:
                 raise
             return None
 
-    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
-        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch. ``ended_ago`` is
-        asked right before they are sent: what came due since a handler's end was not overlapped by it.
+    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _JUST_NOW) -> list[Settlement]:
+        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
 
-        Waits for locked rows once, up to the lock timeout, if at all (``wait``); then settles the others, and
-        gives those back with an error.
+        ``ended_ago`` is asked right before they are sent. Waits for locked rows once, up to the lock timeout, if at all
+        (``wait``); then settles the others, and gives those back with an error.
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
@@ -190,7 +155,7 @@ class Settlements:
             for claim, outcome in endings
             if claim.row.task_name in self._usual and (following := usual(claim, outcome)) is not None
         ]
-        gone = self.advance(found) if found else set()
+        gone = (self._at_once(lambda connection: self.dialect.advance(connection, found)) if found else None) or ()
         return {one.fence: Settlement(claim=one, transition=done) for one, done in found if one.fence in gone}
 
     def _apart(
@@ -198,8 +163,7 @@ class Settlements:
     ) -> list[Settlement]:
         """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside.
 
-        Unless they are the first, nothing is raised: what is settled must be told, for to settle it again would look
-        like a loss.
+        Unless they are the first, nothing is raised: what is settled must be told.
         """
         try:
             return end(endings)
@@ -214,12 +178,12 @@ class Settlements:
         settled = self._apart(endings[:middle], end, is_first=is_first)
         return settled + self._apart(endings[middle:], end, is_first=False)
 
-    def _set_aside(self, claim: Claim, outcome: AttemptOutcome, error: Exception) -> Settlement:
+    def _set_aside(self, claim: Claim, outcome: records.AttemptOutcome, error: Exception) -> Settlement:
         """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
             try:
-                return self._settle([(claim, plain)], _just_now, wait=False)[0]
+                return self._settle([(claim, plain)], _JUST_NOW, wait=False)[0]
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
@@ -261,10 +225,10 @@ class Settlements:
             changes = self._end(endings, wait=False, dead=True)
             return [Settlement(claim=claims[one.held.row.fence], transition=one.transition) for one in changes]
 
-        return self._apart([(claim_of(row), Died()) for row in silent], end)
+        return self._apart([(claim_of(row), records.Died()) for row in silent], end)
 
     def _end(
-        self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
+        self, endings: Endings, ended_ago: EndedAgo = _JUST_NOW, *, wait: bool, dead: bool = False
     ) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
         known = {claim.fence: (claim, outcome) for claim, outcome in endings}
@@ -297,10 +261,7 @@ class Settlements:
         return changes
 
     def _unblocked(self, connection: sa.Connection, endings: Endings, *, wait: bool) -> list[Claim]:
-        """Lock the rows that follow-ups may change together with the held ones, in one order; return whose are free.
-
-        Race: two settlements whose follow-ups replace each other's rows would wait for each other.
-        """
+        """Lock the rows that follow-ups may change together with the held ones, in one order; return whose are free."""
         changed = [(claim, _changed_by(outcome)) for claim, outcome in endings]
         if not (others := set[Key]().union(*(keys for _, keys in changed))):
             return [claim for claim, _ in changed]
@@ -308,19 +269,20 @@ class Settlements:
         return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
 
     def _decide(
-        self, connection: sa.Connection, held: Held, claim: Claim, outcome: AttemptOutcome,
+        self, connection: sa.Connection, held: Held, claim: Claim, outcome: records.AttemptOutcome,
         found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta,
     ) -> Change:  # fmt: skip
-        row, (entry, place), error = held.row, found, None
-        if isinstance(outcome, Failed):
+        row, (entry, place), error, text = held.row, found, None, held.row.schedule
+        if isinstance(outcome, records.Failed):
             row = replace(row, trying_since=row.trying_since or claim.claimed_at)
             if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
-                row = replace(row, watermark=newest_passed(connection, self.dialect, row))
+                text, watermark = planned_now(connection, self.dialect, row)
+                row = replace(row, watermark=watermark)
             held = replace(held, row=row)
         try:
-            schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
+            schedule = parse_schedule(text or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
-            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {problem}"
+            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {text!r:.200}: {problem}"
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
             ended_ago=ended_ago,
@@ -343,11 +305,13 @@ class Settlements:
                 ledger.end_stranger(connection, self.dialect, change)
         release_queued(connection, self.dialect, changes)
 
-    def _leave(self, connection: sa.Connection, ended: Sequence[tuple[Claim, AttemptOutcome, Change]]) -> set[str]:
+    def _leave(
+        self, connection: sa.Connection, ended: Sequence[tuple[Claim, records.AttemptOutcome, Change]]
+    ) -> set[str]:
         """Write what handlers that succeeded leave behind, and the history of tasks; return what may be due by it."""
         follow_ups, history = list[FollowUps](), list[dict[str, Any]]()
         for claim, outcome, change in ended:
-            sequel = outcome.sequel if isinstance(outcome, Succeeded) else None
+            sequel = outcome.sequel if isinstance(outcome, records.Succeeded) else None
             if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
                 follow_ups.append(sequel)
             if (row := _history(claim, change, self.definitions[claim.row.task_name], sequel)) is not None:
@@ -358,7 +322,7 @@ class Settlements:
         return words
 
 
-def _changed_by(outcome: AttemptOutcome) -> set[Key]:
+def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
     """The rows of others that follow-ups may change; "keep" changes none."""
     sequel: FollowUps | None = getattr(outcome, "sequel", None)
     if sequel is None:
@@ -375,14 +339,14 @@ def _has_stirred(row: Row, claim: Claim) -> bool:
 # -- the usual end ----------------------------------------------------------------------------------------------
 
 
-def usual(claim: Claim, outcome: AttemptOutcome) -> Transition | None:
+def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
     if not row.is_plan or row.slot is None or row.attempt != 1:
         return None
     if row.origin is not None or row.catch_up_until is not None or row.unheld_since is not None:
         return None  # it catches up, or was queued: what follows is looked at
-    if outcome is SUCCEEDED or outcome == SUCCEEDED:
+    if outcome is records.SUCCEEDED or outcome == records.SUCCEEDED:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
             return onward(row.schedule or "-", row.slot)
     return None
@@ -391,17 +355,19 @@ def usual(claim: Claim, outcome: AttemptOutcome) -> Transition | None:
 # -- what an outcome asks of its row and of the ledger ----------------------------------------------------------
 
 
-def plainer(outcome: AttemptOutcome, why: str) -> Iterator[AttemptOutcome]:
+def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.AttemptOutcome]:
     """The outcome in letters that every encoding of a database has; then only that it could not be written."""
-    if isinstance(outcome, Failed) and not outcome.error.isascii():
+    if isinstance(outcome, records.Failed) and not outcome.error.isascii():
         yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
-    if isinstance(outcome, Failed | Snoozed | Cancelled):
-        yield Failed(why, final=True)
+    if isinstance(outcome, records.Failed | records.Snoozed | records.Cancelled):
+        yield records.Failed(why, final=True)
 
 
-def ledger_key(row: Row, outcome: AttemptOutcome) -> LedgerKey | None:
+def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
     """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
-    doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
+    doubtful = isinstance(outcome, records.Died | records.Aborted | records.Cancelled | records.Snoozed) or getattr(
+        outcome, "promised", False
+    )
     return row.history_key if doubtful else row.ledger_key
 
 

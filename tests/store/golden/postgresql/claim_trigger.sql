@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR FOR UPDATE;
@@ -15,7 +15,7 @@ WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND (scheduled_tasks.
     %(task_instance_2)s::VARCHAR OR scheduled_tasks.plan_instance = %(plan_instance_1)s::VARCHAR) AND
     scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH TIME ZONE;
 
-SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR;

@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
@@ -10,7 +10,7 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND (scheduled_tasks.task_instance = ? OR scheduled_tasks.plan_instance = ?) AND
     scheduled_tasks.slot = ?;
 
-SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 

@@ -4,21 +4,18 @@ A statement sees the database as it was when it began, except where it meets a r
 written: there it waits, and sees that row as it is now. If a command looks at both held and waiting rows, a row may
 thus change its kind between both looks; such a command is repeated.
 
-COPY is written in its binary format, in which nothing is escaped, and the server parses no strings. A COPY of our own
-is sent to its end and not waited for: the server writes these rows while the next ones are gathered. Nothing that the
-caller does meanwhile, however long it takes, keeps a transaction open or runs into a deadline.
+COPY is written in its binary format, in which nothing is escaped, and the server parses no strings.
 """
 
 from __future__ import annotations
 
-import selectors
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -28,23 +25,10 @@ from sqlalchemy.exc import IntegrityError
 from slotwise.model.records import IfExists, Wanted
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
-from slotwise.store.connect.dsn import psycopg
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import (
-    BulkResult,
-    Expression,
-    Parameters,
-    Taken,
-    TaskForm,
-)
+from slotwise.store.dialects.task_statements import BulkResult, Expression, Parameters, Taken, TaskForm
 from slotwise.store.schema.column_types import Instant, to_micros
-
-if TYPE_CHECKING:
-    from psycopg import Connection, Cursor
-    from psycopg.pq.abc import PGresult
-
-T = TypeVar("T")
 
 #: The columns that are written, in this order.
 COPIED = (
@@ -53,8 +37,6 @@ COPIED = (
 )  # fmt: skip
 #: Rows in one write: the server is busy with them while the next ones are encoded.
 BLOCK = 500
-#: How long cancelling a COPY may take, in seconds.
-TO_CANCEL = 5.0
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
@@ -177,33 +159,19 @@ class PostgreSQLTasks(TaskForm):
         """
         with _raising_taken():
             if copy:
-                self._copy(connection, name, wanted, copy_into)
+                self._copy(connection, name, wanted)
             else:
                 self._put_chunk(connection, name, wanted, None)
 
-    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """Behind a pooler it is a transaction, which must not stay open."""
-        if _driver(connection).autocommit:
-            return _raising_taken()(self._copy(connection, name, wanted, _copy_ahead))
-        self.put_new(connection, name, wanted, copy=True)
-        return None
-
-    def _copy(
-        self,
-        connection: Joinable,
-        name: str,
-        wanted: Sequence[Wanted],
-        write: Callable[[Any, str, Callable[[str], Iterable[bytes]]], T],
-    ) -> T:
+    def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         asked = self.rows.kept("now", lambda: sa.select(self.now()))
         now = cast("Sequence[datetime]", connection.execute(asked, self.time(connection)).fetchone())[0]
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
-        answer = write(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
+        copy_into(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
         wake = self._wake
         if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
             self.say(connection, name)
-        return answer
 
 
 @contextmanager
@@ -258,71 +226,3 @@ def _blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -
                 parts += (head, _length(len(id)), id, _length(len(data)), data, tail)
         yield b"".join(parts)
     yield _TRAILER
-
-
-def _driver(connection: sa.Connection) -> Connection[object]:
-    return cast("Connection[object]", connection.connection.driver_connection)
-
-
-def _copy_ahead(
-    connection: sa.Connection, statement: str, blocks: Callable[[str], Iterable[bytes]]
-) -> Callable[[], None]:
-    """As ``copy_into``, on a connection of our own, in autocommit; return a function that waits for the answer, and
-    raises the server's error.
-    """
-    with ExitStack() as stack:
-        cursor = stack.enter_context(_driver(connection).cursor())
-        writer = _Writer(cursor)
-        copy = stack.enter_context(cursor.copy(statement.encode(), writer=cast("Any", writer)))
-        for block in blocks("utf-8"):
-            copy.write(block)
-        writer.end()
-        return stack.pop_all().close
-
-
-class _Writer:
-    """Replaces the driver's writer, which sends the end and waits for the answer at once."""
-
-    def __init__(self, cursor: Cursor[object]) -> None:
-        self._driver = cursor.connection
-        self._connection = cursor.connection.pgconn
-        self._usual = psycopg().copy.LibpqWriter(cursor)
-        self.write = self._usual.write
-        self._has_ended = False
-
-    def end(self) -> None:
-        """Send the end of the data."""
-        while self._connection.put_copy_end() == 0:
-            self._wait(selectors.EVENT_WRITE)
-        self._has_ended = True
-        while self._connection.flush():
-            self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE)
-            self._connection.consume_input()
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Wait for the answer. If that is interrupted, cancel the COPY, so that the connection stays usable."""
-        if not self._has_ended:
-            self._usual.finish(error)
-            return
-        try:
-            results = self._answer()
-        except Exception:
-            raise
-        except BaseException:
-            self._driver.cancel_safe(timeout=TO_CANCEL)
-            self._answer()
-            raise
-        failed = next((one for one in results if one.status != psycopg().pq.ExecStatus.COMMAND_OK), None)
-        if failed is not None:
-            raise psycopg().errors.error_from_result(failed, encoding=self._driver.info.encoding)
-
-    def _answer(self) -> list[PGresult]:
-        while self._connection.is_busy():
-            self._wait(selectors.EVENT_READ)
-            self._connection.consume_input()
-        return list(iter(self._connection.get_result, None))
-
-    def _wait(self, events: int) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection.socket, events)
-            selector.select()
