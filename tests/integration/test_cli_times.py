@@ -185,3 +185,44 @@ def test_a_bare_instant_without_a_job(say: Say, line: str) -> None:
     assert (found, out) == (exits.USAGE, "")
     cure = "has no zone; write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone (2026-01-31T02:00 Europe"
     assert cure in err
+
+
+ONE_ZONE = """
+from slotwise import Cron, Every, JobRegistry, job, task
+
+@job(name="vienna", schedule=Cron("0 2 * * *", "Europe/Vienna"))
+def vienna(ctx): ...
+
+@job(name="grid", schedule=Every("1h"))
+def grid(ctx): ...
+
+@task(name="mail")
+def mail(ctx): ...
+
+registry = JobRegistry(jobs=[vienna, grid], tasks=[mail])
+"""
+
+
+def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
+    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tasks, calendars and health: with the offset, and the zone is named once."""
+    (tmp_path / "onezone.py").write_text(ONE_ZONE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "onezone", raising=False)
+    with ManualWorker(load_registry("onezone", tmp_path), pg_url, ManualClock(START)) as worker:
+        worker.client.schedule("mail", id="m1")
+        assert status(["calendar", "add", "AT", "2027-01-04", "--create"]) == exits.OK
+        capsys.readouterr()
+        for listing in ("tasks list", "tasks count", "tasks show mail m1", "calendar list", "health"):
+            status(shlex.split(listing))
+            told = capsys.readouterr()
+            found = INSTANT.findall(told.out + told.err)
+            assert found, listing
+            assert all(one.endswith(("+01:00", "+02:00")) for one in found), (listing, found)
+            if listing != "health":
+                assert told.err.count("times: Europe/Vienna") == 1, listing
+            status([*shlex.split(listing), "--json"])
+            assert "+0" not in "".join(INSTANT.findall(capsys.readouterr().out)), listing

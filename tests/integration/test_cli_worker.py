@@ -209,7 +209,7 @@ def test_forgotten_threads(shell: Shell, job: str) -> None:
     """Threads that the application forgot do not keep the process."""
     worker = started(shell, job, "--shutdown-grace", "100ms")
     assert worker.stop() == exits.OK
-    assert any("go on" in event.get("message", "") for event in worker.events("log"))
+    assert any("still running" in event.get("message", "") for event in worker.events("log"))
 
 
 @pytest.mark.extended

@@ -69,7 +69,8 @@ class Comparison:
                 if row["slot"] is None:
                     continue
                 due = row["parked_due"] if row["state"] == "paused" else row["execution_time"]
-                off = None if row["cancel_requested"] is None else "overlap" if row["control"] is None else "operator"
+                why = (row["pending"] or {}).get("called_off", "operator")
+                off = None if row["cancel_requested"] is None else why
                 held = row["picked"]
                 found[row["slot"]] = (
                     row["kind"] != "detached", row["picked_by"], row["version"] if held else None,

@@ -113,7 +113,9 @@ MUTANTS: dict[str, Mutant] = {
     "what was called off is not tried again": answering(
         points.CALLED_OFF, lambda result, a: (result[0], a.outcome if a.outcome.name == "failed" else result[1])
     ),
-    "what was called off does not start": always(points.IS_CALLED_OFF, False),
+    "what was called off does not start": answering(
+        points.REFUSAL, lambda result, a: None if a.holding.claim.row.cancel_requested else result
+    ),
     # where policies meet, rule 1: how long a job is held
     "a claim that is lost held the job to its last heartbeat": answering(
         points.HELD_UNTIL, lambda held_until, a: a.now if isinstance(a.outcome, Died) else held_until
@@ -164,7 +166,8 @@ MUTANTS: dict[str, Mutant] = {
         points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=A_DAY)
     ),
     "what waits for its retry is stopped at once": answering(
-        points.ASKED_TO_STOP, lambda result, _: {"cancel_requested": result["cancel_requested"]}
+        points.ASKED_TO_STOP,
+        lambda result, _: {name: result[name] for name in ("cancel_requested", "control", "pending")},
     ),
     # rule 7: retries and moved due times
     "no retry falls behind the next slot": always(points.IS_FORFEITED, False),

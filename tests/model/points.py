@@ -5,7 +5,7 @@ from __future__ import annotations
 from slotwise.decide import claim, ending, pause
 from slotwise.decide.claim import onward
 from slotwise.decide.ending import Ending
-from slotwise.engine.run import runner
+from slotwise.engine.run.runner import Runner
 from slotwise.store.dialects import portable
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.operations import slot_operations
@@ -22,7 +22,7 @@ IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
-IS_CALLED_OFF = runner._is_called_off
+REFUSAL = Runner._refusal
 HELD = Portable.held
 HOLD = Portable.hold
 AS_HELD = Portable.under

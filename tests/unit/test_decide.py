@@ -1060,11 +1060,11 @@ def test_the_plan_row_goes_on(policies: Any, row: dict[str, Any], slot: datetime
     assert (columns["slot"], columns["execution_time"], columns["attempt"]) == (slot, due, 0)
 
 
-@pytest.mark.parametrize(("control", "reason"), [(None, "overlap"), (7, "operator")])
+@pytest.mark.parametrize(("called_off", "reason"), [("overlap", "overlap"), (None, "operator")])
 @pytest.mark.parametrize("outcome", [Aborted("overlap"), Died(), HandedBack(), Snoozed(MINUTE)], ids=repr)
-def test_a_slot_that_was_called_off(outcome: AttemptOutcome, control: int | None, reason: str) -> None:
+def test_a_slot_that_was_called_off(outcome: AttemptOutcome, called_off: str | None, reason: str) -> None:
     """It ends, and the ledger says who wanted that."""
-    row = detached_row(cancel_requested=at(0.2), control=control, origin="schedule")
+    row = detached_row(cancel_requested=at(0.2), called_off=called_off, origin="schedule")
     transition = finish(outcome, row=row, retry=retry())
     assert transition.record is not None
     assert (transition.remove, transition.label, transition.record.reason) == (True, "cancelled", reason)

@@ -63,7 +63,7 @@ def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict:
     """List collisions between services, keys out of range, keys used twice, and unused gaps.
 
     Keys in use are found in the files and directories of PATH, whatever their language (lock_key=, lockKey =,
-    "lockKey":), and in CRON_JOBS of the environment. SERVICE= says whose keys a PATH has.
+    "lockKey":), and in CRON_JOBS of the environment. SERVICE= names the owner of the keys in a PATH.
     """
     from slotwise.contrib.advisory.lock_keys import problems, unused
 

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise.cli.shared.options import Command, Given, Group, common, confirm, pass_given, with_options
-from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
@@ -39,7 +39,7 @@ from slotwise.store.reading.reader import Reader
 def calendar() -> None:
     """Manage business calendars.
 
-    A calendar has the days that are no business days, and the database keeps it. A schedule avoids these days with
+    A calendar lists non-business days. It is stored in the database. A schedule avoids these days with
     .excluding("AT", roll="following"). When a calendar changes, all jobs that use it follow at once.
     """
 
@@ -49,22 +49,24 @@ def calendar() -> None:
 @pass_given
 def list_calendars(given: Given) -> None:
     """List all calendars, and how many jobs use each."""
-    with changes(given) as known:
-        lines = known.all()
+    with given.store() as store:
+        lines, zone = CalendarChanges(store, _author()).all(), Reader(store).common_zone()
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
         say("no calendars yet; create one with: slotwise calendar import AT")
     else:
-        print_table(("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED"), map(_row, lines))
+        columns = ("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED")
+        print_table(columns, [_row(line, zone) for line in lines])
+        say_zones([zone])
 
 
-def _row(line: CalendarLine) -> list[str]:
+def _row(line: CalendarLine, zone: ZoneInfo) -> list[str]:
     days = sorted(line.calendar.days)
     ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
     return [
         line.calendar.name, str(line.calendar.revision), str(len(days)), *ends, weekend_text(line.calendar.weekend),
-        str(len(line.jobs)) if line.jobs else "–", moment(line.updated),
+        str(len(line.jobs)) if line.jobs else "–", moment(line.updated, zone),
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 from typing import TypeVar
+from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
@@ -21,6 +22,7 @@ from slotwise.cli.shared.output import (
     print_json,
     print_json_list,
     print_table,
+    say_zones,
     span,
 )
 from slotwise.cli.shared.terminal import moment, say
@@ -28,6 +30,7 @@ from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
+from slotwise.schedules.description import UTC
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
 from slotwise.store.schema.readable import WorkerInfo
@@ -50,27 +53,28 @@ _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW"
 def workers(given: Given, count: int | None) -> None:
     """List workers that have signed in and not out. A "gone" worker was not seen within its lease: others take over."""
     with given.reader() as reader:
-        lines, now = reader.workers()[:count], reader.now()
+        lines, now, zone = reader.workers()[:count], reader.now(), reader.common_zone()
     if given.json:
         print_json_list({**as_json(line), "state": _state(line)} for line in lines)
     elif not lines:
         say(pasteable("no workers; start one: slotwise worker --app …"))
     else:
         told = any(line.revision for line in lines)
-        print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])
+        print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told, zone) for line in lines])
+        say_zones([zone])
 
 
 def _state(line: WorkerInfo) -> str:
     return line.state if line.live or line.state == State.UNREADABLE else "gone"
 
 
-def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
+def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[str | Text]:
     return [
         line.worker,
         outcome(_state(line)),
         f"{line.running} of {line.capacity}",
         ", ".join(line.tags) or "–",
-        moment(line.started),
+        moment(line.started, zone),
         ago(line.last_seen, now),
         span(line.skew),
         line.version,
@@ -103,7 +107,7 @@ def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     help="How long a due row may wait.",
 )
 @click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
-@click.option("--max-orphans", type=click.IntRange(0), help="How many of them no live worker may know; default: any.")
+@click.option("--max-orphans", type=click.IntRange(0), help="How many of them may be orphans; default: any number.")
 @click.option(
     "--timeout",
     default="5s",
@@ -126,7 +130,7 @@ def health(
     max_orphans: int | None,
     timeout: timedelta,
 ) -> int:
-    """Check that the database is reachable, its tables fit, workers live, and due rows get claimed.
+    """Check that the database is reachable, its tables are right, workers are alive, and due rows are claimed.
 
     Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its workers are down.
     They are reported, and fail the check only with --max-orphans. The application is never imported.
@@ -135,20 +139,22 @@ def health(
     `slotwise worker --http` and `--alive-file` also notice a loop that hangs, and need no database.
     """
 
-    def check() -> Health | list[WorkerInfo]:
+    def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:
         with given.reader(import_app=False) as reader:
-            return reader.health(max_overdue) if worker is None else reader.workers()
+            found = reader.health(max_overdue) if worker is None else reader.workers()
+            return found, UTC if given.json else reader.common_zone()
 
     try:
-        found = _answered(check, timeout)
+        found, zone = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # unlike a listing, the check has an answer even without a database
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise
     if isinstance(found, list):
-        return _report_worker(given, worker or given.settings().worker, found)
-    problems, notes = _problems(found, min_workers, max_rows, format_duration(max_overdue)), _notes(found)
+        return _report_worker(given, worker or given.settings().worker, found, zone)
+    problems = _problems(found, min_workers, max_rows, format_duration(max_overdue), zone)
+    notes = _notes(found, zone)
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]
     if given.json:
@@ -161,14 +167,14 @@ def health(
     return exits.FAILED if problems else exits.OK
 
 
-def _report_worker(given: Given, name: str, workers: Sequence[WorkerInfo]) -> int:
+def _report_worker(given: Given, name: str, workers: Sequence[WorkerInfo], zone: ZoneInfo) -> int:
     """Report on the processes of one name; those that are gone count only if none is live."""
     mine = [one for one in workers if name in (one.host, one.worker)]
     live = [one for one in mine if one.live]
     if not mine:
         problem = f"no worker {name} has signed in"
     else:
-        problem = f"worker {name} was last seen at {max(one.last_seen for one in mine).isoformat()}"
+        problem = f"worker {name} was last seen at {moment(max(one.last_seen for one in mine), zone)}"
     if given.json:
         problems = [] if live else [problem]
         print_json({"healthy": bool(live), "problems": problems, "workers": [as_json(one) for one in live or mine]})
@@ -203,12 +209,12 @@ def _health_json(found: Health) -> dict[str, object]:
     return {**as_json(found), "unreadable": [as_json(one) for one in found.unreadable]}
 
 
-def _notes(found: Health) -> list[str]:
+def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     """Notes that need no alarm; the orphans first."""
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
-    notes += [_unreadable(one) for one in found.unreadable if one.dead]
+    notes += [_unreadable(one, zone) for one in found.unreadable if one.dead]
     if found.unreadable_workers:
         notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
     if found.paused:
@@ -222,22 +228,23 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])])
 
 
-def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> list[str]:
+def _problems(found: Health, min_workers: int, max_rows: int, limit: str, zone: ZoneInfo) -> list[str]:
     problems = []
     if found.live_workers < min_workers:
         problems.append(f"live workers: {found.live_workers}, wanted: {min_workers}")
     if found.overdue > max_rows:
-        problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {moment(found.oldest_due)}")
+        oldest = moment(found.oldest_due, zone)
+        problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {oldest}")
     problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
-    problems += [_unreadable(one) for one in found.unreadable if not one.dead]
+    problems += [_unreadable(one, zone) for one in found.unreadable if not one.dead]
     if found.silent:
         problems.append(f"claims whose lease ran out and that no worker takes over: {found.silent}")
     return problems
 
 
-def _unreadable(found: Unreadable) -> str:
+def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
-    since = f", due since {moment(found.since)}" if found.since else ""
+    since = f", due since {moment(found.since, zone)}" if found.since else ""
     return f"{found.task}: {rows} unreadable{since}: {error_summary(found.error)}"
 
 

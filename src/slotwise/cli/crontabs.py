@@ -186,7 +186,7 @@ _reading = with_options(
 @common
 @pass_given
 def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool) -> int:
-    """List all problems of crontabs, and of folders of them, each with its place and its cure.
+    """List all problems of crontabs, and of folders of them, each with its location and remedy.
 
     An error is a line that cannot run. A warning is a line that may not do what its author meant. A note is a feature
     of cron that slotwise does not have. FILE may be -, the standard input.

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import TypedDict, Unpack
+from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
@@ -40,6 +41,7 @@ from slotwise.cli.shared.output import (
     print_json_list,
     print_result,
     print_table,
+    say_zones,
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.arguments import Receipt, wrong_id
@@ -103,6 +105,7 @@ def list_tasks(given: Given, name: str | None, state: str | None, count: int, af
     with task_desk(given) as (client, reader):
         found = client.list(name, state=state, after=after, limit=count + 1)
         lines, reasons = _routed(reader, found[:count])
+        zone = reader.common_zone()
     if given.json:
         print_json_list(_task_json(line, reasons) for line in lines)
     elif not lines:
@@ -113,7 +116,8 @@ def list_tasks(given: Given, name: str | None, state: str | None, count: int, af
     if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
-    print_table(columns, [_row(line) for line in lines])
+    print_table(columns, [_row(line, zone) for line in lines])
+    say_zones([zone])
     _tell_reasons(reasons)
     if len(found) > count:
         say(f"… more: {_next_page(lines[-1], name, state)}", err=True)
@@ -139,21 +143,22 @@ def count_tasks(given: Given) -> None:
         reader, lines = Reader(store), TaskCounts(store).all()
         now = reader.now()
         due = {line.task for line in lines if line.next_due is not None and line.next_due <= now}
-        reasons = reader.stranded(due)
+        reasons, zone = reader.stranded(due), reader.common_zone()
     if given.json:
         print_json_list({**as_json(line), "reason": reasons.get(line.task)} for line in lines)
     elif not lines:
         say("no such tasks")
     else:
         columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
-        print_table(columns, [_counts(line) for line in lines])
+        print_table(columns, [_counts(line, zone) for line in lines])
+        say_zones([zone])
         _tell_reasons(reasons)
 
 
-def _counts(line: TaskCount) -> list[str | Text]:
+def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:
     waiting = f"over {MOST:,}" if line.waiting > MOST else f"{line.waiting:,}"
     others = [f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)]
-    return [line.task, waiting, moment(line.next_due), *others]
+    return [line.task, waiting, moment(line.next_due, zone), *others]
 
 
 def _tell_reasons(reasons: dict[str, str]) -> None:
@@ -193,9 +198,9 @@ def _without_bytes(line: TaskInfo | TaskResult) -> dict[str, object]:
     return {name: value for name, value in as_json(line).items() if name not in ("payload", "stored")}
 
 
-def _row(line: TaskInfo) -> list[str | Text]:
-    numbers = [str(line.priority), str(line.attempt)]
-    return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, error_summary(line.last_error) or "–"]
+def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
+    due, error = moment(line.due, zone), error_summary(line.last_error) or "–"
+    return [line.task, line.id, outcome(line.state), due, str(line.priority), str(line.attempt), error]
 
 
 @tasks.command(
@@ -216,6 +221,7 @@ def show_task(given: Given, name: str, id: str) -> None:
     with task_desk(given) as (client, reader):
         line, ends = client.get(name, id), client.history(name, id)
         lines, reasons = _routed(reader, [line] if line else [])
+        zone = reader.common_zone()
     if line is None and not ends:
         raise UnknownTask(
             f"no task {name!r} with id {id!r} in this database; it may have succeeded, which leaves no row"
@@ -225,7 +231,9 @@ def show_task(given: Given, name: str, id: str) -> None:
         told = [{**_without_bytes(end), "result": end.result} for end in ends]
         print_json({"task": shown, "history": told})
         return
-    print_fields(chain(*(_line_fields(one, reasons) for one in lines), *map(_end_fields, ends)))
+    fields = [_line_fields(one, reasons, zone) for one in lines] + [_end_fields(end, zone) for end in ends]
+    print_fields(chain(*fields))
+    say_zones([zone])
 
 
 def _data(line: TaskInfo) -> object:
@@ -235,25 +243,25 @@ def _data(line: TaskInfo) -> object:
         return f"unreadable: {error}"
 
 
-def _line_fields(line: TaskInfo, reasons: dict[str, str]) -> list[tuple[str, str | Text]]:
+def _line_fields(line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo) -> list[tuple[str, str | Text]]:
     return [
         ("task", line.task),
         ("id", line.id),
         ("state", outcome(line.state)),
         *([("reason", reasons[line.task])] if line.state in STUCK else []),
-        ("due", moment(line.due)),
-        ("scheduled", moment(line.scheduled)),
+        ("due", moment(line.due, zone)),
+        ("scheduled", moment(line.scheduled, zone)),
         ("priority", str(line.priority)),
         ("attempt", str(line.attempt)),
         ("worker", line.worker or "–"),
-        ("last failure", moment(line.last_failure)),
+        ("last failure", moment(line.last_failure, zone)),
         ("last error", line.last_error or "–"),
         ("data", json.dumps(_data(line), ensure_ascii=False)[:1000]),
     ]
 
 
-def _end_fields(end: TaskResult) -> list[tuple[str, str | Text]]:
-    fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished)), ("outcome", outcome(end.outcome))]
+def _end_fields(end: TaskResult, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
+    fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished, zone)), ("outcome", outcome(end.outcome))]
     if end.error:
         fields.append(("error", error_summary(end.error) or ""))
     if end.stored is not None:

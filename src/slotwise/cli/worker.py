@@ -30,7 +30,7 @@ from slotwise.registry.registry import JobRegistry
 from slotwise.settings.sources import spell
 
 if TYPE_CHECKING:
-    from slotwise.contrib.metrics.server import Source
+    from slotwise.contrib.metrics.health import Source
 
 Result = TypeVar("Result")
 
@@ -55,8 +55,8 @@ class Monitoring:
         """Count what the registry's next worker does; return what shows it while that worker runs."""
         if not (self.http or self.alive_file or self.report):
             return lambda made: nullcontext()
+        from slotwise.contrib.metrics.health import place_of_child
         from slotwise.contrib.metrics.meter import Metrics
-        from slotwise.contrib.metrics.server import place_of_child
 
         running: list[Worker] = []
         metrics = Metrics(
@@ -77,7 +77,7 @@ class Monitoring:
         if not (self.http or self.alive_file):
             yield []
             return
-        from slotwise.contrib.metrics.server import Children
+        from slotwise.contrib.metrics.health import Children
 
         children = Children(processes)
         try:
@@ -89,8 +89,7 @@ class Monitoring:
 
     @contextmanager
     def _shown(self, source: Source, child: Path | None = None) -> Iterator[None]:
-        from slotwise.contrib.metrics.health import AliveFile
-        from slotwise.contrib.metrics.server import Port
+        from slotwise.contrib.metrics.health import AliveFile, Port
 
         with ExitStack() as stack:
             for address in [child] if child is not None else [self.http] if self.http is not None else []:

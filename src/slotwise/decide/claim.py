@@ -208,7 +208,12 @@ def carried(row: Row) -> dict[str, Any]:
     kept = {name: getattr(row, name) for name in _CARRIED}
     # The number of an operation outlives this ending if it is that of a pause, or of what made the row.
     is_ordered = row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
-    return kept | {"control": row.control if is_ordered else None, "parked_due": None, "last_error": None}
+    return kept | {
+        "control": row.control if is_ordered else None,
+        "parked_due": None,
+        "last_error": None,
+        "called_off": None,
+    }
 
 
 def again(row: Row, due: datetime) -> dict[str, Any]:

@@ -122,8 +122,8 @@ _SPAN, _INTEGER, _TEXT, _RETRY = (timedelta, str, _NONE), (int, _NONE), (str, _N
 _CATCH_UPS, _OVERLAPS = "CatchUp.latest(), .none(), .first() or .all()", "Overlap.skip(), .queue() or .allow(2)"
 _LOSSES, _RECORDS, _PLACES = '"rerun" or "give_up"', '"none", "failures" or "all"', '"process", or None'
 _A_SPAN, _A_RATE = '"5m" or a timedelta', '"100/m": how many in which time'
-_TAGS, _SET = 'a set of tags: {"gpu"}', (tuple, list, set, frozenset)
-_SOME = "a whole number such as 3"
+_SOME_TAGS, _COLLECTIONS = 'a set of tags: {"gpu"}', (tuple, list, set, frozenset)
+_A_NUMBER = "a whole number such as 3"
 
 
 def _policy(
@@ -148,7 +148,7 @@ class Definition:
     catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs"))
     overlap: Overlap = field(default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs"))
     on_lost: str = field(default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES)))
-    max_lost: int = field(default=3, metadata=_policy((int,), _SOME, _count))
+    max_lost: int = field(default=3, metadata=_policy((int,), _A_NUMBER, _count))
     #: Where it is not declared, tasks have TASK_RETRY.
     retry: Retry | None = field(default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)"))
     start_within: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
@@ -157,10 +157,10 @@ class Definition:
     spread: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
     priority: int = field(default=USUAL_PRIORITY, metadata=_policy((int,), "a whole number such as 50", _priority))
     isolation: str | None = field(default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES)))
-    runs_on: frozenset[str] = field(default=frozenset(), metadata=_policy(_SET, _TAGS, _tags))
+    runs_on: frozenset[str] = field(default=frozenset(), metadata=_policy(_COLLECTIONS, _SOME_TAGS, _tags))
     record: str = field(default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks"))
     result_retention: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks"))
-    concurrency: int | None = field(default=None, metadata=_policy(_INTEGER, _SOME, _count, "tasks"))
+    concurrency: int | None = field(default=None, metadata=_policy(_INTEGER, _A_NUMBER, _count, "tasks"))
     rate_limit: Rate | None = field(default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks"))
     is_job: bool = field(init=False, compare=False)
 
@@ -432,7 +432,7 @@ def refuse_near_misses(source: object, where: str) -> None:
 
 def _is_a_setting(value: object) -> bool:
     """Whether a value is of a kind that settings have: a string, a number, strings, a Retry."""
-    if isinstance(value, _SET):
+    if isinstance(value, _COLLECTIONS):
         return bool(value) and all(isinstance(one, str) for one in value)
     return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
 

@@ -100,6 +100,8 @@ class Row:
     unheld_since: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
+    #: Why it was asked to stop, if it was not by an operator.
+    called_off: str | None = None
     control: int | None = None
     parked_due: datetime | None = None
     wanted_due: datetime | None = None
@@ -131,10 +133,8 @@ class Row:
 
     @property
     def called_off_by(self) -> str | None:
-        """The reason why the attempt was asked to stop: an operator's order (``control``) or a newer slot; or None."""
-        if self.cancel_requested is None:
-            return None
-        return Reason.OVERLAP if self.control is None and self.has_slot else Reason.OPERATOR
+        """The reason why the attempt was asked to stop: an operator's order, unless ``called_off`` says so; or None."""
+        return None if self.cancel_requested is None else self.called_off or Reason.OPERATOR
 
     @property
     def is_detached(self) -> bool:

@@ -38,7 +38,7 @@ from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
 from slotwise.settings.settings import Settings, SettingsKeywords
-from slotwise.settings.sources import READERS, place
+from slotwise.settings.sources import place
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.queue.queue import AtInsert
@@ -554,7 +554,7 @@ def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> di
                 raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
             found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     except SlotwiseError as error:
-        error.place = place("schedules", settings.schedules, READERS)
+        error.place = place("schedules", settings.schedules)
         raise
     return found
 

@@ -173,16 +173,12 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         given = {key: value for key, value in keywords.items() if value is not None}
-        chosen = (
-            sources.from_file(config, environ, READERS)
-            | sources.from_environment(environ, READERS)
-            | sources.layer(given.items(), READERS)
-        )
+        chosen = sources.from_file(config, environ) | sources.from_environment(environ) | sources.layer(given.items())
         return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
 
     def replace(self, **changes: object) -> Settings:
         """The same settings with some replaced; validated like new ones. None sets None."""
-        chosen = sources.layer(changes.items(), READERS)
+        chosen = sources.layer(changes.items())
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -214,7 +214,7 @@ OTHERS_VARIABLES = frozenset(
 )  # fmt: skip
 
 
-def from_file(config: Path | None, environ: Mapping[str, str], known: Collection[str]) -> Layer:
+def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
     """Return the settings of the file; empty if none was named and no default file exists."""
     named = config or environ.get("SLOTWISE_CONFIG")
     there = [Path(named)] if named else [path for path in map(Path, DEFAULT_FILES) if path.is_file()]
@@ -223,39 +223,36 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
     if len(there) > 1:
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
-    return layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
+    return layer(_table(path).items(), lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
 
 
-def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
+def place(name: str, value: object) -> str | None:
     """Return the variable, or else the file, that sets this value; None if neither does."""
-    for found in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
+    for found in (from_environment(os.environ), from_file(None, os.environ)):
         if name in found:
             label, given = found[name]
-            return label if readers[name](label, given) == value else None
+            return label if READERS[name](label, given) == value else None
     return None
 
 
-def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Layer:
+def from_environment(environ: Mapping[str, str]) -> Layer:
     """Return the settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not set."""
     ours = (
         (variable.removeprefix(PREFIX), text)
         for variable, text in environ.items()
         if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
     )
-    found = layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
+    found = layer(ours, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
     if environ.get("DATABASE_URL", "").strip():
         found.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
     return found
 
 
 def layer(
-    pairs: Iterable[tuple[str, object]],
-    known: Collection[str],
-    label: Callable[[str], str] = str,
-    spell: Callable[[str], str] = str,
+    pairs: Iterable[tuple[str, object]], label: Callable[[str], str] = str, spell: Callable[[str], str] = str
 ) -> Layer:
     """Return the settings of these pairs; ``label`` and ``spell`` give a key's and a setting's name in messages."""
-    by_fold = {_fold(name): name for name in known}
+    by_fold = {_fold(name): name for name in READERS}
     found: Layer = {}
     for key, value in _translated(pairs, label):
         name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))

@@ -126,3 +126,27 @@ def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
 def test_one_child_whose_loop_hangs(shell: Shell) -> None:
     pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0", "--stuck-after", "2s", HANG="poller")
     wait_for_status(port_of(pool), "/livez", 503, "the loop poller is stuck")
+
+
+# -- by the database -----------------------------------------------------------------------------------------------
+
+
+def test_health_of_one_worker(shell: Shell) -> None:
+    """By its name: live while it sends heartbeats, and not when it is frozen for longer than its lease."""
+    assert shell.ask("health", "--worker", "left").returncode == exits.FAILED
+    worker = shell.worker("--worker-name", "left", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
+    worker.wait_for("worker-start")
+    told = shell.ask("health", "--worker", "left")
+    assert (told.returncode, told.stdout) == (exits.OK, "healthy: worker left: running, 0 of 4\n")
+    other = shell.ask("health", "--worker", "right", "--json")
+    assert (other.returncode, json.loads(other.stdout)["problems"]) == (
+        exits.FAILED, ["no worker right has signed in"]
+    )  # fmt: skip
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: shell.ask("health", "--worker", "left").returncode == exits.FAILED, "an unhealthy worker")
+        assert shell.ask("health", "--worker", "left").stderr.startswith("unhealthy: worker left was last seen at 2")
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+    shell.environment["SLOTWISE_WORKER_NAME"] = "left"
+    wait_until(lambda: shell.ask("health", "--worker").returncode == exits.OK, "a healthy worker")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from tests.contrib.metrics.ports import ask
 
 from slotwise import Cancel, Context, Every, JobContext, JobRegistry, Retry, job, task
-from slotwise.contrib.metrics import Metrics
+from slotwise.contrib.metrics import Metrics, Port
 from slotwise.contrib.metrics.figures import FIGURES, Kind, Snapshot, as_plain, combined, from_plain
 from slotwise.contrib.metrics.meter import ClusterReader, Sums
 from slotwise.errors import ConfigurationError
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.testing import ManualWorker
 
 ATTEMPTS = "slotwise_attempts"
@@ -77,6 +81,29 @@ def test_lateness_and_waits(played: tuple[ManualWorker, Metrics]) -> None:
         counts, total = found[name][labels]  # type: ignore[misc]
         assert (sum(counts), round(total)) == (1, 600), name
     assert ("mail",) not in found["slotwise_start_lateness_seconds"]
+
+
+def test_a_retry_is_not_late() -> None:
+    """Of a slot only the first attempt counts as its start; each attempt has waited, and has a duration."""
+
+    @job(name="again", schedule=Every("1h"), retry=Retry.exponential(max_attempts=2, initial="1s"))
+    def again(ctx: JobContext) -> None:
+        raise ValueError("no way")
+
+    registry = JobRegistry(jobs=[again])
+    metrics = Metrics(registry)
+    with ManualWorker(registry) as worker:
+        worker.tick("1h")
+        worker.run_due()
+        worker.tick("5s")
+        worker.run_due()
+    found = metrics.counted()
+    counts = {name: sum(found[name]["again", "slot"][0]) for name in LONG}  # type: ignore[index, arg-type, misc]
+    assert counts == dict.fromkeys(LONG, 2)
+    assert sum(found["slotwise_start_lateness_seconds"]["again",][0]) == 1  # type: ignore[index, arg-type]
+
+
+LONG = ("slotwise_duration_seconds", "slotwise_queue_wait_seconds")
 
 
 def test_missed_slots_are_counted_with_their_reason(played: tuple[ManualWorker, Metrics]) -> None:
@@ -154,3 +181,34 @@ def test_a_database_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.
     reader._thread.join(30)
     found = reader.read()
     assert (found.is_up, found.since_success) == (True, {"report": timedelta(seconds=7)})
+
+
+def test_waits_for_a_connection_are_counted(pg_url: str) -> None:
+    """Only those for which the pool had none left."""
+    database = Database(Settings(database_url=pg_url), pool_size=1, overflow=0)
+    try:
+        with database.main.connect():
+            assert database.pool_waits == (0, 0.0)
+            assert database.pool_connections == (1, 0)
+            other = threading.Thread(target=lambda: database.main.connect().close())
+            other.start()
+            time.sleep(0.3)
+        other.join(30)
+        count, seconds = database.pool_waits
+        assert count == 1
+        assert 0.2 < seconds < 10
+    finally:
+        database.close()
+
+
+def test_a_port_without_the_library(monkeypatch: pytest.MonkeyPatch, metrics: Metrics) -> None:
+    """Probes need no extra; the figures say which one they need."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "slotwise.contrib.metrics.prometheus", raising=False)
+    port = Port("127.0.0.1:0", metrics)
+    try:
+        assert ask(port.number, "/livez") == (200, "ok\n")
+        status, told = ask(port.number, "/metrics")
+        assert (status, told) == (501, "the figures need prometheus-client: pip install 'slotwise[metrics]'\n")
+    finally:
+        port.close()

@@ -69,8 +69,8 @@ def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
     assert (row.picked, row.attempt) == (False, 0)
 
 
-def test_an_idle_worker_asks_for_its_rows_only_after_a_failed_claim(bench: Bench) -> None:
-    """Each heartbeat then costs one statement. For a lease: what the server commits late is found, too."""
+def test_an_idle_worker_asks_for_its_rows_only_after_a_claim(bench: Bench) -> None:
+    """Else a heartbeat costs one statement. After a failure for a lease: what the server commits late is found, too."""
     looks, look = list[str](), bench.worker.store.held.held_by
 
     def counted(holder: str) -> Sequence[Claim]:
@@ -80,7 +80,12 @@ def test_an_idle_worker_asks_for_its_rows_only_after_a_failed_claim(bench: Bench
     bench.worker.store.held.held_by = counted  # type: ignore[method-assign]
     bench.worker.heartbeat.run_once()
     assert len(looks) == 0
+    bench.worker.poller.planner.claim(1)
+    for _ in range(2):
+        bench.worker.heartbeat.run_once()
+    assert len(looks) == 1
     (holding,) = bench.hold()
+    looks.clear()
     bench.worker.heartbeat.run_once()
     assert len(looks) == 1
     bench.lose_reply(holding)

@@ -69,5 +69,7 @@ def end_soon(status: int) -> int:
 def _insist(status: int) -> None:
     time.sleep(LINGER_SECONDS)
     left = [thread.name for thread in threading.enumerate() if not thread.daemon]
-    logger.warning("drained, but threads or exit handlers of the application go on (%s): ending", ", ".join(left))
+    logger.warning(
+        "drained, but threads or exit handlers of the application are still running (%s): exiting", ", ".join(left)
+    )
     end_now(status)

@@ -183,7 +183,7 @@ def _keep(ctx: click.Context, option: click.Parameter, value: str | bool | tuple
 
 COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     kept("--app", metavar="MODULE[:NAME]", help="The registry of your application; or SLOTWISE_APP."),
-    kept("--app-dir", metavar="DIR", help="Where MODULE is looked for last; default: the current directory."),
+    kept("--app-dir", metavar="DIR", help="The directory that is appended to sys.path; default: the current one."),
     kept("--database-url", metavar="URL", help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL."),
     kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
     kept("--table-prefix", metavar="PREFIX", help="Prefix of the tables' names; default: scheduled_"),

@@ -4,8 +4,7 @@
 the worker starts, and shows it with ``slotwise.contrib.metrics.prometheus.register`` or ``Port(":8081", metrics)``.
 """
 
-from slotwise.contrib.metrics.health import AliveFile, Verdict, WorkerHealth
+from slotwise.contrib.metrics.health import AliveFile, Port, Verdict, WorkerHealth
 from slotwise.contrib.metrics.meter import Metrics
-from slotwise.contrib.metrics.server import Port
 
 __all__ = ["AliveFile", "Metrics", "Port", "Verdict", "WorkerHealth"]

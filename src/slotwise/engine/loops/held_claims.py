@@ -197,6 +197,8 @@ class Heartbeat(Service):
         self._store, self._active_claims = common.store, common.active_claims
         self._interval, self._lease = common.interval, common.lease.total_seconds()
         self._sign_in = sign_in
+        #: Up to which claim statement the rows were compared with the claims.
+        self._compared: int | None = 0
 
     def run_once(self) -> timedelta:
         sent = self.elapsed()
@@ -212,7 +214,8 @@ class Heartbeat(Service):
                 holding.lose()
                 reason = "the heartbeat was refused"
                 self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
-        if held or sent - self._active_claims.failed_at < self._lease:
+        is_in_doubt = sent - self._active_claims.failed_at < self._lease
+        if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
         skew = self._sign_in()
         self.listeners.publish(
@@ -237,11 +240,12 @@ class Heartbeat(Service):
                 endings.append((claim, Died() if definitions[name].gives_up else HandedBack(Reason.UNKNOWN)))
             elif holding is not None and by is not None and not holding.ended:
                 holding.signal.set(by)
-        if not endings or generation is None or self._active_claims.quiet() != generation:
+        if generation is None or self._active_claims.quiet() != generation:
             return
-        for settlement in self._store.settlements.settle(endings, wait=False):
+        for settlement in self._store.settlements.settle(endings, wait=False) if endings else ():
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
+        self._compared = generation
 
 
 class LeaseWatch(Service):

@@ -383,8 +383,8 @@ class Runner:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
-        if holding.claim.row.cancel_requested is not None:
-            return HandedBack(Reason.OPERATOR)  # cancelled before this claim, while it waited for its retry
+        if _is_called_off(holding.claim):
+            return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
         if self._before_start:  # if one raises, what was entered before stays held
@@ -494,3 +494,8 @@ class Runner:
             took = timedelta(seconds=ended - begun)
             self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
         return outcome
+
+
+def _is_called_off(claim: Claim) -> bool:
+    """Whether an operator, or a newer slot, had cancelled the slot before this claim."""
+    return claim.row.cancel_requested is not None

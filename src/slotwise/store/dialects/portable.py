@@ -62,12 +62,6 @@ s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
 
 
-def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
-    """As MAY_START, for a single slot."""
-    was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
-    return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
-
-
 def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
     """Whether a row of this table has this name and instance."""
     return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
@@ -457,13 +451,14 @@ def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:
 def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool) -> sa.Executable:
     """Built once: each late slot needs one, and building it costs more than sending it."""
     statement = insert(slots)
+    was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
     again = {
         name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
     }
     return statement.on_conflict_do_update(
         index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
         set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
-        where=may_start(slots, strict=strict),
+        where=slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started,
     ).returning(slots.c.token)
 
 

@@ -111,7 +111,7 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
         number = at.sign("cancel", job=job, slot=row.slot, id=ledger_instance(row))
         if row.picked or row.attempt:
             due = {} if row.picked else moved(row, min(row.due, at.now))
-            at.change(row, cancel_requested=at.now, control=row.control or number, **due)
+            at.change(row, cancel_requested=at.now, control=row.control or number, called_off=None, **due)
         else:
             cancel_waiting(at, row, Reason.OPERATOR)
     return [row.slot for row in chosen if row.slot is not None]

@@ -10,6 +10,7 @@ from typing import Any
 
 _HASH = re.compile(r"(?=.*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_TRAILING_ZEROS = re.compile(r"(?:\.0+)+$")
 _DESCRIBED = re.compile(r"-g[0-9a-f]{4,40}(-dirty)?$")  # what `git describe` appends
 
 
@@ -108,16 +109,8 @@ def _ranked(text: str) -> tuple[str, Any]:
         if _HASH.fullmatch(text):
             return text, ()
     text = _DESCRIBED.sub("", text).casefold()
-    numbers = tuple(_numbers(found) for found in _NUMBER.findall(text))
-    return _NUMBER.sub("#", text), numbers
-
-
-def _numbers(dotted: str) -> tuple[int, ...]:
-    """1.10 as (1, 10); 1.0 is 1."""
-    numbers = [int(part) for part in dotted.split(".")]
-    while len(numbers) > 1 and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    numbers = (_TRAILING_ZEROS.sub("", found).split(".") for found in _NUMBER.findall(text))  # 1.0 is 1
+    return _NUMBER.sub("#", text), tuple(tuple(map(int, parts)) for parts in numbers)
 
 
 def _instant(text: str) -> datetime | None:

@@ -65,8 +65,15 @@ class Reader:
         return {(row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in rows}
 
     def common_zone(self) -> ZoneInfo:
-        """Return the zone of all jobs that have one, for times that belong to no job; UTC if there are several."""
-        zones = {zone_of(text) for text in self.schedules()} - {UTC}
+        """Return the zone for times that belong to no job: that of the jobs whose slots are due next, without those in
+        UTC; UTC if they have several.
+
+        The index of due slots finds them: millions of one-time tasks may stand in the same table.
+        """
+        tasks = self._tasks
+        waits = sa.select(tasks.c.schedule).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT))
+        next_due = waits.order_by(tasks.c.execution_time).limit(PAGE)
+        zones = {zone_of(row["schedule"]) for row in self._rows(next_due)} - {UTC}
         return zones.pop() if len(zones) == 1 else UTC
 
     def zone(self, name: str, instance: str = RECURRING) -> ZoneInfo:

@@ -20,7 +20,7 @@ ROW_COLUMNS = (
 #: What is read of a row when only the hold on it matters: no payload travels.
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
-    "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
+    "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control", "pending",
 )  # fmt: skip
 
 #: What a transition may change on a row, with the PostgreSQL type of each.
@@ -33,7 +33,7 @@ CHANGED_COLUMNS = {
 }  # fmt: skip
 
 #: What of a row stands in ``pending``: values of a slot in trouble, which no statement compares or counts.
-PENDING = ("trying_since", "catch_up_until")
+PENDING = ("trying_since", "catch_up_until", "called_off")
 
 #: What a plan row whose slot succeeded on time is checked against, and moved on to.
 ADVANCED = {
@@ -58,21 +58,16 @@ def utc(value: object) -> Any:
     return value.astimezone(UTC)
 
 
-def pending_of(trying_since: datetime | None, catch_up_until: datetime | None) -> dict[str, str] | None:
-    """What is written in ``pending``; None for a row without trouble."""
-    if trying_since is None and catch_up_until is None:
-        return None
-    given = zip(PENDING, (trying_since, catch_up_until), strict=True)
-    return {name: value.isoformat() for name, value in given if value is not None}
-
-
 def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes of a row as they are written: what stands in ``pending`` as one document."""
+    """The changes of a row as they are written: what stands in ``pending`` as one document, None without trouble."""
     if columns.keys().isdisjoint(PENDING):
         return dict(columns)
-    pending = (columns.get(name, getattr(row, name)) for name in PENDING)
+    given = {name: columns.get(name, getattr(row, name)) for name in PENDING}
+    pending = {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items() if value
+    }
     others = {name: value for name, value in columns.items() if name not in PENDING}
-    return others | {"pending": pending_of(*pending)}
+    return others | {"pending": pending or None}
 
 
 def decided(row: Row) -> dict[str, Any]:
@@ -82,7 +77,8 @@ def decided(row: Row) -> dict[str, Any]:
 
 def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
     """The values that stand in ``pending``. A key of another release is not read."""
-    return {name: datetime.fromisoformat(pending[name]) for name in PENDING if name in pending} if pending else {}
+    found: dict[str, Any] = {name: pending[name] for name in PENDING if name in pending} if pending else {}
+    return {name: value if name == "called_off" else datetime.fromisoformat(value) for name, value in found.items()}
 
 
 def row_of(values: Sequence[Any]) -> Row:
@@ -94,8 +90,10 @@ def row_of(values: Sequence[Any]) -> Row:
 
 
 def hold_of(values: Sequence[Any]) -> Row:
-    """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
-    return Row(**dict(zip(HOLD_COLUMNS, values, strict=True)))
+    """A Row of values that come in the order of HOLD_COLUMNS, whatever they are; the rest is left at its default."""
+    found = dict(zip(HOLD_COLUMNS, values, strict=True))
+    pending = found.pop("pending")
+    return Row(**found, called_off=pending.get("called_off") if isinstance(pending, dict) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from slotwise.decide.pause import asleep
 from slotwise.errors import UnknownTask
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import FOREVER, RECURRING, TICK, Key, Row
-from slotwise.model.vocabulary import Kind, Origin, Outcome, State
+from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
@@ -143,7 +143,8 @@ def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins:
 def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
     """The columns of a slot that is asked to stop; one that waits for its retry comes up at once, and ends."""
     due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
-    return {"cancel_requested": now, "control": None, "execution_time": due}
+    why = {"called_off": Reason.OVERLAP}
+    return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
 
 
 def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:

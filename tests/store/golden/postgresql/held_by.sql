@@ -2,6 +2,6 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by, scheduled_tasks.last_heartbeat,
     scheduled_tasks.lease, scheduled_tasks.kind, scheduled_tasks.slot, scheduled_tasks.attempt,
     scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.cancel_requested,
-    scheduled_tasks.control
+    scheduled_tasks.control, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked AND scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR;
