@@ -65,17 +65,22 @@ class Cluster:
             [self.terms.declare(JOB, self.times)], self.database, self.clock,
             heartbeat_interval=BEAT, poll_interval=POLL, threads=50, worker_name="w",
         )  # fmt: skip
-        worker.plan(str(self.revision))
+        self._acts(worker).plan(str(self.revision))
         return Member(worker)
 
     @property
     def operations(self) -> Operations:
-        return self.members[0].worker.client.operations
+        return self._acts(self.members[0].worker).client.operations
 
     @property
     def anybody(self) -> Operations:
         """Orders from where the job's code is not known."""
-        return Operations(lambda: self._stranger.store)
+        return Operations(lambda: self._acts(self._stranger).store)
+
+    def _acts(self, worker: ManualWorker) -> ManualWorker:
+        """Rules 1 and 2: a row that is let go waits for a poll interval of the worker that acts now."""
+        self.model.poll = worker.store.poll
+        return worker
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +119,7 @@ class Cluster:
             self.tick(BEAT)
             for member in self.members:
                 if not member.frozen:
-                    for event in member.worker.reap():
+                    for event in self._acts(member.worker).reap():
                         self._took_over(event)
 
     def _took_over(self, event: Reaped) -> None:
@@ -141,7 +146,7 @@ class Cluster:
 
     def poll(self, member: Member) -> None:
         name, due = member.worker.name, self.model.due()
-        claims = {claim.slot: claim for claim in member.worker.poll()}
+        claims = {claim.slot: claim for claim in self._acts(member.worker).poll()}
         expected = {}
         for course in due:
             course.told = course.called_off is not None
@@ -171,7 +176,7 @@ class Cluster:
     def begin(self, member: Member, claim: Claim) -> None:
         course = self._held(claim)
         is_fresh = course is not None and self._is_fresh(course)
-        if member.worker.begin(claim):
+        if self._acts(member.worker).begin(claim):
             assert course is not None or not self.terms.gives_up, "started without a claim"
             assert course is None or not course.told, "started though it was called off"
             if course is not None and self.terms.gives_up:
@@ -197,7 +202,7 @@ class Cluster:
         if course is not None:
             self.model.returned(course)
         self.tick(settled_after)
-        ended = member.worker.settle()
+        ended = self._acts(member.worker).settle()
         lost = any(isinstance(event, ClaimLostEvent) for event in ended)
         assert lost == (course is None), f"{claim.slot}: {ended}"
         return course

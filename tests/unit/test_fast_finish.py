@@ -65,7 +65,7 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
         kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
         written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
         empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
-        empty |= {"unheld_since": None, "control": None}
+        empty |= {"unheld_since": None, "control": None, "called_off": None}
         assert ended.row == following.row | kept | written | empty | {"collapsed": 0, "lost_count": 0}
 
 
