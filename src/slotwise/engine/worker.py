@@ -19,7 +19,16 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
-from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, Verifiable, context_maker
+from slotwise.engine.run.runner import (
+    NO_HOOKS,
+    Hooks,
+    Interceptor,
+    OnEnd,
+    Runner,
+    Verifiable,
+    VerifiableAtStart,
+    context_maker,
+)
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -95,6 +104,8 @@ class Worker:
         """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
         seconds; by default, the time of planning counts."""
         self.settings = settings
+        #: Also those that ``only`` leaves out.
+        self._names = frozenset(definitions)
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
         }
@@ -211,7 +222,9 @@ class Worker:
     def _open(self) -> None:
         """Verify the hooks that can be verified, and enter the lifespan."""
         for hook in self._before_start:
-            if isinstance(hook, Verifiable):
+            if isinstance(hook, VerifiableAtStart):
+                hook.verify_at_start(self._names)
+            elif isinstance(hook, Verifiable):
                 hook.verify()
         self.loop.start(self._stopping)
 

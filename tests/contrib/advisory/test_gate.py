@@ -318,3 +318,45 @@ def test_an_absent_server_is_checked_later(pg_empty_url: str, caplog: pytest.Log
     with worker(gate, lambda ctx: ran.append(1)) as found:
         assert outcome(found.run_due())[0] == "failed"
     assert ran == []
+
+
+# -- what a worker checks ----------------------------------------------------------------------------------------
+
+
+def start(database: str, jobs: list[object], *hooks: object, **settings: Any) -> None:
+    """Start a worker and stop it."""
+    registry = JobRegistry(jobs=jobs, before_start=hooks, database_url=database, **settings)
+    registry._make_worker().entrance.plan()
+    registry.start(timeout="10s")
+    registry.stop()
+
+
+def locks(open_path: Path) -> SQLLocks:
+    provider = SQLLocks(f"sqlite:///{open_path}/locks.db")
+    provider.create_table()
+    return provider
+
+
+@pytest.mark.parametrize("kind", ["locks", "keys"])
+@pytest.mark.parametrize(
+    ("name", "cure"), [("plian", "did you mean plain"), ("other", "remove it from the gate, or register the job")]
+)
+def test_a_gate_with_an_unknown_job(kind: str, name: str, cure: str, sqlite_url: str, tmp_path: Path) -> None:
+    """The job that was meant would run without its lock, so the worker does not start."""
+    gate = (
+        LockGate(locks(tmp_path), {name: "lock"}, at_most_for="1h")
+        if kind == "locks"
+        else AdvisoryGate("postgresql://127.0.0.1:1/none", {name: 1})
+    )
+    with pytest.raises(ConfigurationError, match=f"Gate: no job '{name}'; {cure}"):
+        start(sqlite_url, [plain], gate)
+
+
+def test_a_gate_with_a_job_that_only_leaves_out(sqlite_url: str, tmp_path: Path) -> None:
+    """Each worker of a fleet may run some of the jobs; the gate has the locks of all."""
+
+    @job(name="other", schedule=Every("1h"))
+    def other(ctx: JobContext) -> None: ...
+
+    gate = LockGate(locks(tmp_path), {"plain": "a", "other": "b"}, at_most_for="1h")
+    start(sqlite_url, [plain, other], gate, only=["other"])

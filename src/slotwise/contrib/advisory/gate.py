@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
@@ -71,6 +72,15 @@ def _name_and_key(job: CronJob | KeyedJob) -> tuple[str, int]:
     return job.name, job.lock_key
 
 
+def check_names(gate: str, wanted: Iterable[str], known: Collection[str]) -> None:
+    """Raise ConfigurationError for a name that no job has: the job that was meant would run without its lock."""
+    for name in wanted:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            cure = f"did you mean {near[0]}?" if near else "remove it from the gate, or register the job"
+            raise ConfigurationError(f"{gate}: no job {name!r}; {cure}")
+
+
 class AdvisoryGate:
     """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
 
@@ -116,6 +126,11 @@ class AdvisoryGate:
             raise
         except Exception as error:
             logger.warning("%s does not answer; no job with a key starts until it does: %s", self, _first_line(error))
+
+    def verify_at_start(self, names: Collection[str]) -> None:
+        """Raise ConfigurationError for a job that is not among these names, and what ``verify`` raises."""
+        check_names("AdvisoryGate", self._keys, names)
+        self.verify()
 
     def _refuse_pooler(self) -> None:
         if self._is_verified:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 
-from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST
+from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST, check_names
 from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
@@ -45,6 +45,11 @@ class LockGate:
         """
         with suppress(LockUnavailable), record_of(self._provider).answering():
             self._provider.is_held(Grant(name="", holder="", token=0, locked_at=0))
+
+    def verify_at_start(self, names: Collection[str]) -> None:
+        """Raise ConfigurationError for a job that is not among these names, and what ``verify`` raises."""
+        check_names("LockGate", self._names, names)
+        self.verify()
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the lock of the context's job. Raise Skip if another program holds it."""

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -230,6 +230,14 @@ class Verifiable(Protocol):
 
     def verify(self) -> object:
         """Raise what ends the start."""
+
+
+@runtime_checkable
+class VerifiableAtStart(Protocol):
+    """A ``before_start`` hook that is verified with the names of the jobs when a worker starts; not by ``verify``."""
+
+    def verify_at_start(self, names: Collection[str]) -> object:
+        """Raise what ends the start. ``names`` are those of all jobs and tasks of the application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
