@@ -23,7 +23,7 @@ from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cro
 from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.locks import SQLLocks, counts
 from slotwise.model.events import Event
 from slotwise.testing import ManualWorker
@@ -220,7 +220,9 @@ def test_an_outage_of_the_locks(java: ShedLockSQL, pg_empty_url: str, caplog: py
         gate.verify()
         with worker(gate, lambda ctx: ran.append(ctx.slot)) as found:
             proxy.stall()
-            gate.verify()  # it waits for no provider
+            with pytest.raises(LockUnavailable):
+                gate.verify()
+            gate.verify_at_start({"cleanup"})  # a worker waits for no provider
             for _ in range(3):
                 assert outcome(found.run_due())[0] == "failed"
                 found.tick("1h")
@@ -228,7 +230,7 @@ def test_an_outage_of_the_locks(java: ShedLockSQL, pg_empty_url: str, caplog: py
             proxy.heal()
             assert outcome(found.run_due()) == ("succeeded", None)
         provider.close()
-    assert (counts(provider).unavailable, counts(provider).outages, len(ran)) == (4, 1, 1)
+    assert (counts(provider).unavailable, counts(provider).outages, len(ran)) == (5, 1, 1)
     said = [record.message for record in caplog.records if "does not answer" in record.message]
     assert len([line for line in said if line.startswith("SQLLocks")]) == 1
 
@@ -312,9 +314,12 @@ def test_an_absent_server_is_checked_later(pg_empty_url: str, caplog: pytest.Log
     """A worker starts while the server of the keys is away; no handler starts, and the ledger has the slot."""
     ran: list[int] = []
     gate = AdvisoryGate("postgresql://127.0.0.1:1/none", {"cleanup": KEY}, timeout="1s")
-    gate.verify()
+    with pytest.raises(LockUnavailable, match=r"127\.0\.0\.1:1/none does not answer: ") as caught:
+        gate.verify()
+    assert "\n" not in str(caught.value)
+    gate.verify_at_start({"cleanup"})
     (line,) = [record.message for record in caplog.records if record.name == "slotwise.advisory"]
-    assert line.startswith("postgresql+psycopg://127.0.0.1:1/none does not answer; no job with a key starts")
+    assert line.startswith("no job with a key starts until the server answers: postgresql+psycopg://127.0.0.1:1/none")
     with worker(gate, lambda ctx: ran.append(1)) as found:
         assert outcome(found.run_due())[0] == "failed"
     assert ran == []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
 from slotwise.contrib.locks.sql import impatient, shown
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
@@ -115,22 +115,28 @@ class AdvisoryGate:
             raise InvalidSetting("check_every and timeout must be longer than 0s")
 
     def verify(self) -> None:
-        """Check that a session reaches one server process for all its statements. A worker calls this when it starts.
+        """Check that a session reaches one server process for all its statements.
 
-        Raise ConfigurationError behind a transaction pooler: it would run the unlock on another session. If the server
-        does not answer, that is logged; the first slot that needs a key checks it before it starts.
+        Raise ConfigurationError behind a transaction pooler, which would run the unlock on another session. Raise
+        LockUnavailable if the server does not answer.
         """
         try:
             self._refuse_pooler()
         except ConfigurationError:
             raise
         except Exception as error:
-            logger.warning("%s does not answer; no job with a key starts until it does: %s", self, _first_line(error))
+            raise LockUnavailable(f"{self} does not answer: {_first_line(error)}") from error
 
     def verify_at_start(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError for a job that is not among these names, and what ``verify`` raises."""
+        """Raise ConfigurationError for a job that is not among these names, and behind a transaction pooler.
+
+        An outage is logged; the first slot that needs a key verifies the server before it starts.
+        """
         check_names("AdvisoryGate", self._keys, names)
-        self.verify()
+        try:
+            self.verify()
+        except LockUnavailable as error:
+            logger.warning("no job with a key starts until the server answers: %s", error)
 
     def _refuse_pooler(self) -> None:
         if self._is_verified:

@@ -38,18 +38,21 @@ class LockGate:
             self._lock(name, None)
 
     def verify(self) -> None:
-        """Check that the provider can be used as it is. A worker calls this when it starts.
+        """Check that the provider can be used as it is.
 
-        Raise ConfigurationError, for example without the table of the locks. An outage is logged; while it lasts, no
-        slot that needs a lock starts.
+        Raise ConfigurationError, for example without the table of the locks, and LockUnavailable without an answer.
         """
-        with suppress(LockUnavailable), record_of(self._provider).answering():
+        with record_of(self._provider).answering():
             self._provider.is_held(Grant(name="", holder="", token=0, locked_at=0))
 
     def verify_at_start(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError for a job that is not among these names, and what ``verify`` raises."""
+        """Raise ConfigurationError for a job that is not among these names, and what makes the provider unusable.
+
+        An outage is logged; while it lasts, no slot that needs a lock starts.
+        """
         check_names("LockGate", self._names, names)
-        self.verify()
+        with suppress(LockUnavailable):
+            self.verify()
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the lock of the context's job. Raise Skip if another program holds it."""
