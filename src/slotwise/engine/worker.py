@@ -27,6 +27,7 @@ from slotwise.engine.run.runner import (
     Runner,
     Verifiable,
     VerifiableAtStart,
+    VerifiesHooks,
     context_maker,
 )
 from slotwise.engine.sign_in import SignIn, keep_trying
@@ -221,6 +222,9 @@ class Worker:
 
     def _open(self) -> None:
         """Verify the hooks that can be verified, and enter the lifespan."""
+        for found in self.definitions.values():
+            if isinstance(found.handler, VerifiesHooks):
+                found.handler.verify_hooks(self._before_start)
         for hook in self._before_start:
             if isinstance(hook, VerifiableAtStart):
                 hook.verify_at_start(self._names)

@@ -23,7 +23,7 @@ from slotwise.contrib.advisory import KeyedJob, distributed_scheduled, parse_cro
 from slotwise.contrib.advisory import gate as gate_module
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.contrib.locks.gate import LockGate
-from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
+from slotwise.errors import ConfigurationError, InvalidJob, InvalidSetting, LockUnavailable
 from slotwise.locks import SQLLocks, counts
 from slotwise.model.events import Event
 from slotwise.testing import ManualWorker
@@ -365,3 +365,25 @@ def test_a_gate_with_a_job_that_only_leaves_out(sqlite_url: str, tmp_path: Path)
 
     gate = LockGate(locks(tmp_path), {"plain": "a", "other": "b"}, at_most_for="1h")
     start(sqlite_url, [plain, other], gate, only=["other"])
+
+
+@pytest.mark.parametrize("keys", [None, {"plain": 7}, {"cleanup": 8, "plain": 7}], ids=str)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_key_without_a_gate(keys: dict[str, int] | None, is_async: bool, sqlite_url: str) -> None:
+    """The job would run without its key, so the worker does not start."""
+
+    def cleanup(ctx: JobContext) -> None: ...
+
+    async def awaited(ctx: JobContext) -> None: ...
+
+    declared = distributed_scheduled(cron="* * * * *", lock_key=77, name="cleanup")(awaited if is_async else cleanup)
+    gates = [] if keys is None else [AdvisoryGate("postgresql://127.0.0.1:1/none", keys)]
+    assert JobRegistry(jobs=[declared], database_url=sqlite_url).jobs[0].is_async == is_async
+    with pytest.raises(InvalidJob, match=r"'cleanup' has the lock key 77.*before_start=\[AdvisoryGate\(url, jobs\)\]"):
+        start(sqlite_url, [declared, plain], *gates)
+
+
+def test_a_key_with_its_gate(sqlite_url: str) -> None:
+    """The worker starts, also while the server of the keys is away."""
+    declared = keyed("cleanup", 77)
+    start(sqlite_url, [declared], AdvisoryGate("postgresql://127.0.0.1:1/none", [declared], timeout="1s"))

@@ -99,11 +99,11 @@ def test_entries_are_bound_by_name() -> None:
     """In either spelling, or by a name that is given; a handler without an entry does not run."""
     environ = cron_jobs(tokenCleanup=(MINUTELY, 1301), sessionPrune=("0 */5 * * * *", 1302))
     found = bind_cron_jobs([token_cleanup, sessionPrune, print], environ=environ, service="s")
-    assert [(job.name, job.lock_key, job.execute) for job in found] == [
+    assert [(job.name, job.lock_key, job.execute.func) for job in found] == [
         ("s.tokenCleanup", 1301, token_cleanup), ("s.sessionPrune", 1302, sessionPrune),
     ]  # fmt: skip
     (other,) = bind_cron_jobs({"prune": token_cleanup}, environ=cron_jobs(prune=(MINUTELY, 1301)))
-    assert (other.name, other.execute) == ("prune", token_cleanup)
+    assert (other.name, other.execute.func) == ("prune", token_cleanup)
 
 
 def test_every_problem_is_in_one_error() -> None:

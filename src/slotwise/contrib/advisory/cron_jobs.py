@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial, update_wrapper
 from importlib.resources import files
-from typing import Final, TypeAlias, Unpack
+from typing import Final, Protocol, Self, TypeAlias, Unpack, runtime_checkable
 
 from slotwise.contrib.advisory.lock_keys import LARGEST_KEY, KeyRange, LockKeys
 from slotwise.errors import ConfigurationError, InvalidCronJobs, InvalidJob, InvalidSchedule
@@ -236,12 +237,41 @@ Handler: TypeAlias = Callable[[JobContext], object]
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
+class _Keyed(partial[object]):
+    """The function of a job with a key. A worker does not start it without a gate that holds the key."""
+
+    def __new__(cls, function: Handler, name: str, key: int) -> Self:
+        made = super().__new__(cls, function)
+        update_wrapper(made, function)
+        made.name, made.key = name, key
+        return made
+
+    name: str
+    key: int
+
+    def verify_hooks(self, hooks: Iterable[object]) -> None:
+        """Raise InvalidJob if no hook is a gate with this job and key."""
+        if not any(hook.holds(self.name, self.key) for hook in hooks if isinstance(hook, HoldsKeys)):
+            raise InvalidJob(
+                f"job {self.name!r} has the lock key {self.key}, and no hook holds it while the job runs; "
+                "write before_start=[AdvisoryGate(url, jobs)], with this job among the jobs"
+            )
+
+
+@runtime_checkable
+class HoldsKeys(Protocol):
+    """A ``before_start`` hook that holds lock keys."""
+
+    def holds(self, name: str, key: int) -> bool:
+        """Return whether the hook holds this key while the job runs."""
+
+
 class KeyedJob(DistributedJob):
     """A job that runs under a lock key, which ``AdvisoryGate(url, jobs)`` holds meanwhile."""
 
     def __init__(self, function: Handler, found: CronJob, policies: JobPolicies) -> None:
         self.name, self.schedule, self.lock_key = found.name, found.schedule, found.lock_key
-        self.execute = function  # type: ignore[method-assign]
+        self.execute = _Keyed(function, self.name, self.lock_key)  # type: ignore[method-assign]
         self.__dict__.update(policies)
         self.__doc__ = function.__doc__
 

@@ -127,6 +127,10 @@ class AdvisoryGate:
         except Exception as error:
             raise LockUnavailable(f"{self} does not answer: {_first_line(error)}") from error
 
+    def holds(self, name: str, key: int) -> bool:
+        """Return whether the gate holds this key while the job runs."""
+        return self._keys.get(name) == key
+
     def verify_at_start(self, names: Collection[str]) -> None:
         """Raise ConfigurationError for a job that is not among these names, and behind a transaction pooler.
 

@@ -240,6 +240,14 @@ class VerifiableAtStart(Protocol):
         """Raise what ends the start. ``names`` are those of all jobs and tasks of the application."""
 
 
+@runtime_checkable
+class VerifiesHooks(Protocol):
+    """A handler that runs only under certain ``before_start`` hooks."""
+
+    def verify_hooks(self, hooks: Sequence[BeforeStart]) -> object:
+        """Raise what ends the start of a worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Functions of an application that take part in a start, or in a transaction of the queue."""
