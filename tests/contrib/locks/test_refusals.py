@@ -10,7 +10,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired
+from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.locks import Lock, RedisLocks, SQLLocks
 from slotwise.store.connect.dsn import database_url
 
@@ -226,4 +226,54 @@ def test_table_in_a_schema(pg_empty_url: str) -> None:
         with lock.acquire(wait="20s") as lease:
             tokens.append(lease.token)
     assert tokens == sorted(set(tokens))
+    provider.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("schema", r'schema "nowhere" does not exist.*; create it first: CREATE SCHEMA "nowhere"'),
+        ("database", r'database "nowhere" does not exist; create the database, or correct its name'),
+        ("option", r"invalid connection option .*; correct the options"),
+        ("directory", r"unable to open database file; create the directory \S+/nowhere"),
+    ],
+)
+def test_a_table_that_cannot_be_created(kind: str, words: str, pg_empty_url: str, tmp_path: Path) -> None:
+    """One line with the address and the cure, whatever the driver raises."""
+    address = database_url(pg_empty_url)
+    url = {
+        "database": address.set(database="nowhere").render_as_string(hide_password=False),
+        "option": address.update_query_dict({"nowhere": "1"}).render_as_string(hide_password=False),
+        "directory": f"sqlite:///{tmp_path}/nowhere/a.db",
+    }.get(kind, pg_empty_url)
+    provider = SQLLocks(url, table="nowhere.shedlock" if kind == "schema" else "shedlock")
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        provider.create_table()
+    assert "\n" not in str(caught.value)
+    provider.close()
+
+
+def test_a_table_on_a_server_that_is_down() -> None:
+    """It is an outage, as for an acquisition."""
+    with pytest.raises(LockUnavailable, match=r"127\.0\.0\.1:1/none") as caught:
+        SQLLocks("postgresql://127.0.0.1:1/none").create_table()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("name varchar(64), locked_by varchar(255)", r"ADD PRIMARY KEY \(name\)"),
+        ("name varchar(64) PRIMARY KEY, locked_by varchar(5)", "widen locked_by of table shedlock"),
+        ("name varchar(2) PRIMARY KEY, locked_by varchar(255)", "widen name of table shedlock"),
+    ],
+)
+def test_a_table_that_refuses_the_lock(columns: str, words: str, pg_empty_url: str) -> None:
+    """It is no outage: a wait ends at once."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE shedlock(lock_until timestamp, locked_at timestamp, {columns})")
+    provider = SQLLocks(pg_empty_url)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        Lock("cleanup", at_most_for="1h", provider=provider).acquire(wait="1m")
+    assert "\n" not in str(caught.value)
     provider.close()

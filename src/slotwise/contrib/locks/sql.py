@@ -19,12 +19,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import URL
 
-from slotwise.contrib.locks.provider import Grant
-from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
+from slotwise.contrib.locks.provider import Grant, record_of
+from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable, SlotwiseError
 from slotwise.model.clock import elapsed, host_now
 from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import hide_password
@@ -83,8 +84,12 @@ class SQLLocks:
         return f"SQLLocks({self._address!r})"
 
     def create_table(self) -> None:
-        """Create ShedLock's table with ShedLock's statement, unless it exists."""
-        self._for_attempts.run(TABLE.format(table=self._database.table), {}, check=False)
+        """Create ShedLock's table with ShedLock's statement, unless it exists.
+
+        Raise ConfigurationError if that is not possible, and LockUnavailable if the server does not answer.
+        """
+        with record_of(self).answering():
+            self._for_attempts.run(TABLE.format(table=self._database.table), {}, check=False)
 
     def acquire(self, name: str, holder: str, at_most_for: timedelta) -> Grant | None:
         """Take the lock if it is free, has expired, or has this holder already. Return None if another one has it."""
@@ -152,6 +157,8 @@ class _Database(ABC, Generic[C]):
         self.name = table
         self.table = _quoted(table)
         self.timeout = timeout
+        #: Of the columns, once they are known.
+        self.types: dict[str, str] = {}
         self._is_checked = False
 
     @abstractmethod
@@ -178,6 +185,10 @@ class _Database(ABC, Generic[C]):
     def micros(self, locked_at: object) -> int:
         """Return a ``locked_at`` that a statement returned, in microseconds since 1970."""
 
+    @abstractmethod
+    def cure(self, error: Exception) -> str | None:
+        """Return the cure of a failure that no repetition cures; None for an outage."""
+
     def check(self, connection: C) -> None:
         """Reject a table that ShedLock's statements cannot use. Looks once. Raise ConfigurationError."""
         if self._is_checked:
@@ -194,6 +205,7 @@ class _Database(ABC, Generic[C]):
                     f"column {column} of table {self.name} is {found[column]}: ShedLock writes UTC without a zone; "
                     "change the column to timestamp"
                 )
+        self.types = found
         self._is_checked = True
 
 
@@ -209,6 +221,15 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', %(limit)s, false), set_config('lock_timeout', %(limit)s, false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
         ELSE current_setting('synchronous_commit') END, false)"""
+
+
+#: What a server writes when it refuses a connection for good; the driver has no code for it.
+_REFUSALS: Final = (
+    ('database ".*" does not exist', "create the database, or correct its name"),
+    ('role ".*" does not exist|authentication failed|no password supplied', "correct the user or the password"),
+    ("no pg_hba.conf entry", "allow this host and user in pg_hba.conf"),
+    ("permission denied for database", "GRANT CONNECT ON DATABASE to the user"),
+)
 
 
 class _PostgreSQL(_Database["Connection[TupleRow]"]):
@@ -268,6 +289,24 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
             (self.table,),
         )
         return dict(rows.fetchall())
+
+    def cure(self, error: Exception) -> str | None:
+        errors = psycopg().errors
+        if isinstance(error, errors.InvalidSchemaName):
+            return f"create it first: CREATE SCHEMA {self.table.partition('.')[0]}"
+        if isinstance(error, errors.InsufficientPrivilege):
+            return f"grant the user of the address what it lacks, e.g. SELECT, INSERT, UPDATE ON {self.table}"
+        if isinstance(error, errors.InvalidColumnReference):
+            return f"run ALTER TABLE {self.table} ADD PRIMARY KEY (name)"
+        if isinstance(error, errors.StringDataRightTruncation):
+            narrow = [name for name in ("name", "locked_by") if self.types.get(name, "?") in str(error)]
+            columns = " and ".join(narrow) or "name or locked_by"
+            return f"widen {columns} of table {self.name}: name varchar(64), locked_by varchar(255)"
+        if isinstance(error, psycopg().ProgrammingError) and error.sqlstate is None:
+            return "correct the options of the address"
+        if isinstance(error, psycopg().OperationalError) and error.sqlstate is None:
+            return next((cure for words, cure in _REFUSALS if re.search(words, str(error))), None)
+        return None
 
     def is_broken(self, connection: Connection[TupleRow]) -> bool:
         return bool(connection.closed or connection.broken)
@@ -338,6 +377,19 @@ class _SQLite(_Database[sqlite3.Connection]):
         rows = connection.execute(f"PRAGMA {schema + '.' if schema else ''}table_info({table})").fetchall()
         return {row[1]: row[2].lower() for row in rows}
 
+    def cure(self, error: Exception) -> str | None:
+        reason = str(error)
+        if "ON CONFLICT clause does not match" in reason:
+            return f"create table {self.name} with PRIMARY KEY (name)"
+        if "unable to open database file" in reason:
+            folder = Path(str(self.url.database)).resolve().parent
+            return f"check its permissions in {folder}" if folder.is_dir() else f"create the directory {folder}"
+        if "readonly database" in reason:
+            return "make the file and its directory writable"
+        if "unknown database" in reason:
+            return f"SQLite has no schemas; write table={self.name.rpartition('.')[2]!r}"
+        return "name the file of a SQLite database" if "not a database" in reason else None
+
     def is_broken(self, connection: sqlite3.Connection) -> bool:
         return False
 
@@ -371,8 +423,21 @@ class _Connections(Generic[C]):
     def run(self, statement: str, values: Values, *, check: bool = True) -> tuple[Rows, bool]:
         """Run a statement; once more on a new connection if a kept one turns out to be dead.
 
-        Return its rows, and whether it was repeated: the first attempt may have been carried out.
+        Return its rows, and whether it was repeated: the first attempt may have been carried out. Raise
+        ConfigurationError for a failure that no repetition cures.
         """
+        try:
+            return self._run_or_repeat(statement, values, check)
+        except (SlotwiseError, Busy):
+            raise
+        except Exception as error:
+            cure = self._database.cure(error)
+            if cure is None:
+                raise
+            reason = str(error).splitlines()[0].rstrip(": ")
+            raise ConfigurationError(f"{shown(self._database.url)}: {reason}; {cure}") from error
+
+    def _run_or_repeat(self, statement: str, values: Values, check: bool) -> tuple[Rows, bool]:
         with self._place():
             connection = self._take()
             if connection is not None:
