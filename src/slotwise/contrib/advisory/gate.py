@@ -11,13 +11,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
-from slotwise.contrib.locks.sql import impatient, shown
+from slotwise.contrib.locks.sql import given_url, impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
-from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url
+from slotwise.store.connect.dsn import SQLITE, connect_arguments
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -103,7 +103,7 @@ class AdvisoryGate:
         check_every: timedelta | str = "1s",
         timeout: timedelta | str = "5s",
     ) -> None:
-        self._address = database_url(url)
+        self._address = given_url("AdvisoryGate", url)
         if self._address.drivername == SQLITE:
             raise InvalidSetting(f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database")
         self._keys = _checked_keys(keys)

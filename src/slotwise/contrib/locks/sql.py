@@ -68,7 +68,7 @@ class SQLLocks:
     """
 
     def __init__(self, url: str, *, table: str = "shedlock", timeout: timedelta | str = "5s") -> None:
-        address = database_url(url)
+        address = given_url("SQLLocks", url)
         if not isinstance(table, str) or not _TABLE_NAME.fullmatch(table):
             raise InvalidSetting(f"table={table!r:.80} is not a plain name; use letters, digits, _ and one dot")
         span = parse_duration(timeout)
@@ -128,6 +128,13 @@ class SQLLocks:
 
     def _values(self, grant: Grant, span: timedelta) -> Values:
         return self._database.values(name=grant.name, holder=grant.holder, span=span, locked_at=grant.locked_at)
+
+
+def given_url(taker: str, url: object) -> URL:
+    """Return the address. Raise InvalidSetting; ``taker`` is what was called with it."""
+    if not isinstance(url, str) or not url.strip():
+        raise InvalidSetting(f"{taker}({url!r:.40}): pass a database URL, e.g. postgresql://user@host/database")
+    return database_url(url)
 
 
 def _quoted(table: str) -> str:
