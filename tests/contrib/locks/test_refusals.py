@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+import redis
 import sqlalchemy as sa
+from tests.contrib.locks.servers import RedisServer
 
+from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.locks import Lock, RedisLocks, SQLLocks
 from slotwise.store.connect.dsn import database_url
@@ -277,3 +281,25 @@ def test_a_table_that_refuses_the_lock(columns: str, words: str, pg_empty_url: s
         Lock("cleanup", at_most_for="1h", provider=provider).acquire(wait="1m")
     assert "\n" not in str(caught.value)
     provider.close()
+
+
+def test_redis_refuses_a_lock(redis_server: RedisServer) -> None:
+    """A key of another type and a database that the server lacks are no outages: a wait ends at once."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.rpush("job-lock:default:listed", "a")
+    provider, other = RedisLocks(redis_server.url), RedisLocks(f"{redis_server.url}?db=999")
+    with pytest.raises(ConfigurationError, match=r"WRONGTYPE.*'job-lock:default:listed' or its token is not a string"):
+        Lock("listed", at_most_for="1h", provider=provider).acquire(wait="1m")
+    with pytest.raises(ConfigurationError, match="out of range; choose a database that the server has"):
+        Lock("listed", at_most_for="1h", provider=other).acquire(wait="1m")
+    provider.close()
+    other.close()
+
+
+@pytest.mark.parametrize("url", [None, "", " ", 5])
+def test_no_address(url: Any) -> None:
+    """A constructor reads neither the environment nor a file, so the cure names neither."""
+    with pytest.raises(InvalidSetting, match=rf"^SQLLocks\({url!r}\): pass a database URL"):
+        SQLLocks(url)
+    with pytest.raises(InvalidSetting, match=rf"^AdvisoryGate\({url!r}\): pass a database URL"):
+        AdvisoryGate(url, {})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -92,7 +94,8 @@ class RedisLocks:
         """Take the lock if it is free, has expired, or has this holder already. Return None if another one has it."""
         key = self._prefix + name
         # The braces place both keys in one hash slot of a cluster.
-        found = self._acquire(keys=[key, f"{{{key}}}:token"], args=[holder, _milliseconds(at_most_for)])
+        with self._telling(name):
+            found = self._acquire(keys=[key, f"{{{key}}}:token"], args=[holder, _milliseconds(at_most_for)])
         if found is None:
             return None
         token, locked_at = cast("list[bytes]", found)
@@ -100,16 +103,43 @@ class RedisLocks:
 
     def extend(self, grant: Grant, at_most_for: timedelta) -> bool:
         """Set the end to now plus this duration, if the grant's holder has the lock and it has not expired."""
-        return bool(self._extend(keys=[self._prefix + grant.name], args=[grant.holder, _milliseconds(at_most_for)]))
+        with self._telling(grant.name):
+            return bool(self._extend(keys=[self._prefix + grant.name], args=[grant.holder, _milliseconds(at_most_for)]))
 
     def is_held(self, grant: Grant) -> bool:
         """Return whether the grant's holder has the lock and it has not expired."""
-        return self._client.get(self._prefix + grant.name) == grant.holder.encode()
+        with self._telling(grant.name):
+            return self._client.get(self._prefix + grant.name) == grant.holder.encode()
 
     def release(self, grant: Grant, at_least_for: timedelta) -> bool:
         """End the lock now, or this long after its acquisition if that is later. Return False if not ours."""
         span = at_least_for // timedelta(microseconds=1)
-        return bool(self._release(keys=[self._prefix + grant.name], args=[grant.holder, grant.locked_at, span]))
+        with self._telling(grant.name):
+            return bool(self._release(keys=[self._prefix + grant.name], args=[grant.holder, grant.locked_at, span]))
+
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Raise ConfigurationError for a refusal that no repetition cures."""
+        from redis import AuthenticationError, ResponseError
+
+        try:
+            yield
+        except (AuthenticationError, ResponseError) as error:
+            reason = str(error).splitlines()[0]
+            key = f"{self._prefix}{name}"
+            cures = {
+                "WRONGTYPE": f"the key {key!r} or its token is not a string; delete it or choose another key_prefix",
+                "DB index is out of range": "choose a database that the server has",
+                "NOPERM": f"grant the user the keys {self._prefix}* and {{{self._prefix}*",
+                "NOAUTH": "write user and password into the address",
+                "Authentication required": "write user and password into the address",
+                "WRONGPASS": "correct user or password in the address",
+                "invalid username-password": "correct user or password in the address",
+            }
+            cure = next((cure for words, cure in cures.items() if words in reason), None)
+            if cure is None:
+                raise
+            raise ConfigurationError(f"{self._address}: {reason}; {cure}") from error
 
     def close(self) -> None:
         """Close its connections; the next call opens new ones."""
