@@ -66,6 +66,10 @@ def test_names_and_policies() -> None:
         ({"cron": "61 * * * *", "lock_key": "1301"}, ["token_cleanup.cron:", 'token_cleanup.lock_key: "1301" is']),
         ({"cron": "0 0 2 * * *"}, ["fixes its hour, and no zone is named; write tz= or set CRON_TZ, e.g. to the zone"]),
         ({"lock_key": 2**63}, ["has more than 64 bits"]),
+        ({"schedule": "x"}, ["unknown argument schedule; write cron="]),
+        ({"nonsense": 1}, ["unknown argument nonsense; remove it"]),
+        ({"name": ""}, ["name must not be empty"]),
+        ({"service": " "}, ["service must not be empty"]),
         ({"tz": "Mars/Olympus"}, ["@distributed_scheduled: tz: "]),
     ],
 )

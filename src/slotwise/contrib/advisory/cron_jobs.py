@@ -300,6 +300,12 @@ def distributed_scheduled(
     Raise InvalidJob with a line for each problem.
     """
     zone = tz or os.environ.get(ZONE_VARIABLE) or None
+    if unknown := sorted(policies.keys() - JobPolicies.__annotations__.keys()):
+        cure = "write cron=" if unknown[0] == "schedule" else "remove it"
+        raise InvalidJob(f"@distributed_scheduled: unknown argument {unknown[0]}; {cure}")
+    for argument, value in (("name", name), ("service", service)):
+        if value is not None and not value.strip():
+            raise InvalidJob(f"@distributed_scheduled: {argument} must not be empty; leave it out or name it")
 
     def make(function: Handler) -> KeyedJob:
         mine = name or function.__name__
