@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +303,35 @@ def test_no_address(url: Any) -> None:
         SQLLocks(url)
     with pytest.raises(InvalidSetting, match=rf"^AdvisoryGate\({url!r}\): pass a database URL"):
         AdvisoryGate(url, {})
+
+
+def test_a_duration_is_named(tmp_path: Path) -> None:
+    """The error has the argument, and the lock if there is one."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    provider = SQLLocks(url)
+    provider.create_table()
+    lock = Lock("a", at_most_for="1h", provider=provider)
+    with lock as lease:
+        calls: dict[str, Callable[[], object]] = {
+            "lock a: at_most_for": lambda: Lock("a", at_most_for="soon", provider=provider),
+            "lock a: at_least_for": lambda: Lock("a", at_most_for="1h", at_least_for="soon", provider=provider),
+            "lock a: wait": lambda: lock.acquire("soon"),
+            "lock a: extend": lambda: lease.extend("soon"),
+            "SQLLocks: timeout": lambda: SQLLocks(url, timeout="soon"),
+            "RedisLocks: timeout": lambda: RedisLocks("redis://host", timeout="soon"),
+            "AdvisoryGate: timeout": lambda: AdvisoryGate("postgresql://host/a", {}, timeout="soon"),
+            "AdvisoryGate: check_every": lambda: AdvisoryGate("postgresql://host/a", {}, check_every="soon"),
+            "AdvisoryGate: hold_at_least": lambda: AdvisoryGate("postgresql://host/a", {}, hold_at_least="soon"),
+        }
+        for place, call in calls.items():
+            with pytest.raises(InvalidSetting, match=f"^{place}: .*soon"):
+                call()
+    provider.close()
+
+
+def test_empty_strings_for_redis() -> None:
+    """The error shows an empty address, and says that a part of the key is empty."""
+    with pytest.raises(InvalidSetting, match=r"^'' is not the address of a Redis server"):
+        RedisLocks("")
+    with pytest.raises(InvalidSetting, match=r"^RedisLocks: environment must not be empty"):
+        RedisLocks("redis://host", environment="")

@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
+from slotwise.contrib.locks.provider import named_duration
 from slotwise.contrib.locks.sql import given_url, impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
-from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
 from slotwise.store.connect.dsn import SQLITE, connect_arguments
 
@@ -107,9 +107,9 @@ class AdvisoryGate:
         if self._address.drivername == SQLITE:
             raise InvalidSetting(f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database")
         self._keys = _checked_keys(keys)
-        self._hold_at_least = parse_duration(hold_at_least).total_seconds()
-        self._check_every = parse_duration(check_every).total_seconds()
-        self._timeout = parse_duration(timeout).total_seconds()
+        self._hold_at_least = named_duration("AdvisoryGate: hold_at_least", hold_at_least).total_seconds()
+        self._check_every = named_duration("AdvisoryGate: check_every", check_every).total_seconds()
+        self._timeout = named_duration("AdvisoryGate: timeout", timeout).total_seconds()
         self._is_verified = False
         if not self._check_every or not self._timeout:
             raise InvalidSetting("check_every and timeout must be longer than 0s")

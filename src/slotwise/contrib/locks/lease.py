@@ -15,10 +15,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
-from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
+from slotwise.contrib.locks.provider import Grant, LockProvider, named_duration, record_of
 from slotwise.errors import InvalidSetting, LockLost
 from slotwise.model.clock import elapsed
-from slotwise.model.durations import about, parse_duration
+from slotwise.model.durations import about
 
 logger = logging.getLogger("slotwise.locks")
 
@@ -117,7 +117,9 @@ class Lease:
         Raise LockLost if the lease has ended, LockUnavailable if the provider does not answer, and InvalidSetting for
         less than a millisecond.
         """
-        span = self.terms.at_most_for if at_most_for is None else parse_duration(at_most_for)
+        span = (
+            self.terms.at_most_for if at_most_for is None else named_duration(f"lock {self.name}: extend", at_most_for)
+        )
         if span < SHORTEST:
             raise InvalidSetting(
                 f"lock {self.name}: extend({at_most_for!r}) is too short; write at least 1ms, or call release()"

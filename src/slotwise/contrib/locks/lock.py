@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from slotwise.contrib.locks.lease import ENTERED, SHORTEST, Lease, OnLost, Terms, in_thread
-from slotwise.contrib.locks.provider import LockProvider, record_of
+from slotwise.contrib.locks.provider import LockProvider, named_duration, record_of
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.model.clock import elapsed
-from slotwise.model.durations import about, parse_duration
+from slotwise.model.durations import about
 from slotwise.model.identity import Identity
 
 P = ParamSpec("P")
@@ -55,7 +55,8 @@ class Lock:
         on_lost: OnLost | None = None,
     ) -> None:
         self.name = _checked_name(name)
-        at_most, at_least = parse_duration(at_most_for), parse_duration(at_least_for)
+        at_most = named_duration(f"lock {name}: at_most_for", at_most_for)
+        at_least = named_duration(f"lock {name}: at_least_for", at_least_for)
         if at_most < SHORTEST:
             raise InvalidSetting(f"lock {name}: at_most_for={at_most_for!r} is too short; write at least 1ms")
         if at_least > at_most:
@@ -85,7 +86,7 @@ class Lock:
 
         Raise LockNotAcquired if it is held, and LockUnavailable if the provider does not answer.
         """
-        patience = _Patience(wait)
+        patience = _Patience(self.name, wait)
         while True:
             try:
                 return self._try()
@@ -94,7 +95,7 @@ class Lock:
             time.sleep(pause)
 
     async def _acquire(self, wait: timedelta | str | None = None) -> Lease:
-        patience = _Patience(wait)
+        patience = _Patience(self.name, wait)
         while True:
             try:
                 return await in_thread(self._try, Lease.release)
@@ -254,8 +255,8 @@ class AwaitedLock:
 class _Patience:
     """The pauses between attempts, longer each time, with jitter, up to the deadline."""
 
-    def __init__(self, wait: timedelta | str | None) -> None:
-        self._end = None if wait is None else elapsed() + parse_duration(wait).total_seconds()
+    def __init__(self, name: str, wait: timedelta | str | None) -> None:
+        self._end = None if wait is None else elapsed() + named_duration(f"lock {name}: wait", wait).total_seconds()
         self._step = _FIRST_PAUSE
 
     def pause(self, error: LockNotAcquired) -> float:

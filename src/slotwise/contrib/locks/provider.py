@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from slotwise.errors import ConfigurationError, LockUnavailable, SlotwiseError
+from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable, SlotwiseError
+from slotwise.model.durations import parse_duration
 
 logger = logging.getLogger("slotwise.locks")
 
@@ -137,6 +138,14 @@ class Record:
                 was_down, self._is_down = self._is_down, False
             if was_down:
                 logger.info("%s answers again", self._provider)
+
+
+def named_duration(place: str, value: object) -> timedelta:
+    """Return the duration. Raise InvalidSetting that begins with the place, e.g. ``lock a: wait``."""
+    try:
+        return parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{place}: {error}") from None
 
 
 _RECORDS: WeakKeyDictionary[LockProvider, Record] = WeakKeyDictionary()

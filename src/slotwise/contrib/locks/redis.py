@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from slotwise.contrib.locks.provider import Grant
+from slotwise.contrib.locks.provider import Grant, named_duration
 from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import hide_password
 
 if TYPE_CHECKING:
@@ -76,10 +75,12 @@ class RedisLocks:
         timeout: timedelta | str = "5s",
     ) -> None:
         _check_url(url)
-        seconds = parse_duration(timeout).total_seconds()
+        seconds = named_duration("RedisLocks: timeout", timeout).total_seconds()
         if seconds < 0.01:
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
         for option, value in (("environment", environment), ("key_prefix", key_prefix)):
+            if value == "":
+                raise InvalidSetting(f"RedisLocks: {option} must not be empty; leave it out or name it")
             if not isinstance(value, str) or not value or not value.isprintable():
                 raise InvalidSetting(f"{option}={value!r:.60} is not a part of a key; write printable characters")
         self._prefix = f"{key_prefix}:{environment}:"
@@ -166,7 +167,7 @@ def _client(url: str, seconds: float) -> Redis:
 
 
 def _check_url(url: str) -> None:
-    shown = hide_password(url) if isinstance(url, str) else repr(url)
+    shown = hide_password(url) if isinstance(url, str) and url.strip() else repr(url)
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises if it is no port

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 from sqlalchemy import URL
 
-from slotwise.contrib.locks.provider import Grant, record_of
+from slotwise.contrib.locks.provider import Grant, named_duration, record_of
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable, SlotwiseError
 from slotwise.model.clock import elapsed, host_now
-from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import hide_password
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg
 
@@ -71,7 +70,7 @@ class SQLLocks:
         address = given_url("SQLLocks", url)
         if not isinstance(table, str) or not _TABLE_NAME.fullmatch(table):
             raise InvalidSetting(f"table={table!r:.80} is not a plain name; use letters, digits, _ and one dot")
-        span = parse_duration(timeout)
+        span = named_duration("SQLLocks: timeout", timeout)
         if span < timedelta(milliseconds=10):
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
         self._address = shown(address)
