@@ -407,6 +407,16 @@ def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
 
 
 @pytest.mark.extended
+def test_a_drained_pod_that_gives_up(shell: Shell, pg_url: str) -> None:
+    """With give_up, no other attempt follows: the slot ends as cancelled, and the pod with 1."""
+    first = pod(shell, "once", TAKES="60", POLITE="1", SLOTWISE_SHUTDOWN_GRACE="0s")
+    first.wait_for_output("began")
+    assert first.stop() == exits.FAILED, told(first)
+    (line,) = ledger(pg_url, "once")
+    assert (line.outcome, line.reason, line.finished is None) == ("cancelled", "shutdown", False)
+
+
+@pytest.mark.extended
 def test_a_pod_that_may_finish(shell: Shell, pg_url: str) -> None:
     """Within shutdown_grace the handler finishes, and the status is that of the slot."""
     first = pod(shell, "daily", TAKES="60")
