@@ -233,6 +233,7 @@ def test_a_paused_holder(shell: Shell, pg_url: str) -> None:
     (line,) = ledger(pg_url, "daily")
     assert (line.outcome, line.attempts) == ("succeeded", 2)
     assert f":{second.pid}:" in str(line.worker)
+    assert f"succeeded, elsewhere: {line.worker}" in told(first)
 
 
 @pytest.mark.extended
@@ -317,6 +318,80 @@ def test_history_that_cannot_be_pruned(shell: Shell, pg_url: str) -> None:
     assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
 
 
+# -- catch-up runs another slot ----------------------------------------------------------------------------------------
+
+
+def miss(shell: Shell, url: str, job: str, policy: str = "") -> list[datetime]:
+    """Plan the job, and move its row into the past: return the three slots that were missed, the newest first."""
+    shell.write("jobs.py", JOBS.replace('start_within="1d"', f'start_within="9d"{policy}'))
+    newest = daily_slot(shell)
+    coming = (newest + timedelta(days=1)).isoformat()
+    assert shell.run("run", job, "--slot", coming, "--no-wait").returncode == exits.OK
+    with psycopg.connect(url, autocommit=True) as database:
+        database.execute(
+            "UPDATE scheduled_tasks SET slot = slot - interval '3 days', watermark = watermark - interval '3 days',"
+            " next_slot = next_slot - interval '3 days', execution_time = execution_time - interval '3 days'"
+        )
+    return [newest - timedelta(days=days) for days in range(3)]
+
+
+def at(slot: datetime) -> str:
+    return slot.isoformat().replace("+00:00", "Z")
+
+
+def test_another_slot_fails(shell: Shell, pg_url: str) -> None:
+    """Catch-up runs the newest missed slot for the one that was named: both are reported, and its failure is 1."""
+    newest, previous, _ = miss(shell, pg_url, "bad")
+    done = shell.run("run", "bad", "--slot", "previous")
+    assert [line.split()[1] for line in runs(shell)] == [newest.isoformat()]
+    assert done.returncode == exits.FAILED, done.stderr
+    assert f"bad {at(previous)}: skipped (collapsed); slot {at(newest)} ran for it\n" in done.stderr
+    assert re.search(rf"bad {at(newest)}: failed in \d+ m?s\n", done.stderr), done.stderr
+    assert "ValueError: no way" in done.stderr
+
+
+def test_another_slot_is_retried(shell: Shell, pg_url: str) -> None:
+    """The pod makes the retries of the slot that ran instead; an instant is treated as ``previous`` is."""
+    newest, _, oldest = miss(shell, pg_url, "again")
+    done = shell.run("run", "again", "--slot", at(oldest), "--json")
+    assert done.returncode == exits.OK, done.stderr
+    assert [tuple(line.split()[1:3]) for line in runs(shell)] == [(newest.isoformat(), str(n)) for n in (1, 2, 3)]
+    said = json.loads(done.stdout)
+    assert (said["slot"], said["outcome"], said["reason"], said["ran_here"]) == (at(oldest), "skipped", "collapsed", 0)
+    (other,) = said["others"]
+    assert (other["slot"], other["outcome"], other["ran_here"], other["attempts"]) == (at(newest), "succeeded", 3, 3)
+
+
+@pytest.mark.extended
+def test_another_slot_fails_as_json(shell: Shell, pg_url: str) -> None:
+    """Programs read the failure of the other slot in ``others``."""
+    newest, _, _ = miss(shell, pg_url, "bad")
+    done = shell.run("run", "bad", "--slot", "previous", "--json")
+    assert done.returncode == exits.FAILED, done.stderr
+    (other,) = json.loads(done.stdout)["others"]
+    assert (other["slot"], other["outcome"]) == (at(newest), "failed")
+    assert "ValueError: no way" in other["error"]
+
+
+@pytest.mark.extended
+def test_older_slots_fail(shell: Shell, pg_url: str) -> None:
+    """With ``CatchUp.all`` the older slots run first: each is reported, the oldest first."""
+    slots = miss(shell, pg_url, "bad", policy=", catch_up=CatchUp.all()")
+    done = shell.run("run", "bad", "--slot", "due")
+    assert done.returncode == exits.FAILED
+    assert re.findall(r"^bad (\S+): failed in", done.stderr, re.MULTILINE) == [at(slot) for slot in reversed(slots)]
+
+
+@pytest.mark.extended
+def test_another_slot_is_drained(shell: Shell, pg_url: str) -> None:
+    """A stop while another slot runs hands it back, and the status is that of the signal."""
+    newest, _, _ = miss(shell, pg_url, "daily")
+    first = shell.start("run", "daily", "--slot", "previous", TAKES="60", POLITE="1", SLOTWISE_SHUTDOWN_GRACE="0s")
+    first.wait_for_output("began")
+    assert first.stop() == exits.TERMINATED, told(first)
+    assert f"daily {at(newest)}: waiting; this process was stopped" in told(first)
+
+
 # -- stops ----------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +404,16 @@ def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
     assert (line.outcome, line.reason, line.finished) == ("cancelled", "shutdown", None)
     assert pod(shell, "daily", name="b").end() == exits.OK
     assert [line.split()[4] for line in runs(shell)] == ["a", "b"]
+
+
+@pytest.mark.extended
+def test_a_drained_pod_that_gives_up(shell: Shell, pg_url: str) -> None:
+    """With give_up, no other attempt follows: the slot ends as cancelled, and the pod with 1."""
+    first = pod(shell, "once", TAKES="60", POLITE="1", SLOTWISE_SHUTDOWN_GRACE="0s")
+    first.wait_for_output("began")
+    assert first.stop() == exits.FAILED, told(first)
+    (line,) = ledger(pg_url, "once")
+    assert (line.outcome, line.reason, line.finished is None) == ("cancelled", "shutdown", False)
 
 
 @pytest.mark.extended

@@ -18,14 +18,14 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
-from slotwise.cli.shared.output import print_json, span
+from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import moment, say, say_lines
 from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
 from slotwise.errors import JobCancelled
 from slotwise.model.error_text import error_summary
-from slotwise.model.vocabulary import Outcome
+from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.registry.registry import JobRegistry
 from slotwise.settings.settings import Settings
 
@@ -137,7 +137,7 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     finally:
         registry.database.close()
     _tell_slot(given, end)
-    stopped = signals.first is not None and end.left is not None
+    stopped = signals.first is not None and any(one.left is not None for one in (end, *end.others))
     status = _STATUS[signal.Signals(signals.first)] if stopped and signals.first else _slot_status(end)
     if signals.first is not None:
         end_now(status)
@@ -171,18 +171,27 @@ def _say(line: str) -> None:
 
 def _tell_slot(given: Given, end: SlotEnd) -> None:
     if given.json:
-        print_json(end)
+        others = [{key: value for key, value in as_json(one).items() if key != "others"} for one in end.others]
+        print_json(as_json(end) | {"others": others})
         return
-    if end.error and end.ran_here and not end.succeeded:
+    instead = ""
+    if end.reason == Reason.COLLAPSED and len(end.others) == 1:
+        instead = f"; slot {moment(end.others[0].slot)} ran for it"
+    for one in sorted((end, *end.others), key=lambda one: one.slot.timestamp() if one.slot else 0.0):
+        _tell_end(one, instead=instead if one is end else "")
+
+
+def _tell_end(end: SlotEnd, *, instead: str) -> None:
+    if end.error and end.ended_here and not end.succeeded:
         say_lines(end.error, err=True)
     slot = "" if end.slot is None else f" {moment(end.slot)}"
     if end.left is not None:
         _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
         return
     reason = f" ({end.reason})" if end.reason and end.reason != error_summary(end.error) else ""
-    took = f" in {span(end.finished - end.started)}" if end.ran_here and end.started and end.finished else ""
-    where = f", elsewhere: {end.worker}" if not end.ran_here and end.worker else ""
-    _say(f"{end.job}{slot}: {end.outcome}{reason}{took}{where}")
+    took = f" in {span(end.finished - end.started)}" if end.ended_here and end.started and end.finished else ""
+    where = f", elsewhere: {end.worker}" if not end.ended_here and end.worker else ""
+    _say(f"{end.job}{slot}: {end.outcome}{reason}{took}{where}{instead}")
 
 
 @contextmanager

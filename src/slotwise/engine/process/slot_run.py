@@ -2,8 +2,9 @@
 
 A slot of its own is a trigger, claimed before other workers see it. A slot of the schedule is claimed from the job's
 row, by the same statement, decision and ledger as in a pool. So the job's policies decide: a slot that is too late is
-skipped, and with ``CatchUp.all`` the older slots run first. The process stays until the ledger has the slot's end. It
-leaves earlier if another holder has the slot, or if it waits for a retry, and a live worker can finish that.
+skipped, and with ``CatchUp.all`` the older slots run first. Catch-up may also run the newest missed slot for the one
+that was asked for. The process pursues and reports each slot that it started, and stays until the ledger has its end.
+It leaves earlier if another holder has the slot, or if it waits for a retry, and a live worker can finish that.
 
 Races:
 
@@ -27,8 +28,9 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -195,8 +197,10 @@ class SlotEnd:
     """What became of the slot as far as this process has seen.
 
     ``outcome`` is that of the ledger; or ``waiting``, ``running`` or ``paused`` for a slot that was left to others,
-    with the reason in ``left``. ``ran_here``: how many attempts of the slot this process made. ``unfinished``: a
-    handler did not stop, or an outcome could not be written; end the process at once.
+    with the reason in ``left``. ``ran_here``: how many attempts of the slot this process made; ``ended_here``: whether
+    it settled the slot, and has not lost its claim. ``others``: the ends of the other slots that this process started,
+    because catch-up decided so. ``unfinished``: a handler did not stop, or an outcome could not be written; end the
+    process at once.
     """
 
     job: str
@@ -210,14 +214,19 @@ class SlotEnd:
     finished: datetime | None = None
     left: str | None = None
     ran_here: int = 0
+    ended_here: bool = False
+    others: tuple[SlotEnd, ...] = ()
     unfinished: bool = False
 
     @property
     def succeeded(self) -> bool:
         """Whether nothing is left to do here: the slot succeeded, was not to run, or is in the hands of others.
 
-        False if it ended badly, or if an attempt of this process failed and others make the next one.
+        False if it ended badly, or if an attempt of this process failed and others make the next one. The same applies
+        to each of ``others``.
         """
+        if not all(other.succeeded for other in self.others):
+            return False
         if self.left is not None:
             return not self.ran_here
         return self.outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED)
@@ -320,7 +329,7 @@ class SlotRun:
         self._tell = options.get("tell", _silent)
         self._asked = threading.Event()
         self._told: str | None = None
-        self._ran = 0
+        self._ran: Counter[datetime] = Counter()
         self._schedule: Schedule = Disabled()
         self._pause = min(worker.poll_interval, worker.reaper.interval, LOOK_AGAIN)
 
@@ -352,6 +361,7 @@ class SlotRun:
                 if not end.succeeded or worker.is_draining:
                     break
             assert end is not None
+            end = self._with_others(end)
         finally:
             worker.stop(ending=True)
         if not end.unfinished:
@@ -448,7 +458,7 @@ class SlotRun:
                 return end
             match step := self._step(found):
                 case Take():
-                    if self._take(step.key, slot):
+                    if self._take(step.key):
                         if self.worker.is_draining:
                             return self._drained(slot)
                     else:
@@ -458,6 +468,15 @@ class SlotRun:
                     if found.row is not None and found.row.picked:
                         self._lasting(self.worker.reaper.run_once)
                     self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
+
+    def _with_others(self, end: SlotEnd) -> SlotEnd:
+        """Pursue each other slot that this process started to its end, and add what became of it."""
+        others: dict[datetime, SlotEnd] = {}
+        while not end.unfinished and (missing := self._ran.keys() - others.keys() - {end.slot}):
+            slot = min(missing)
+            others[slot] = self._drained(slot) if self.worker.is_draining else self._pursue(slot)
+            end = replace(end, unfinished=others[slot].unfinished)
+        return replace(end, others=tuple(others[slot] for slot in sorted(others)))
 
     def _state(self, slot: datetime) -> SlotState:
         return self._lasting(lambda: slot_state(self.worker.store, self._name, slot))
@@ -478,10 +497,10 @@ class SlotRun:
             raise ConfigurationError(f"slot {at} of job {self._name!r}: {why}")
         return Leave(why, State.UNDECIDED)
 
-    def _take(self, key: Key, slot: datetime) -> bool:
+    def _take(self, key: Key) -> bool:
         """Claim the row and run what it starts; return False if it started nothing."""
         active_claims = self.worker.active_claims
-        started = self._lasting(lambda: self._claim(key, slot))
+        started = self._lasting(lambda: self._claim(key))
         while started and not self._asked.is_set() and not active_claims.wait_empty(0.05):
             pass
         # Race: the handler may have ended between the request to stop and this look at it. The drain settles it, too.
@@ -489,7 +508,7 @@ class SlotRun:
             self.worker.stop(ending=True)
         return started
 
-    def _claim(self, key: Key, slot: datetime) -> bool:
+    def _claim(self, key: Key) -> bool:
         worker, begun = self.worker, self.worker.clock.elapsed()  # the lease counts from before the statement was sent
         with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
             claims = worker.store.claims.claim_row(
@@ -497,7 +516,8 @@ class SlotRun:
             )
             for claim in claims:
                 worker.poller.adopt(claim, begun)
-                self._ran += claim.slot == slot
+                assert claim.slot is not None  # the row is a job's
+                self._ran[claim.slot] += 1  # not always the slot that was asked for: catch-up decides
         return bool(claims)
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
@@ -507,8 +527,8 @@ class SlotRun:
         """Return the end after a stop. If anything was left behind, the process must end now, without another query."""
         if self.worker.unfinished:
             return SlotEnd(
-                job=self._name, slot=slot, outcome=State.RUNNING, left="its handler did not stop", ran_here=self._ran,
-                unfinished=True,
+                job=self._name, slot=slot, outcome=State.RUNNING, left="its handler did not stop",
+                ran_here=self._ran[slot], unfinished=True,
             )  # fmt: skip
         found = self._state(slot)
         return self._end(found, Over() if found.is_over else Leave("this process was stopped", State.WAITING))
@@ -521,7 +541,7 @@ class SlotRun:
         return SlotEnd(
             job=self._name, slot=found.slot, outcome=outcome or entry.outcome, reason=entry.reason, error=entry.error,
             attempts=entry.attempts, worker=entry.worker, started=entry.started, finished=entry.finished, left=left,
-            ran_here=self._ran,
+            ran_here=self._ran[found.slot], ended_here=entry.worker == self.worker.name,
         )  # fmt: skip
 
     # -- waiting ----------------------------------------------------------------------------------------------
