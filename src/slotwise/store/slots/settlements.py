@@ -2,7 +2,8 @@
 
 **The usual end.** Slots that were on time and succeeded go on in one statement for a batch, without a look before.
 What follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision
-saw them. It writes row and ledger together, or neither.
+saw them: under this claim's key, version and holder; for this slot and text; with nothing requested meanwhile; open in
+the ledger under this token; and with the next slot still to come. It writes row and ledger together, or neither.
 
 Races. A row that is locked, or has changed since the statement began, or whose ledger row a user's guard has changed,
 is left: the long way looks at it under its lock. A ledger row that changes after its row was found takes all back.
@@ -84,7 +85,11 @@ LOCKED = TimeoutError("another transaction keeps its row, or its slot in the led
 Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
 #: How long ago the handler of a claim has ended.
 EndedAgo: TypeAlias = Callable[[Claim], timedelta]
-_JUST_NOW: EndedAgo = lambda claim: timedelta(0)  # noqa: E731
+
+
+def _just_now(claim: Claim) -> timedelta:
+    del claim
+    return timedelta(0)
 
 
 class Settlements:
@@ -100,7 +105,10 @@ class Settlements:
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
-        """Let go of one-time tasks that succeeded: all of them, in one statement, or none (False)."""
+        """Release one-time tasks that succeeded: all of them, in one statement, or none.
+
+        False: some are lost, locked, requested to stop, or have hooks; ``settle`` decides what becomes of each.
+        """
         if self.hooks:
             return False
 
@@ -128,7 +136,7 @@ class Settlements:
                 raise
             return None
 
-    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _JUST_NOW) -> list[Settlement]:
+    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
         """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
 
         ``ended_ago`` is asked right before they are sent. Waits for locked rows once, up to the lock timeout, if at all
@@ -183,7 +191,7 @@ class Settlements:
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
             try:
-                return self._settle([(claim, plain)], _JUST_NOW, wait=False)[0]
+                return self._settle([(claim, plain)], _just_now, wait=False)[0]
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
@@ -228,7 +236,7 @@ class Settlements:
         return self._apart([(claim_of(row), records.Died()) for row in silent], end)
 
     def _end(
-        self, endings: Endings, ended_ago: EndedAgo = _JUST_NOW, *, wait: bool, dead: bool = False
+        self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
     ) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
         known = {claim.fence: (claim, outcome) for claim, outcome in endings}
