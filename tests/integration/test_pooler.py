@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -17,17 +16,13 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.integration.test_wakeup_listener import Scene, mail
+from tests.kit.programs import program
 
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (Debian: apt-get install pgbouncer)"),
-]
+pytestmark = pytest.mark.slow
 
 CONFIGURATION = """
 [databases]
@@ -58,7 +53,7 @@ def pgbouncer(
     file = home / "pgbouncer.ini"
     file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode))
     account = ["-u", "nobody"] if os.getuid() == 0 else []
-    process = subprocess.Popen([str(PGBOUNCER), *account, str(file)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program("pgbouncer", "pgbouncer"), *account, str(file)], stderr=subprocess.DEVNULL)
     try:
         through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
         until_open(port, process)

@@ -15,7 +15,7 @@ from tests.contrib.locks.servers import eventually
 from tests.contrib.locks.shedlock import ShedLockSQL
 from tests.faults.proxy import Proxy
 from tests.integration.shell import Shell
-from tests.integration.test_pooler import PGBOUNCER, pgbouncer
+from tests.integration.test_pooler import pgbouncer
 
 from slotwise import Every, JobContext, JobRegistry, job
 from slotwise.cli.shared import exits
@@ -265,8 +265,6 @@ EXTENDED = pytest.mark.extended  # they need pgbouncer
 @pytest.fixture
 def pooler(pg_empty_url: str, open_path: Path) -> Iterator[str]:
     """A transaction pooler before the server; what cannot be installed fails the test."""
-    if PGBOUNCER is None:
-        pytest.fail("pgbouncer is missing; run: apt-get install pgbouncer")
     with pgbouncer(pg_empty_url, open_path) as address:
         yield address
 
@@ -304,8 +302,6 @@ def test_a_worker_refuses_a_transaction_pooler(pooler: str, pg_url: str, tmp_pat
 @EXTENDED
 def test_a_session_pool_is_accepted(pg_empty_url: str, open_path: Path) -> None:
     """Each client has a session of the server of its own."""
-    if PGBOUNCER is None:
-        pytest.fail("pgbouncer is missing; run: apt-get install pgbouncer")
     with pgbouncer(pg_empty_url, open_path, mode="session") as address:
         AdvisoryGate(address, {"cleanup": KEY}).verify()
 

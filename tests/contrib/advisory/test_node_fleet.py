@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from tests.databases import Databases
 from tests.integration.shell import PATIENCE, Shell
+from tests.kit.programs import program
 
 NODE = Path(__file__).with_name("node")
 
@@ -69,13 +70,12 @@ class Run:
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fleet's program with its packages, installed by npm. What cannot be installed fails the test."""
-    if shutil.which("npm") is None:
-        pytest.fail("npm is missing; run: apt-get install nodejs npm")
+    npm = program("npm", "nodejs npm")
     folder = tmp_path_factory.mktemp("node")
     for name in ("package.json", "fleet.js"):
         shutil.copy(NODE / name, folder)
     done = subprocess.run(
-        ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"],
+        [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"],
         cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     if done.returncode:

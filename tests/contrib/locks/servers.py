@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pytest
 import redis
+from tests.kit.programs import program
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -47,13 +46,12 @@ class RedisServer:
         self.stop()
 
     def start(self) -> None:
-        program = shutil.which("redis-server") or pytest.fail(
-            "redis-server is missing; run: apt-get install redis-server"
-        )
         arguments = ["--port", "0", "--unixsocket", str(self._folder / "redis.sock"), "--save", ""]
         arguments += ["--appendonly", "yes" if self._is_durable else "no", "--appendfsync", "always"]
         with (self._folder / "redis.log").open("ab") as log:
-            self._process = subprocess.Popen([program, *arguments], cwd=self._folder, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [program("redis-server", "redis-server"), *arguments], cwd=self._folder, stdout=log, stderr=log
+            )
         eventually(self._answers, "redis-server answers")
 
     def stop(self) -> None:

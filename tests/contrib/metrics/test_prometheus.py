@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.contrib.metrics.ports import JOBS, ask, figures, free_port, port_of, wait_for_figures, wait_for_status
 from tests.integration.shell import Shell, wait_until
+from tests.kit.programs import program
 
 import slotwise.contrib.metrics
 from slotwise.contrib.metrics.figures import FIGURES, Kind
@@ -29,14 +28,6 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made.write("jobs.py", JOBS)
     yield made
     made.close()
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None and not os.environ.get("ALL_TESTS_MUST_RUN"):
-        pytest.skip(f"{name} is not installed; apt-get install prometheus")
-    assert found is not None, f"{name} is missing"
-    return found
 
 
 def test_what_a_worker_exports(shell: Shell) -> None:
@@ -63,7 +54,9 @@ def test_what_a_worker_exports(shell: Shell) -> None:
     assert types == {name: kind for name, kind in expected.items() if name in types}
     absent = set(expected) - set(types)
     assert not absent, "a figure is never exported"
-    checked = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True)
+    checked = subprocess.run(
+        [program("promtool", "prometheus"), "check", "metrics"], input=text, capture_output=True, text=True
+    )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
@@ -94,7 +87,7 @@ def test_names_are_bounded(shell: Shell) -> None:
 
 def test_prometheus_scrapes_a_worker(shell: Shell) -> None:
     """The figures arrive, and the shipped rules are evaluated on them: the alarm for failed attempts fires."""
-    binary = program("prometheus")
+    binary = program("prometheus", "prometheus")
     worker = shell.worker("--http", "127.0.0.1:0")
     target, own = port_of(worker), free_port()
     rules = shell.directory / "rules.yml"
@@ -168,7 +161,7 @@ def expressions() -> list[str]:
 
 
 def test_the_rules_are_valid() -> None:
-    told = subprocess.run([program("promtool"), "check", "rules", RULES], capture_output=True, text=True)
+    told = subprocess.run([program("promtool", "prometheus"), "check", "rules", RULES], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     assert set(NAME.findall(RULES.read_text())) <= exported()
 
@@ -183,7 +176,7 @@ def test_the_dashboard_is_valid(tmp_path: Path) -> None:
     ]
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    told = subprocess.run([program("promtool"), "check", "rules", file], capture_output=True, text=True)
+    told = subprocess.run([program("promtool", "prometheus"), "check", "rules", file], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     for one in expressions():
         names = set(NAME.findall(one))
@@ -210,7 +203,7 @@ def test_rules_by_example(tmp_path: Path) -> None:
     (tmp_path / "alerts.yml").write_text(RULES.read_text())
     (tmp_path / "test.yml").write_text(EXAMPLES)
     told = subprocess.run(
-        [program("promtool"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
+        [program("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
     )
     assert told.returncode == 0, told.stdout + told.stderr
 
