@@ -13,6 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, TextIO
 
+from slotwise.model.error_text import redact
 from slotwise.model.events import Event
 
 #: The attributes of every record; all others come from ``extra`` and are shown.
@@ -161,4 +162,4 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if record.exc_info and not record.exc_text:
         record.exc_text = formatter.formatException(record.exc_info)
     stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
-    return "\n".join(part for part in (record.exc_text, stack) if part)
+    return redact("\n".join(part for part in (record.exc_text, stack) if part))

@@ -34,6 +34,7 @@ from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
+from slotwise.model.error_text import redact_also
 from slotwise.model.identity import Identity
 from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
@@ -105,6 +106,7 @@ class Worker:
         """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
         seconds; by default, the time of planning counts."""
         self.settings = settings
+        redact_also(settings.redact)
         #: Also those that ``only`` leaves out.
         self._names = frozenset(definitions)
         self.definitions = {

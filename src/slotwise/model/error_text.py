@@ -1,10 +1,11 @@
-"""Error messages for display: without passwords, and in one line."""
+"""Error messages for display and for the tables: without secrets, bounded, and in one line."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-# Both patterns are linear: their quantifiers are possessive, or cannot meet the same character twice.
+# All patterns are linear: their quantifiers are possessive, or cannot meet the same character twice.
 _URL = re.compile(r"(?<=[\w+.-])://[^:/?\s]*+:")
 _KEYWORD = re.compile(
     r"""((?:passw(?:or)?d|passphrase|pwd)["']?+\s*+[=:]\s*+)(?:'(?:[^'\\]|\\.)*+'?|"[^"]*+"?|(?:\\.|[^\s&\\])++)""",
@@ -18,6 +19,61 @@ def hide_password(text: str) -> str:
     if (url := _URL.search(text)) and (end := text.rfind("@")) >= url.end():
         text = f"{text[: url.end()]}***{text[end:]}"
     return _KEYWORD.sub(r"\1***", text)
+
+
+#: A word without blanks and quotes, in which an address may be; and where such an address may have a login.
+_WORD = re.compile(r"""[^\s"'<>`]++""")
+_LOGIN = re.compile(r"(?<=[\w+.-])://([^:/?@]*+)([:@])")
+#: Credentials in headers, up to the end of the string literal or line.
+_HEADER = re.compile(
+    r"""\b((?:proxy-)?authorization|(?:set-)?cookie)(["']?+[ \t]*+[=:,][ \t]*+)"""
+    r"""(?:"[^"\n]*+"?|'[^'\n]*+'?|[^\n"'}]++)""",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(bearer|basic)([ \t]++)[\w.~+/=-]{8,}+", re.IGNORECASE)
+#: A name, which stands for a secret if it has such a part, and its value: a string literal, or all up to a blank.
+_NAME = re.compile(r"""(?<![\w-])([\w-]++)["']?+[ \t]*+[=:][ \t]*+""")
+_SECRET = re.compile("passw(or)?d|passphrase|pwd|secret|token|credential|(api|access|private)[_-]?key", re.IGNORECASE)
+_VALUE = re.compile(r"""[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)|(?:\\.|[^\s&])++""", re.IGNORECASE)
+_own_patterns: dict[str, re.Pattern[str]] = {}
+
+
+def redact_also(patterns: Iterable[str]) -> None:
+    """Let ``redact`` replace what these regular expressions match, too, for the rest of this process."""
+    _own_patterns.update((one, re.compile(one)) for one in patterns)
+
+
+def redact(text: str) -> str:
+    """Replace secrets by ``***``: logins in URLs, credentials in headers, values of names such as ``api_key``.
+
+    Takes linear time, besides what patterns of ``redact_also`` take. It rather hides too much than too little.
+    """
+    if "://" in text:
+        text = _WORD.sub(_without_login, text)
+    text = _without_values(_BEARER.sub(r"\1\2***", _HEADER.sub(r"\1\2***", text)))
+    for pattern in _own_patterns.values():
+        text = pattern.sub("***", text)
+    return text
+
+
+def _without_login(word: re.Match[str]) -> str:
+    """The word without the first login in it, up to the last @: a password may hold @, / and ? itself."""
+    text, end = word[0], word[0].rfind("@")
+    for login in _LOGIN.finditer(text):
+        if login.end() <= end + 1:
+            user = f"{login[1]}:" if login[2] == ":" else ""
+            return f"{text[: login.start()]}://{user}***{text[end:]}"
+    return text
+
+
+def _without_values(text: str) -> str:
+    parts, done, place = list[str](), 0, 0
+    while (name := _NAME.search(text, place)) is not None:
+        place = name.end()
+        if _SECRET.search(name[1]) and (value := _VALUE.match(text, place)) is not None:
+            parts += (text[done:place], "***")
+            done = place = value.end()
+    return "".join((*parts, text[done:]))
 
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -38,3 +94,23 @@ def error_summary(error: str | None) -> str:
     said = [line for line in lines[began[-1] + 1 if began else 0 :] if line.strip() and not line.startswith("  ")]
     line = (said or lines or [""])[0].strip()
     return line if len(line) <= LIMIT else f"{line[: LIMIT - 1]}…"
+
+
+#: The longest error in the tables, in bytes of UTF-8.
+ERROR_LIMIT = 16_384
+
+
+def storable(said: object) -> str:
+    """Return text that a database can store: without secrets and NUL, lone surrogates escaped, bounded."""
+    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
+    return bounded(redact(bounded(text, 8 * ERROR_LIMIT)))  # bounded before, as a message may have many megabytes
+
+
+def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
+    """Return the text; of a longer one its summary and its newest lines, together at most ``limit`` bytes of UTF-8."""
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text
+    head = f"{error_summary(text)}\n… {len(encoded) - limit} bytes and more left out …\n"
+    tail = encoded[len(head.encode()) - limit :].decode("utf-8", "ignore")
+    return head + (tail.partition("\n")[2] or tail)

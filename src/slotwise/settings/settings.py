@@ -53,6 +53,7 @@ class SettingsKeywords(TypedDict, total=False):
     wake_up_url: str | None
     retention: Duration | None
     failure_retention: Duration | None
+    redact: Iterable[str] | str | None
     app: str | None
     log_format: Literal["human", "json"] | None
     log_level: str | None
@@ -132,6 +133,9 @@ class Settings:
 
     failure_retention: timedelta = timedelta(days=365)
     """The same for slots that ended as failed, dead, lost or cancelled."""
+
+    redact: frozenset[str] = frozenset()
+    """Regular expressions of what else is hidden in stored errors and in the log's tracebacks."""
 
     app: str | None = None
     """Where the registry is: `package.module` or `package.module:attribute`."""

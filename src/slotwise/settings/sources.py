@@ -165,6 +165,20 @@ def pairs(longest: int) -> Reader:
     return read
 
 
+def patterns(label: str, value: object) -> frozenset[str]:
+    """Read regular expressions: a list, or one in each line of a string."""
+    given = value.splitlines() if isinstance(value, str) else value
+    if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
+        raise _wrong(label, "a list of regular expressions", value, "write one in each line")
+    found = frozenset(one for one in given if not isinstance(one, str) or one.strip())
+    for one in found:
+        try:
+            re.compile(one)
+        except (re.error, TypeError) as error:
+            raise _wrong(label, "a list of regular expressions", one, f"correct it: {error}") from None
+    return found
+
+
 #: The reader, and with it the range, of every setting. Names in PostgreSQL have at most 63 bytes; tables and indexes
 #: need up to 31 of them after the prefix.
 READERS: Final[Mapping[str, Reader]] = {
@@ -190,6 +204,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "wake_up_url": optional(secret),
     "retention": duration("0s", "36500d", "zero keeps everything"),
     "failure_retention": duration("0s", "36500d", "zero keeps everything"),
+    "redact": patterns,
     "app": optional(name(500)),
     "log_format": choice("human", "json"),
     "log_level": choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),

@@ -17,6 +17,7 @@ from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
+from slotwise.model.error_text import storable
 from slotwise.model.records import (
     SUCCEEDED,
     Aborted,
@@ -72,8 +73,6 @@ def encoded(result: object) -> bytes:
     return body
 
 
-#: The longest error text in the ledger, in characters.
-ERROR_LIMIT = 16_384
 #: Frames of this package at the top of a traceback are left out.
 _OWN = str(Path(__file__).parent)
 
@@ -158,15 +157,6 @@ def error_text(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
         trace = trace.tb_next
     return storable("".join(traceback.format_exception(type(error), error, trace)))
-
-
-def storable(said: object) -> str:
-    """Return text that a database can store: NUL and lone surrogates escaped, cut in the middle if too long."""
-    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= ERROR_LIMIT:
-        return text
-    half = ERROR_LIMIT // 2
-    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"
 
 
 def say_outcome(outcome: AttemptOutcome) -> Message:
