@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slotwise.decide import claim, ending, pause
-from slotwise.decide.claim import onward
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
 from slotwise.store.dialects import portable
@@ -12,6 +11,7 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger
+from slotwise.store.slots.settlements import onward
 
 # ends
 LOST = ending._lost

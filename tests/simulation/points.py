@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from slotwise.decide.claim import onward
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
-from slotwise.store.slots.settlements import Settlements
+from slotwise.store.slots.settlements import Settlements, onward
 from slotwise.store.slots.store import HeldRows
 
 # claims

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
-from slotwise.decide.claim import around, due_at, passed_over, slot_after
+from slotwise.decide.claim import around, passed_over
 from slotwise.model.records import TICK, Gap
 from slotwise.schedules import Calendar, succeed
+from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import SlotInfo
 from slotwise.testing import ManualClock, ManualWorker

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.store.bench import a_job, a_task
 
-from slotwise.decide.claim import is_usual, onward, slot_after
 from slotwise.decide.ending import at_finish
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
@@ -16,6 +15,8 @@ from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import RECURRING, SUCCEEDED, Row
 from slotwise.model.vocabulary import Kind
 from slotwise.schedules import Calendar, Cron, Daily, Every, FixedDelay, Schedule, spread_out, succeed
+from slotwise.schedules.base import slot_after
+from slotwise.store.slots.settlements import is_usual, onward
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
@@ -27,7 +28,6 @@ SCHEDULES = [
     Cron("30 2 * * *", tz="Europe/Vienna"),
     Daily("09:00", tz="Europe/Vienna").excluding(Calendar(name="works", days=frozenset({date(2026, 1, 2)}))),
     spread_out(Every("1m"), "plain", timedelta(seconds=10)),
-    Every("1m").between(None, NOON + timedelta(minutes=1, seconds=1)),
 ]
 POLICIES = {
     "none": {},
@@ -57,11 +57,10 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     )  # fmt: skip
     following = onward(text, slot)
     assert following is not None
-    after = (following.row or {})["slot"]
-    for now in (slot, slot + TICK, (after or slot + timedelta(days=9)) - TICK):
+    assert following.row is not None
+    for now in (slot, slot + TICK, following.row["slot"] - TICK):
         ended = at_finish(row, definition, schedule, SUCCEEDED, now, None, poll=timedelta(0))
         assert (ended.label, ended.record, ended.gaps) == (following.label, following.record, ())
-        assert following.row is not None
         kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
         written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
         empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
@@ -70,10 +69,12 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
 
 
 @pytest.mark.parametrize(
-    "schedule", [FixedDelay("2m"), succeed(Every("1m"), NOON - TICK, Every("2m"))], ids=["fixed delay", "succession"]
+    "schedule",
+    [FixedDelay("2m"), succeed(Every("1m"), NOON - TICK, Every("2m")), Every("1m").between(None, NOON + TICK)],
+    ids=["fixed delay", "succession", "last slot"],
 )
 def test_what_depends_on_more_is_not_decided_before(schedule: Schedule) -> None:
-    """A fixed delay is counted from the end of the run; a text that was changed becomes a simpler one."""
+    """A fixed delay counts from the end of the run, a changed text becomes a simpler one, a last slot ends the job."""
     assert onward(str(schedule), NOON) is None
 
 

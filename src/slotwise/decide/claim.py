@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import FOREVER, TICK, Gap, Record, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, State
-from slotwise.schedules import Disabled, Schedule, parse_schedule, succeed
+from slotwise.model.records import FOREVER, TICK, Gap, Row
+from slotwise.model.vocabulary import PLANNED, Origin, Reason, State
+from slotwise.schedules import Disabled, Schedule, succeed
+from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.text import readable
 
 # -- which of several slots -------------------------------------------------------------------------------------
-
-_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,29 +126,6 @@ def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: da
     return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
 
-def due_at(schedule: Schedule, slot: datetime) -> datetime:
-    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
-
-    A slot that a calendar excludes waits for the next one that runs, or for the last one within a day.
-    """
-    if schedule.from_end or schedule.runs(slot):
-        return slot + schedule.wait(slot)
-    following = schedule.running.next_after(slot)
-    if following is None or following - slot > _DAY:
-        following = schedule.latest_before(slot + _DAY, floor=slot) or slot
-    return following + schedule.wait(following)
-
-
-def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
-    """Return from when on a claim of the row that waits for ``slot`` has to decide: from the following slot on.
-
-    That is at once for a slot that a calendar excludes.
-    """
-    if schedule.from_end:
-        return None
-    return schedule.running.next_after(slot) if schedule.runs(slot) else slot
-
-
 def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
     """How late a slot may start, at the most."""
     own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
@@ -234,24 +209,6 @@ def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
     if slot is None:
         return {"execution_time": FOREVER, "slot": None, "next_slot": None}
     return {"execution_time": due_at(schedule, slot), "slot": slot, "next_slot": slot_after(schedule, slot)}
-
-
-def is_usual(definition: Definition) -> bool:
-    """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
-    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
-
-
-@lru_cache(maxsize=4096)
-def onward(text: str, slot: datetime) -> Transition | None:
-    """What ``at_finish`` decides for a slot that was on time and succeeded before the next one came: what moves.
-
-    None where more counts: the end of the run, or a text that becomes a simpler one. Raises InvalidSchedule.
-    """
-    schedule = parse_schedule(text)
-    if schedule.from_end or str(schedule.settled(slot)) != text:
-        return None
-    record = Record(outcome=Outcome.SUCCEEDED, attempts=1)
-    return Transition(label=Outcome.SUCCEEDED, row=ahead(schedule, schedule.next_after(slot)), record=record)
 
 
 # -- what a claim starts ----------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from slotwise.decide.claim import Advance, ahead, cut, due_at, past, slot_after, span, undecided
+from slotwise.decide.claim import Advance, ahead, cut, past, span, undecided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules import Disabled, Once, Schedule
+from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.text import readable
 
 

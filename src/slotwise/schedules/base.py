@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
 
 
 def instant_text(instant: datetime) -> str:
@@ -217,6 +218,29 @@ def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) 
         else:
             low = middle
     return EPOCH + high * SECOND
+
+
+def due_at(schedule: Schedule, slot: datetime) -> datetime:
+    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
+
+    A slot that a calendar excludes waits for the next one that runs, or for the last one within a day.
+    """
+    if schedule.from_end or schedule.runs(slot):
+        return slot + schedule.wait(slot)
+    following = schedule.running.next_after(slot)
+    if following is None or following - slot > _DAY:
+        following = schedule.latest_before(slot + _DAY, floor=slot) or slot
+    return following + schedule.wait(following)
+
+
+def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
+    """Return from when on a claim of the row that waits for ``slot`` has to decide: from the following slot on.
+
+    That is at once for a slot that a calendar excludes.
+    """
+    if schedule.from_end:
+        return None
+    return schedule.running.next_after(slot) if schedule.runs(slot) else slot
 
 
 class Every(Schedule):

@@ -11,10 +11,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import slot_after, undecided
+from slotwise.decide.claim import undecided
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.records import RECURRING, TICK, Row
+from slotwise.schedules.base import slot_after
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.transaction import registered

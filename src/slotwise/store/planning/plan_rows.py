@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Advance, ahead, due_at, slot_after, slots_between, undecided
+from slotwise.decide.claim import Advance, ahead, slots_between, undecided
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
 from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import Kind, Reason, State
 from slotwise.schedules import Once, Schedule, succeed
+from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.schema.column_types import to_micros

@@ -15,24 +15,24 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from slotwise.decide import ending as decide
-from slotwise.decide.claim import is_usual, onward
 from slotwise.decide.pause import parked
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model import records
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import Settled, about
-from slotwise.model.records import Claim, Fence, FollowUps, Key, LedgerEntry, LedgerKey, Row, Transition
+from slotwise.model.records import Claim, Fence, FollowUps, Key, LedgerEntry, LedgerKey, Record, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
 from slotwise.schedules import Disabled, parse_schedule
+from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
@@ -358,6 +358,27 @@ def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
             return onward(row.schedule or "-", row.slot)
     return None
+
+
+def is_usual(definition: Definition) -> bool:
+    """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
+    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
+
+
+@lru_cache(maxsize=4096)
+def onward(text: str, slot: datetime) -> Transition | None:
+    """Return what ``at_finish`` decides for a slot that was on time and succeeded before the next one came.
+
+    None where more counts: the end of the run, a text that becomes a simpler one, or no next slot. Raise
+    InvalidSchedule.
+    """
+    schedule = parse_schedule(text)
+    following = schedule.next_after(slot)
+    if following is None or schedule.from_end or str(schedule.settled(slot)) != text:
+        return None
+    due, next_slot = due_at(schedule, following), slot_after(schedule, following)
+    columns = {"execution_time": due, "slot": following, "next_slot": next_slot}
+    return Transition(label=_SUCCEEDED, row=columns, record=Record(outcome=_SUCCEEDED, attempts=1))
 
 
 # -- what an outcome asks of its row and of the ledger ----------------------------------------------------------
