@@ -17,7 +17,7 @@ from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about, skipped
-from slotwise.model.records import Claim
+from slotwise.model.records import Claim, Gap, Key, Row
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH
@@ -40,7 +40,7 @@ FULL_PAUSE = timedelta(milliseconds=250)
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 #: When full for this long, check what is due and wake other workers.
 CROWDED = timedelta(milliseconds=100)
-#: The pause while fast tasks make room for a whole batch. Once they are slow, less than a batch is claimed.
+#: The pause while fast tasks make room for a whole batch.
 FILLING = timedelta(milliseconds=50)
 #: The shortest pause that is not ``AT_ONCE``.
 IN_A_MOMENT = timedelta(microseconds=1)
@@ -49,8 +49,7 @@ IN_A_MOMENT = timedelta(microseconds=1)
 class Peers:
     """The number of workers that run the same tasks, this one included, as of the last heartbeat.
 
-    All workers that sleep until the same row would claim it at once, so each draws a random place for each poll: with
-    fixed places the first one would get all the work. A worker that is alone never waits.
+    Workers that sleep until the same row would claim it at once, so each draws a random place for each poll.
     """
 
     def __init__(self) -> None:
@@ -66,10 +65,9 @@ class Peers:
 
 
 class Prefetch:
-    """Measure how fast attempts end, and derive how many more will start within ``AHEAD``.
+    """Derive from how fast attempts end how many more will start within ``AHEAD``.
 
-    The lower rate of the last two windows counts: ten handlers of one second each that end in the same millisecond do
-    not mean that ten more will end in the next.
+    The lower rate of the last two windows counts: ten slow handlers that end together do not mean that ten more will.
     """
 
     def __init__(self, margin: timedelta, now: float) -> None:
@@ -90,8 +88,7 @@ class Prefetch:
 class Fairness:
     """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
 
-    All tasks without a limit share one place in the line and have an order of their own: one statement claims them.
-    Each task with a limit has its own place and its own claim.
+    All tasks without a limit share one place in the line, because one statement claims them, and have an order there.
     """
 
     def __init__(self, tasks: Collection[Definition], active_claims: ActiveClaims) -> None:
@@ -105,12 +102,11 @@ class Fairness:
 
     def awake(self, now: float) -> list[str]:
         """Return the limited tasks that do not rest. A claim of ours that ends frees a place and wakes its task."""
-        awake = []
-        for name in self.limited:
-            until, held = self._resting.get(name, (0.0, []))
-            if now >= until or any(claim not in self._active_claims for claim in held):
-                awake.append(name)
-        return awake
+        return [name for name in self.limited if not self._rests(name, now)]
+
+    def _rests(self, name: str, now: float) -> bool:
+        until, held = self._resting.get(name, (0.0, []))
+        return now < until and all(claim in self._active_claims for claim in held)
 
     def rest(self, name: str, now: float) -> None:
         """Let a task rest whose due rows found no free place."""
@@ -222,11 +218,7 @@ class ClaimPlanner:
         return 0 if fills_up else room, fills_up
 
     def _wait_for_room(self, now: float, *, no_slots: bool, no_tasks: bool) -> timedelta:
-        """Return how long to wait when there is no room.
-
-        A settlement frees room and wakes the poller. If none does, the poller checks what is due and wakes other
-        workers, once. Usually there is room within a moment, and no query is made.
-        """
+        """Return how long to wait for a settlement, which frees room; once it is due, wake others for what waits."""
         if not no_slots and not no_tasks:
             self._crowded_until = None
             return self._poll_interval
@@ -263,10 +255,7 @@ class ClaimPlanner:
     # -- claims -----------------------------------------------------------------------------------------------
 
     def _claim_due(self, slots: int, tasks: int, slots_may_be_due: bool) -> int:
-        """Claim slots before tasks, unless a task woke the poller: then the task goes first and slots follow at once.
-
-        While tasks come in, their claim also reports whether slots are due.
-        """
+        """Claim slots before tasks, unless a task woke the poller, or the last claim of tasks saw no slot due."""
         tasks_first, self._woken_for_tasks = self._woken_for_tasks or not slots_may_be_due, False
         if tasks_first:
             return self._claim_in_turn(tasks) or self._claim_slots(slots)
@@ -359,9 +348,32 @@ class Poller(Service):
         else:
             self.wake()
 
-    def adopt(self, claim: Claim, before: float) -> Holding:
-        """Run a claim that was made elsewhere; ``before``: elapsed seconds when its statement was sent."""
-        return self._hold([claim], before)[0]
+    def hold(self, claim: Callable[[], tuple[int, Sequence[Claim]]]) -> tuple[int, list[Holding]]:
+        """Claim by this call, and start what it claimed; return how many rows it found, and what is held.
+
+        Race: a heartbeat hands back rows of ours that are not among the active claims, unless a claim is under way.
+        """
+        before = self.elapsed()  # the lease counts from before the statement was sent
+        with self._active_claims.claiming():
+            found, claims = claim()
+            if self.listeners.hear(BatchClaimed):
+                took = timedelta(seconds=self.elapsed() - before)
+                self.listeners.publish(BatchClaimed(worker=self.worker, count=found, took=took))
+            held = self._active_claims.add(claims, before)
+            if self.listeners.hear(Claimed):
+                for holding in held:
+                    self.listeners.publish(Claimed(**about(holding.claim)))
+            self._runner.start(held, first=bool(held) and held[0].is_slot)
+        return found, held
+
+    def claim_row(self, key: Key) -> list[Holding]:
+        """Claim and start the slot of one row."""
+
+        def claim() -> tuple[int, list[Claim]]:
+            claims = self._store.claims.claim_row(self.worker, key, lease=self._lease, on_skipped=self._tell_skipped)
+            return len(claims), claims
+
+        return self.hold(claim)[1]
 
     # -- what the planner may do ------------------------------------------------------------------------------
 
@@ -384,29 +396,25 @@ class Poller(Service):
 
     def claim_slots(self, limit: int, names: Sequence[str]) -> int:
         """Claim and start slots; return how many were found, also those that turned out to have nothing to run."""
-        before = self.elapsed()  # the lease counts from before the statement was sent
-        with self._active_claims.claiming():
-            found, claims = self._store.claims.claim_slots(
-                self.worker, limit, lease=self._lease, names=names, lost=self._lost(),
-                on_skipped=lambda row, gap: self.listeners.publish(skipped(self.worker, row.key, gap)),
-            )  # fmt: skip
-            self._tell_claimed(found, before)
-            self._hold(claims, before)
+        lost = self._lost()
+        found, _ = self.hold(
+            lambda: self._store.claims.claim_slots(
+                self.worker, limit, lease=self._lease, names=names, lost=lost, on_skipped=self._tell_skipped
+            )
+        )
         return found
 
     def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
         """Claim and start one-time tasks."""
-        before = self.elapsed()
-        with self._active_claims.claiming():
-            claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
-            self._tell_claimed(len(claims), before)
-            self._hold(claims, before)
-        return claims
 
-    def _tell_claimed(self, count: int, before: float) -> None:
-        if self.listeners.hear(BatchClaimed):
-            took = timedelta(seconds=self.elapsed() - before)
-            self.listeners.publish(BatchClaimed(worker=self.worker, count=count, took=took))
+        def claim() -> tuple[int, list[Claim]]:
+            claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
+            return len(claims), claims
+
+        return [holding.claim for holding in self.hold(claim)[1]]
+
+    def _tell_skipped(self, row: Row, gap: Gap) -> None:
+        self.listeners.publish(skipped(self.worker, row.key, gap))
 
     def _lost(self) -> int:
         """Return how many rows of dead holders may be claimed: one, and none beside another fresh one.
@@ -415,11 +423,3 @@ class Poller(Service):
         """
         held = [holding for holding in self._active_claims.slots() if holding.claim.row.lost_count]
         return int(not any(holding.waited() < self._lease.total_seconds() for holding in held))
-
-    def _hold(self, claims: Sequence[Claim], before: float) -> list[Holding]:
-        held = self._active_claims.add(claims, before)
-        if self.listeners.hear(Claimed):
-            for holding in held:
-                self.listeners.publish(Claimed(**about(holding.claim)))
-        self._runner.start(held, first=bool(held) and held[0].is_slot)
-        return held

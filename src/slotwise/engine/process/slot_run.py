@@ -41,8 +41,8 @@ from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost, ConfigurationError, InvalidSchedule, JobCancelled, UnknownTask
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
-from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled, skipped
-from slotwise.model.records import TICK, Aborted, Claim, Gap, Key, Row
+from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
+from slotwise.model.records import TICK, Aborted, Claim, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, Release, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe
@@ -116,9 +116,9 @@ class SingleRun:
             if self._cancelled is not None:  # while entering the lifespan
                 name = self._definition.name
                 raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
-            with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
-                claim, begun = self._claim()
-                self._holding = worker.poller.adopt(claim, begun)
+            begun = self._elapsed()
+            self._holding = self._claim()
+            claim = self._holding.claim
             if self._cancelled is not None:
                 self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
             left_behind = self._wait(self._holding)
@@ -137,23 +137,22 @@ class SingleRun:
         if self._holding is not None:
             self._holding.signal.set(Reason.OPERATOR)
 
-    def _claim(self) -> tuple[Claim, float]:
-        """Return the claim, and when its statement was sent, in elapsed seconds.
-
-        A job without a row is planned first; an existing row stays as it is.
-        """
+    def _claim(self) -> Holding:
+        """Claim and start the slot. A job without a row is planned first; an existing row stays as it is."""
         worker, job = self.worker, self._definition
+
+        def claim() -> tuple[int, list[Claim]]:
+            found = claim_trigger(worker.store, worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up)
+            return (0, []) if found is None else (1, [found])
+
         for _ in range(2):
-            begun = self._elapsed()  # the claim has not waited during planning
             try:
-                claim = claim_trigger(
-                    worker.store, worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
-                )
+                _, held = worker.poller.hold(claim)
             except UnknownTask:
                 worker.entrance.plan(only=job.name)
-                continue
-            if claim is not None:
-                return claim, begun
+            else:
+                if held:
+                    return held[0]
         raise ConfigurationError(f"job {job.name!r} could not be triggered; something deletes rows of its table")
 
     def _wait(self, holding: Holding) -> bool:
@@ -509,19 +508,11 @@ class SlotRun:
         return started
 
     def _claim(self, key: Key) -> bool:
-        worker, begun = self.worker, self.worker.clock.elapsed()  # the lease counts from before the statement was sent
-        with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
-            claims = worker.store.claims.claim_row(
-                worker.name, key, lease=worker.settings.lease, on_skipped=self._tell_skipped
-            )
-            for claim in claims:
-                worker.poller.adopt(claim, begun)
-                assert claim.slot is not None  # the row is a job's
-                self._ran[claim.slot] += 1  # not always the slot that was asked for: catch-up decides
-        return bool(claims)
-
-    def _tell_skipped(self, row: Row, gap: Gap) -> None:
-        self.worker.listeners.publish(skipped(self.worker.name, row.key, gap))
+        held = self.worker.poller.claim_row(key)
+        for holding in held:
+            assert holding.claim.slot is not None  # the row is a job's
+            self._ran[holding.claim.slot] += 1  # not always the slot that was asked for: catch-up decides
+        return bool(held)
 
     def _drained(self, slot: datetime) -> SlotEnd:
         """Return the end after a stop. If anything was left behind, the process must end now, without another query."""
