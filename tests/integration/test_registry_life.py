@@ -795,7 +795,7 @@ def test_one_row_that_cannot_be_written(
     pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others settle; it waits, which is said once, and is written when it can be."""
-    monkeypatch.setattr(held_claims, "STUCK_PAUSES", (timedelta(milliseconds=50),) * 2)
+    monkeypatch.setattr(held_claims, "STUCK_PAUSE", timedelta(milliseconds=50))
     barrier = threading.Barrier(3)
 
     def fail(ctx: JobContext) -> None:

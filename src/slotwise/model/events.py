@@ -6,16 +6,21 @@ The ``name`` of an event is the same in the log, in the docs and in ``on`` filte
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
 
+from slotwise.errors import SlotwiseError
+from slotwise.model.error_text import error_summary
+from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
-    from slotwise.model.records import Claim, Gap, Key
+    from slotwise.model.records import Claim, Gap, Key, Transition
 
 logger = logging.getLogger("slotwise.events")
 
@@ -197,6 +202,32 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
         worker=worker, job=key.task_name, id=key.task_instance, first=gap.first, last=gap.last, count=gap.count,
         reason=gap.reason,
     )  # fmt: skip
+
+
+def settlement_events(claim: Claim, transition: Transition | None) -> list[Settled | HandedBackEvent | SlotsSkipped]:
+    """Return the events of a settlement: what became of the claim, and the slots that do not run."""
+    if transition is None:
+        return []
+    record = transition.record or transition.ended
+    reason, error = (record.reason, record.error) if record else (None, None)
+    if transition.label == Release.HANDED_BACK:
+        return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
+    error = error or (transition.row or {}).get("last_error")
+    kind = partial(SettledDead, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled
+    told = error_summary(error) if error else None
+    settled = kind(**about(claim), outcome=transition.label, reason=reason, error=told)
+    return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
+
+
+def _cure(claim: Claim) -> str:
+    """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
+    row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
+    program = SlotwiseError.program.split()
+    if claim.slot is None:
+        return shlex.join([*program, "tasks", "retry", row.task_name, instance])
+    if instance != RECURRING:
+        return shlex.join([*program, "slots", row.task_name, "--id", instance])
+    return shlex.join([*program, "retry", row.task_name, claim.slot.isoformat()])
 
 
 class Pruned(Event, name="pruned"):

@@ -37,9 +37,9 @@ class Ear:
 def test_an_address_that_never_worked_is_told_soon_and_once(caplog: pytest.LogCaptureFixture) -> None:
     """It may be wrong, and nothing else would say so; the setting is named."""
     ear = Ear()
-    ear.fails_at(0)
+    ear.fails_at(0, 9)
     assert caplog.messages == []
-    ear.fails_at(2, 4, 100)
+    ear.fails_at(11, 13, 100)
     (told,) = caplog.messages
     assert told.startswith("wake-ups are off, due rows are found by polls: ")
     assert "correct wake_up_url" in told
@@ -50,10 +50,10 @@ def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixtur
     caplog.set_level("INFO", "slotwise")
     ear = Ear()
     ear.wake_up._recovered()
-    ear.fails_at(1, 3, 60)
+    ear.fails_at(1, 3, 10)
     ear.wake_up._recovered()
     assert caplog.messages == []
-    ear.fails_at(100, 161)
+    ear.fails_at(100, 111)
     ear.wake_up._recovered()
     assert [told.partition(",")[0] for told in caplog.messages] == ["wake-ups are off", "wake-ups arrive again"]
 

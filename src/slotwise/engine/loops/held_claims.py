@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.run.active_claims import Holding
-from slotwise.errors import SlotwiseError
-from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
-from slotwise.model.error_text import error_summary
 from slotwise.model.events import about
-from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim, Died, HandedBack
-from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, HandedBack
+from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
 
 logger = logging.getLogger(__name__)
 
-#: First and longest pause of an outcome that could not be written though others could, e.g. on a locked row.
-STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
+#: When an outcome is tried again that could not be written though others could, e.g. on a locked row.
+STUCK_PAUSE = timedelta(seconds=1)
 
 
 class Settler(Service):
-    """The only writer of outcomes in a process; frees capacity when the write is confirmed.
-
-    All outcomes that have gathered go in one transaction, then the next batch follows. There is no timer: an idle
-    worker settles at once, a busy one batches by itself.
-    """
+    """The only writer of outcomes in a process; an idle worker settles at once, a busy one all that have gathered."""
 
     name = "settler"
 
@@ -44,8 +36,8 @@ class Settler(Service):
         self._on_free = on_free
         #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
         self._ended: deque[Holding] = deque()
-        #: Attempts whose outcome could not be written: when it is tried again, in elapsed seconds, and later pauses.
-        self._stuck: dict[Holding, tuple[float, Iterator[timedelta]]] = {}
+        #: Attempts whose outcome could not be written, and when it is tried again, in elapsed seconds.
+        self._stuck: dict[Holding, float] = {}
 
     def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
         """Queue the outcome of an attempt, from any thread; return whether it counts.
@@ -78,13 +70,13 @@ class Settler(Service):
             # Those that are finished are not held any more.
             self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
             raise
-        stuck = [holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()][:BATCH]
+        stuck = [holding for holding, due in self._stuck.items() if due <= self.elapsed()][:BATCH]
         self._settle(stuck, wait=False)
         if batch or stuck:
             self._on_free()
         if batch:
             return AT_ONCE
-        return min((timedelta(seconds=due - self.elapsed()) for due, _ in self._stuck.values()), default=None)
+        return timedelta(seconds=min(self._stuck.values()) - self.elapsed()) if self._stuck else None
 
     def _finish(self, batch: list[Holding]) -> list[Holding]:
         """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
@@ -117,15 +109,16 @@ class Settler(Service):
         is_heard = self.listeners.hear(events.Settled)
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
-                self._put_aside(holding, settlement.error)
+                if holding not in self._stuck:
+                    key, error = holding.claim.key, describe(settlement.error)
+                    logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *key, error)
+                self._stuck[holding] = self.elapsed() + STUCK_PAUSE.total_seconds()
                 continue
             self._stuck.pop(holding, None)
             if settlement.transition is None:
-                holding.lose()
-                reason = "its outcome was refused: another worker has the row"
-                self.listeners.publish(events.ClaimLostEvent(**about(settlement.claim), reason=reason))
+                lose(self, holding, "its outcome was refused: another worker has the row")
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
-                for event in settlement_events(settlement):
+                for event in events.settlement_events(settlement.claim, settlement.transition):
                     self.listeners.publish(event)
         self._tell_settled(begun, batch, written)
 
@@ -145,46 +138,15 @@ class Settler(Service):
             events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
         )
 
-    def _put_aside(self, holding: Holding, error: BaseException) -> None:
-        if holding not in self._stuck:
-            key = holding.claim.key
-            logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *key, describe(error))
-        _, pauses = self._stuck.get(holding) or (0.0, growing_pauses(*STUCK_PAUSES))
-        self._stuck[holding] = self.elapsed() + next(pauses).total_seconds(), pauses
-
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
             self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
 
 
-def settlement_events(settlement: Settlement) -> list[events.Settled | events.HandedBackEvent | events.SlotsSkipped]:
-    """Return the events of a settlement."""
-    claim, transition = settlement.claim, settlement.transition
-    if transition is None:
-        return []
-    record = transition.record or transition.ended
-    reason = settlement.reason
-    if transition.label == Release.HANDED_BACK:
-        return [events.HandedBackEvent(**about(claim), reason=reason or "handed back")]
-    error = (record.error if record else None) or (transition.row or {}).get("last_error")
-    told = error_summary(error) if error else None
-    settled = events.Settled(**about(claim), outcome=transition.label, reason=reason, error=told)
-    if transition.label == Outcome.DEAD:
-        settled = events.SettledDead(
-            **about(claim), outcome=Outcome.DEAD, reason=reason, error=told, cure=_cure(claim)
-        )  # fmt: skip
-    return [settled, *(events.skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
-
-
-def _cure(claim: Claim) -> str:
-    """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
-    row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
-    program = SlotwiseError.program.split()
-    if claim.slot is None:
-        return shlex.join([*program, "tasks", "retry", row.task_name, instance])
-    if instance != RECURRING:
-        return shlex.join([*program, "slots", row.task_name, "--id", instance])
-    return shlex.join([*program, "retry", row.task_name, claim.slot.isoformat()])
+def lose(loop: Service, holding: Holding, reason: str) -> None:
+    """Treat a claim as taken by another worker, and publish that."""
+    holding.lose()
+    loop.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
 
 
 class Heartbeat(Service):
@@ -211,9 +173,7 @@ class Heartbeat(Service):
             # commit and its reply the claim is still among the active claims. So an attempt that has ended is left to
             # the settler, which learns, and reports, whether the claim was good.
             elif not holding.ended and not holding.lost and holding.claim in self._active_claims:
-                holding.lose()
-                reason = "the heartbeat was refused"
-                self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
+                lose(self, holding, "the heartbeat was refused")
         is_in_doubt = sent - self._active_claims.failed_at < self._lease
         if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
@@ -243,17 +203,14 @@ class Heartbeat(Service):
         if generation is None or self._active_claims.quiet() != generation:
             return
         for settlement in self._store.settlements.settle(endings, wait=False) if endings else ():
-            for event in settlement_events(settlement):
+            for event in events.settlement_events(settlement.claim, settlement.transition):
                 self.listeners.publish(event)
         self._compared = generation
 
 
 class LeaseWatch(Service):
-    """Give up claims whose lease runs out while heartbeats fail, and stop handlers at their timeout; no database.
-
-    It also hands back claims that could not start within a heartbeat interval: a handler that blocks the event loop
-    keeps them from starting. All by the worker's own clock.
-    """
+    """Lose claims whose lease runs out, hand back those that could not start within a heartbeat interval, and stop
+    handlers at their timeout: by the worker's own clock, without the database."""
 
     name = "lease-watch"
 
@@ -288,17 +245,16 @@ class LeaseWatch(Service):
         if left <= 0:
             rest = math.inf
             if not holding.signal.is_set:
-                holding.lose()
-                reason = "the lease ran out without a heartbeat"
-                self.listeners.publish(events.ClaimLostEvent(**about(holding.claim), reason=reason))
+                lose(self, holding, "the lease ran out without a heartbeat")
         elif left < self._interval and not holding.suspected:
             holding.suspected = True
             self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
         if not holding.started and holding.waited() > self._interval:
             self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
-        if holding.deadline is not None and (until := holding.deadline - self.elapsed()) > 0:
-            rest = min(rest, until)
-        elif holding.deadline is not None:
-            holding.deadline = None
-            holding.signal.set(Reason.TIMEOUT)
+        if holding.deadline is None:
+            return rest
+        if (until := holding.deadline - self.elapsed()) > 0:
+            return min(rest, until)
+        holding.deadline = None
+        holding.signal.set(Reason.TIMEOUT)
         return rest

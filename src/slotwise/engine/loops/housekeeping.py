@@ -10,10 +10,9 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 
-from slotwise.engine.loops.held_claims import settlement_events
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
+from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about, settlement_events
 from slotwise.model.records import Key, Row
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe
@@ -24,8 +23,6 @@ from slotwise.store.slots.settlements import Settlement
 
 logger = logging.getLogger(__name__)
 
-#: How long a claim has been silent at first.
-SILENCE = timedelta(0)
 #: Time between two walks through the ledger, in the whole cluster.
 INTERVAL = timedelta(hours=1)
 #: Transactions per round, and the pause after a round, which leaves the database to others.
@@ -33,10 +30,8 @@ ROUND = 50
 BREATH = timedelta(milliseconds=100)
 #: How long a notification sent through the pool may take to arrive.
 ECHO = timedelta(seconds=5)
-#: How long failures are not logged: of a connection that worked before, and of one that never did, whose address
-#: may be wrong.
-PATIENCE = timedelta(minutes=1)
-FIRST_PATIENCE = timedelta(seconds=1)
+#: Notifications that are off for less than this are not worth a line in the log.
+PATIENCE = timedelta(seconds=10)
 #: Where notifications do not get through, an early retry would hardly help.
 RETRY = timedelta(minutes=5)
 
@@ -57,13 +52,13 @@ class Watch:
 
     def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
         """Record one query of all held rows and return the dead ones; ``now``: database time, ``at``: own seconds."""
-        passed = SILENCE if self._looked is None else min(timedelta(seconds=at - self._looked), self._interval)
+        passed = timedelta(0) if self._looked is None else min(timedelta(seconds=at - self._looked), self._interval)
         self._looked = at
         watched, self._watched, dead = self._watched, {}, []
         for row in rows:
             mark = row.version, row.last_heartbeat
-            known, silent = watched.get(row.key, (None, SILENCE))
-            silent = silent + passed if known == mark else SILENCE
+            known, silent = watched.get(row.key, (None, timedelta(0)))
+            silent = silent + passed if known == mark else timedelta(0)
             self._watched[row.key] = mark, silent
             lease = row.lease or self._interval * 6
             expired = (row.last_heartbeat or now) <= now - lease
@@ -74,7 +69,7 @@ class Watch:
     def leave(self, row: Row) -> None:
         """Restart the silence of a row that could not be taken over."""
         if row.key in self._watched:
-            self._watched[row.key] = self._watched[row.key][0], SILENCE
+            self._watched[row.key] = self._watched[row.key][0], timedelta(0)
 
 
 class Reaper(Service):
@@ -121,10 +116,10 @@ class Reaper(Service):
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
     def _tell(self, settlement: Settlement) -> None:
-        outcome = settlement.transition.label if settlement.transition else "left"
-        claim, reason = settlement.claim, settlement.reason
+        claim, reason, transition = settlement.claim, settlement.reason, settlement.transition
+        outcome = transition.label if transition else "left"
         self.listeners.publish(Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
-        for event in settlement_events(settlement):
+        for event in settlement_events(claim, transition):
             if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                 self.listeners.publish(event)
 
@@ -138,21 +133,21 @@ class History(Service):
         super().__init__(common)
         self._pruner = pruner
         self._walk: Iterator[Page] | None = None
-        self._taken = Page()
+        self._slots = self._gaps = 0
 
     def run_once(self) -> timedelta:
         if self._walk is None:
             if not self._pruner.take_turn(INTERVAL):
                 return INTERVAL / 4
-            self._walk, self._taken = self._pruner.pages(), Page()
+            self._walk, self._slots, self._gaps = self._pruner.pages(), 0, 0
         pages = list(islice(self._walk, ROUND))
-        for page in pages:
-            self._taken = Page(self._taken.slots + page.slots, self._taken.gaps + page.gaps)
+        self._slots += sum(page.slots for page in pages)
+        self._gaps += sum(page.gaps for page in pages)
         if len(pages) == ROUND:
             return BREATH
         self._walk = None
-        if self._taken != Page():
-            self.listeners.publish(Pruned(worker=self.worker, slots=self._taken.slots, gaps=self._taken.gaps))
+        if self._slots or self._gaps:
+            self.listeners.publish(Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps))
         return INTERVAL
 
 
@@ -180,12 +175,10 @@ class WakeUp(Service):
         super().__init__(common)
         self._database = database
         self._names = frozenset(names)
-        self._call = wake
-        self._offset = offset
+        self._call, self._offset = wake, offset
         self._hearing: Hearing | None = None
         self._failures: Iterator[timedelta] | None = None
         self._failing_since = 0.0
-        self._patience = FIRST_PATIENCE
         self._told = False
         self._bell: tuple[socket.socket, socket.socket] | None = None
 
@@ -250,29 +243,25 @@ class WakeUp(Service):
         return hearing.words() if hearing in ready else []
 
     def _heed(self, words: list[str]) -> None:
-        if not any(word in self._names or word in (LOOK, ORDERS) for word in words):
-            return
-        if offset := self._offset().total_seconds():
-            self._stopping.wait(offset)
-        self._call(words)
+        if any(word in self._names or word in (LOOK, ORDERS) for word in words):
+            if offset := self._offset().total_seconds():
+                self._stopping.wait(offset)
+            self._call(words)
 
     def _recovered(self) -> None:
         if self._told:
             logger.info("wake-ups arrive again")
-        self._failures, self._told, self._patience = None, False, PATIENCE
+        self._failures, self._told = None, False
         self._call(())
 
     def _failed(self, error: Exception) -> timedelta:
-        """Return the pause before the next connection; log once, and only if waiting does not help soon.
-
-        Other loops report an outage of the database.
-        """
+        """Return the pause before the next connection; log once. Other loops report an outage of the database."""
         self._deafen()
         now = self.elapsed()
         if self._failures is None:
             self._failures, self._failing_since = growing_pauses(*self.common.pauses), now
         pause = next(self._failures) if self.common.is_transient(error) else RETRY
-        is_over = pause == RETRY or now - self._failing_since > self._patience.total_seconds()
+        is_over = pause == RETRY or now - self._failing_since > PATIENCE.total_seconds()
         if is_over and not self._told and not self.common.is_away:
             self._told = True
             cure = "set" if self._database.settings.wake_up_url is None else "correct"
