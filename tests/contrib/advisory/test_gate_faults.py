@@ -180,8 +180,7 @@ def test_a_broken_session_stops_the_handler(shell: Shell, url: str, open_path: P
     """The handler learns soon that its key is gone. No slot runs without a key, and each is in the ledger."""
     with EmbeddedPostgres(open_path / "keys", temporary=True) as server, Proxy(server.dsn) as proxy:
         keys = proxy.url if fault == "cut" else server.dsn
-        # A start that takes longer than a heartbeat interval is handed back.
-        with at_work(shell, "a", KEYS_URL=keys, SLOTWISE_HEARTBEAT_INTERVAL="6s") as worker:
+        with at_work(shell, "a", KEYS_URL=keys) as worker:
             ((broken,),) = rows(url, "SELECT clock_timestamp()")
             proxy.cut() if fault == "cut" else server.stop()
             worker.wait_until_seen("settled", 2, outcome="failed")

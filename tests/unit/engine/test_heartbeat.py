@@ -217,6 +217,16 @@ def test_what_could_not_start_within_an_interval_goes_back(bench: Bench) -> None
     assert not running.ended
 
 
+def test_a_claim_whose_start_hook_runs_is_kept(bench: Bench) -> None:
+    """It has a thread. Handed back, the slot would come again, and its hook would take another one."""
+    (holding,) = bench.hold()
+    holding.held = ExitStack()
+    bench.clock.tick(INTERVAL + timedelta(seconds=1))
+    bench.worker.lease_watch.run_once()
+    assert not holding.ended
+    assert holding.begin()
+
+
 def test_the_lease_watch_needs_no_database() -> None:
     """It is there for the time when there is none."""
     assert not hasattr(LeaseWatch, "_store")

@@ -249,7 +249,8 @@ class LeaseWatch(Service):
         elif left < self._interval and not holding.suspected:
             holding.suspected = True
             self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
-        if not holding.started and holding.waited() > self._interval:
+        # A start hook has a thread: handed back, the slot would come again, and wait in another one.
+        if not holding.started and holding.held is None and holding.waited() > self._interval:
             self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
         if holding.deadline is None:
             return rest
