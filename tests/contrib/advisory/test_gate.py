@@ -140,8 +140,14 @@ def test_the_key_is_kept_after_a_short_run(pg_empty_url: str, other: psycopg.Con
         ([keyed("a", 1), keyed("a", 2)], "job 'a' has the lock keys 1 and 2; remove one"),
         ([plain], "'plain' has no lock key; declare it with @distributed_scheduled"),
         (["plain"], "'plain' has no lock key; declare it with @distributed_scheduled"),
+        ({"a": "5101"}, "job 'a': the lock key '5101' is not a whole number of 64 bits; correct it"),
+        ({"a": True}, "job 'a': the lock key True is not a whole number of 64 bits; correct it"),
+        ({"a": 2**63}, "job 'a': the lock key 9223372036854775808 is not a whole number of 64 bits; correct it"),
     ],
-    ids=["one key for two jobs", "one key for two jobs that are declared", "two keys", "a plain job", "a name"],
+    ids=[
+        "one key for two jobs", "one key for two jobs that are declared", "two keys", "a plain job", "a name",
+        "a string", "a bool", "65 bits",
+    ],
 )  # fmt: skip
 def test_keys_that_are_no_keys(keys: Any, words: str) -> None:
     """A job without a key would start without a lock; two jobs of one key would skip each other's slots."""
@@ -310,15 +316,46 @@ def test_an_absent_server_is_checked_later(pg_empty_url: str, caplog: pytest.Log
     """A worker starts while the server of the keys is away; no handler starts, and the ledger has the slot."""
     ran: list[int] = []
     gate = AdvisoryGate("postgresql://127.0.0.1:1/none", {"cleanup": KEY}, timeout="1s")
-    with pytest.raises(LockUnavailable, match=r"127\.0\.0\.1:1/none does not answer: ") as caught:
+    with pytest.raises(LockUnavailable, match=r"127\.0\.0\.1:1/none: OperationalError: ") as caught:
         gate.verify()
     assert "\n" not in str(caught.value)
     gate.verify_at_start({"cleanup"})
-    (line,) = [record.message for record in caplog.records if record.name == "slotwise.advisory"]
-    assert line.startswith("no job with a key starts until the server answers: postgresql+psycopg://127.0.0.1:1/none")
     with worker(gate, lambda ctx: ran.append(1)) as found:
         assert outcome(found.run_due())[0] == "failed"
     assert ran == []
+    assert (counts(gate).unavailable, counts(gate).outages, counts(gate).acquired) == (3, 1, 0)
+    (line,) = [record.message for record in caplog.records if record.name == "slotwise.locks"]
+    assert line.startswith("postgresql+psycopg://127.0.0.1:1/none does not answer; no lock is acquired until it does: ")
+
+
+def test_an_outage_of_the_keys(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing runs without an answer. It is counted, logged once, and the ledger has a failed slot for each start."""
+    ran: list[object] = []
+    with Proxy(pg_empty_url) as proxy, caplog.at_level("INFO", "slotwise.locks"):
+        gate = AdvisoryGate(proxy.url, {"cleanup": KEY}, timeout="200ms")
+        gate.verify()
+        with worker(gate, lambda ctx: ran.append(ctx.slot)) as found:
+            proxy.stall()
+            for _ in range(2):
+                assert outcome(found.run_due())[0] == "failed"
+                found.tick("1h")
+            assert ran == []
+            proxy.heal()
+            assert outcome(found.run_due()) == ("succeeded", None)
+    assert len(ran) == 1
+    assert (counts(gate).unavailable, counts(gate).outages, counts(gate).acquired) == (2, 1, 1)
+    first, last = [record.message for record in caplog.records if record.name == "slotwise.locks"]
+    assert " does not answer; no lock is acquired until it does: " in first
+    assert last.endswith(" answers again")
+
+
+def test_an_address_that_never_works(pg_empty_url: str) -> None:
+    """A worker refuses to start: no repetition cures it."""
+    wrong = pg_empty_url.rpartition("/")[0] + "/no_such_database"
+    gate = AdvisoryGate(wrong, {"cleanup": KEY})
+    with pytest.raises(ConfigurationError, match="does not exist; create the database, or correct its name") as caught:
+        gate.verify_at_start({"cleanup"})
+    assert "\n" not in str(caught.value)
 
 
 # -- what a worker checks ----------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from slotwise.contrib.advisory.cron_jobs import CronJob, KeyedJob
-from slotwise.contrib.locks.provider import named_duration
-from slotwise.contrib.locks.sql import given_url, impatient, shown
+from slotwise.contrib.advisory.lock_keys import LARGEST_KEY
+from slotwise.contrib.locks.provider import named_duration, record_of
+from slotwise.contrib.locks.sql import given_url, impatient, refusal, shown
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
@@ -55,6 +56,11 @@ def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dic
     found: dict[str, int] = {}
     names: dict[int, str] = {}
     for name, key in keys.items() if isinstance(keys, Mapping) else map(_name_and_key, keys):
+        # Programs that hash names have keys below 1, so that these are refused where keys are declared, and not here.
+        if not isinstance(key, int) or isinstance(key, bool) or not -LARGEST_KEY - 1 <= key <= LARGEST_KEY:
+            raise ConfigurationError(
+                f"job {name!r}: the lock key {key!r:.60} is not a whole number of 64 bits; correct it"
+            )
         if names.setdefault(key, name) != name:
             raise ConfigurationError(
                 f"jobs {names[key]!r} and {name!r} have the lock key {key}; take a key for each job"
@@ -120,12 +126,8 @@ class AdvisoryGate:
         Raise ConfigurationError behind a transaction pooler, which would run the unlock on another session. Raise
         LockUnavailable if the server does not answer.
         """
-        try:
+        with record_of(self).answering():
             self._refuse_pooler()
-        except ConfigurationError:
-            raise
-        except Exception as error:
-            raise LockUnavailable(f"{self} does not answer: {_first_line(error)}") from error
 
     def holds(self, name: str, key: int) -> bool:
         """Return whether the gate holds this key while the job runs."""
@@ -137,10 +139,8 @@ class AdvisoryGate:
         An outage is logged; the first slot that needs a key verifies the server before it starts.
         """
         check_names("AdvisoryGate", self._keys, names)
-        try:
+        with suppress(LockUnavailable):
             self.verify()
-        except LockUnavailable as error:
-            logger.warning("no job with a key starts until the server answers: %s", error)
 
     def _refuse_pooler(self) -> None:
         if self._is_verified:
@@ -149,8 +149,10 @@ class AdvisoryGate:
             mine = _backend(first)
             # A pooler makes up the process id of the protocol. Race: beside busy clients, one look may not show that it
             # lends a server session to several of them.
-            looks = 1 if mine == first.info.backend_pid else _LOOKS
+            looks, end = 1 if mine == first.info.backend_pid else _LOOKS, elapsed() + self._timeout
             for _ in range(looks):
+                if elapsed() > end:
+                    raise TimeoutError(f"no answer within {self._timeout:g} s")
                 with second.transaction():
                     if _backend(second) == mine or _backend(first) != mine:
                         raise ConfigurationError(
@@ -163,17 +165,23 @@ class AdvisoryGate:
         return shown(self._address)
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
-        """Acquire the key of the context's job. Raise Skip if another program holds it."""
+        """Acquire the key of the context's job.
+
+        Raise Skip if another program holds it, and LockUnavailable if the server does not answer.
+        """
         key = self._keys.get(ctx.name)
         if key is None:
             return None
-        self._refuse_pooler()
-        session = self._connect()
-        try:
-            ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
-        except BaseException:
-            session.close()
-            raise
+        record = record_of(self)
+        with record.answering():
+            self._refuse_pooler()
+            session = self._connect()
+            try:
+                ((is_mine,),) = session.execute(_TRY, {"key": key}).fetchall()
+            except BaseException:
+                session.close()
+                raise
+        record.count("acquired" if is_mine else "refused")
         if not is_mine:
             session.close()
             logger.info("skipping %s: key %s is held elsewhere", ctx.name, key)
@@ -202,30 +210,30 @@ class AdvisoryGate:
                 session.execute("SELECT 1")
             except Exception as error:
                 session.close()
-                logger.warning("%s: the session with key %s is gone: %s", ctx.name, key, error)
+                record_of(self).count("lost")
+                reason = f"{error}".splitlines()[0]
+                logger.warning("%s: the session with key %s is gone: %s", ctx.name, key, reason)
                 ctx.cancel(LOCK_LOST)
                 return
 
     def _connect(self) -> Session:
-        session: Session = impatient(self._timeout).connect(
-            autocommit=True,
-            prepare_threshold=None,
-            **{
-                "connect_timeout": str(max(round(self._timeout), 2)),
-                "application_name": "slotwise key",
-                **connect_arguments(self._address),
-            },
-        )
+        arguments = {
+            "connect_timeout": str(max(round(self._timeout), 2)),
+            "application_name": "slotwise key",
+            **connect_arguments(self._address),
+        }
+        try:
+            session: Session = impatient(self._timeout).connect(autocommit=True, prepare_threshold=None, **arguments)
+        except Exception as error:
+            if (cure := refusal(error)) is None:
+                raise
+            raise ConfigurationError(f"{self}: {str(error).splitlines()[0]}; {cure}") from error
         return session
 
 
 def _backend(session: Session) -> int:
     ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
     return int(process)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _release_later(session: Session, key: int, seconds: float) -> None:

@@ -148,18 +148,18 @@ def named_duration(place: str, value: object) -> timedelta:
         raise InvalidSetting(f"{place}: {error}") from None
 
 
-_RECORDS: WeakKeyDictionary[LockProvider, Record] = WeakKeyDictionary()
+_RECORDS: WeakKeyDictionary[object, Record] = WeakKeyDictionary()
 _RECORDS_MUTEX = threading.Lock()
 
 
-def record_of(provider: LockProvider) -> Record:
-    """Return the record of a provider; all locks that share the provider share it."""
+def record_of(provider: object) -> Record:
+    """Return the record of a provider or a gate; all locks that share the provider share it."""
     with _RECORDS_MUTEX:
         if provider not in _RECORDS:
             _RECORDS[provider] = Record(str(provider))
         return _RECORDS[provider]
 
 
-def counts(provider: LockProvider) -> LockCounts:
-    """Return what the locks of this provider did in this process so far."""
+def counts(provider: object) -> LockCounts:
+    """Return what the locks of this provider, or the keys of this ``AdvisoryGate``, did in this process so far."""
     return record_of(provider).counts

@@ -238,6 +238,15 @@ _REFUSALS: Final = (
 )
 
 
+def refusal(error: Exception) -> str | None:
+    """Return the cure of an address with which no attempt can connect; None for an outage."""
+    if isinstance(error, psycopg().ProgrammingError) and error.sqlstate is None:
+        return "correct the options of the address"
+    if isinstance(error, psycopg().OperationalError) and error.sqlstate is None:
+        return next((cure for words, cure in _REFUSALS if re.search(words, str(error))), None)
+    return None
+
+
 class _PostgreSQL(_Database["Connection[TupleRow]"]):
     def __init__(self, url: URL, table: str, timeout: timedelta) -> None:
         super().__init__(url, table, timeout)
@@ -308,11 +317,7 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
             narrow = [name for name in ("name", "locked_by") if self.types.get(name, "?") in str(error)]
             columns = " and ".join(narrow) or "name or locked_by"
             return f"widen {columns} of table {self.name}: name varchar(64), locked_by varchar(255)"
-        if isinstance(error, psycopg().ProgrammingError) and error.sqlstate is None:
-            return "correct the options of the address"
-        if isinstance(error, psycopg().OperationalError) and error.sqlstate is None:
-            return next((cure for words, cure in _REFUSALS if re.search(words, str(error))), None)
-        return None
+        return refusal(error)
 
     def is_broken(self, connection: Connection[TupleRow]) -> bool:
         return bool(connection.closed or connection.broken)
