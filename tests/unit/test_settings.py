@@ -180,7 +180,10 @@ class TestFile:
         ("name", "content", "words"),
         [
             ("gone.toml", None, "gone.toml: there is no such settings file"),
-            ("bad.toml", "threads = ", "bad.toml: the settings file cannot be read"),
+            ("bad.toml", "threads = ", "bad.toml:1: 'threads' is not TOML; correct this line"),
+            ("bad.toml", "a = 1\ndatabase-url = hush\n", "bad.toml:2: 'database-url' is not TOML; correct this line"),
+            ("bad.toml", "a = 1\na = 2\n", "bad.toml:2: 'a' has a name that is there twice; keep one of them"),
+            ("latin.toml", b"tags = '\xe4'", "latin.toml: byte 8 is not UTF-8; save the settings file as UTF-8"),
             ("pyproject.toml", "[project]\nname='x'", "no table [tool.slotwise]"),
             (
                 "a.toml",
@@ -206,18 +209,20 @@ class TestFile:
                 "revision: 42",
                 'a.yaml: revision must be a printable string of 1 to 100 characters, but was 42; write "42"',
             ),
-            ("bad.yaml", "threads: [", "bad.yaml: the settings file cannot be read: while parsing"),
+            ("bad.yaml", "threads: [", "bad.yaml:1: 'threads' is not YAML; correct this line"),
+            ("bad.yaml", "a: 1\n b: 2\n", "bad.yaml:2: 'b' is not YAML; correct this line"),
+            ("bad.yaml", "a: 2026-13-45", "bad.yaml:1: 'a' is not YAML; correct this line"),
             ("a.yaml", "- threads", "a.yaml: settings are names with values"),
             ("a.yaml", "threads: 1\nthreads: 2", "a.yaml: threads is there twice"),
             ("a.yml", "pol-interval: 1s", "a.yml: pol-interval is not a setting; did you mean poll-interval?"),
             ("a.yml", "poll-interval: 10", "a.yml: poll-interval must be a duration, but was 10"),
         ],
     )
-    def test_bad_file(self, elsewhere: Path, name: str, content: str | None, words: str) -> None:
+    def test_bad_file(self, elsewhere: Path, name: str, content: str | bytes | None, words: str) -> None:
         """One line with the file and the key."""
         path = elsewhere / name
         if content is not None:
-            path.write_text(content)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
         assert words in refused(config=path)
 
 

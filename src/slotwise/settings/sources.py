@@ -282,15 +282,9 @@ def layer(
 
 
 def _table(path: Path) -> Mapping[str, object]:
-    import tomllib  # late: most processes have no such file
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = _yaml(path, text) if path.suffix in _YAML else tomllib.loads(text)
-    except FileNotFoundError:
-        raise InvalidSetting(f"{path}: there is no such settings file; correct --config or SLOTWISE_CONFIG") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidSetting(f"{path}: the settings file cannot be read: {error}") from None
+    content = document(path, "settings file", "correct --config or SLOTWISE_CONFIG")
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise InvalidSetting(f"{path}: settings are names with values; write for example poll-interval: 10s")
     if path.name != "pyproject.toml":
         return content
     tool = content.get("tool")
@@ -300,23 +294,66 @@ def _table(path: Path) -> Mapping[str, object]:
     return table
 
 
-def _yaml(path: Path, text: str) -> Mapping[str, object]:
+def document(path: Path, what: str, cure: str) -> object:
+    """Return the content of a TOML or YAML file; an empty one is ``{}``.
+
+    ``what`` names the file in messages, and ``cure`` ends that of a missing one. Raise InvalidSetting with the line.
+    """
+    import tomllib  # late: most processes have no such file
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidSetting(f"{path}: there is no such {what}; {cure}") from None
+    except OSError as error:
+        raise InvalidSetting(f"{path}: the {what} cannot be read: {error.strerror}; check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{path}: byte {error.start} is not UTF-8; save the {what} as UTF-8") from None
+    if path.suffix in _YAML:
+        return _yaml(path, text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        is_twice = re.search("overwrite|twice|mutate", str(error)) is not None
+        raise _unread(path, text, "TOML", None if at is None else int(at[1]), is_twice=is_twice) from None
+
+
+def _unread(path: Path, text: str, form: str, line: int | None, *, is_twice: bool = False) -> InvalidSetting:
+    """The error for a line, counted from 1; None is the last one. Its value is not shown: it may be a password."""
+    lines = text.splitlines() or [""]
+    number = min(line or len(lines), len(lines))
+    why = "has a name that is there twice; keep one of them" if is_twice else f"is not {form}; correct this line"
+    return InvalidSetting(f"{path}:{number}: {re.split('[=:]', lines[number - 1])[0].strip()!r:.60} {why}")
+
+
+def _yaml(path: Path, text: str) -> object:
     try:
         import yaml
     except ImportError:
         raise InvalidSetting(f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML") from None
     try:
         content, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise InvalidSetting(f"{path}: the settings file cannot be read: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise InvalidSetting(f"{path}: settings are names with values; write for example poll-interval: 10s")
-    keys = [key.value for key, _ in tree.value]  # the YAML reader silently uses the last of several
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
-    return content
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+        mark = getattr(error, "problem_mark", None)
+        raise _unread(path, text, "YAML", None if mark is None else mark.line + 1) from None
+    for names in _names(tree):  # the YAML reader silently uses the last of several
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
+    return {} if content is None else content
+
+
+def _names(tree: Any) -> Iterator[list[str]]:
+    """Yield the names of each table of a YAML tree. An alias may lead back to where it stands."""
+    found, waiting = set(), [tree]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in found or not isinstance(getattr(node, "value", None), list):
+            continue
+        found.add(id(node))
+        if pairs := [pair for pair in node.value if isinstance(pair, tuple)]:
+            yield [str(key.value) for key, _ in pairs]
+        waiting += [part for one in node.value for part in (one if isinstance(one, tuple) else (one,))]
 
 
 def _fold(key: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final, TypeGuard
 
 from slotwise.errors import ConfigurationError
+from slotwise.settings.sources import document
 
 #: The keys of a service that names no size of its own.
 DEFAULT_SIZE: Final = 50
@@ -99,12 +99,9 @@ def read_lock_keys(path: str | Path) -> LockKeys:
     The file is TOML: ``size = 50``, and under ``[services]`` for each name its first key, or a table with ``start`` and
     ``size``.
     """
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}; name the file with the registry of lock keys") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+    content = document(Path(path), "registry of lock keys", "name it: --registry FILE")
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{path}: expected tables; write size and [services]")
     problems: list[str] = [
         f"{name}: unknown; write size and [services]" for name in content.keys() - {"size", "services"}
     ]
