@@ -162,7 +162,7 @@ def _unreadable() -> list[str]:
     try:
         read_cron_jobs(os.environ, tz=os.environ.get(ZONE_VARIABLE) or "UTC")
     except InvalidCronJobs as error:
-        return [f"{VARIABLE}: {problem}" for problem in error.problems if " is the key of " not in problem]
+        return [line for line in str(error).splitlines() if " is the key of " not in line]
     return []
 
 
@@ -215,11 +215,11 @@ def check_cron_jobs(given: Given, service: str | None, registry: str | None) -> 
         raise click.UsageError("--registry: it needs --service")
     lock_keys = None if registry is None else read_lock_keys(registry)
     found: tuple[CronJob, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: list[str] = []
     try:
         found = read_cron_jobs(os.environ, service=service, lock_keys=lock_keys)
     except InvalidCronJobs as error:
-        problems = error.problems
+        problems = str(error).splitlines()
     if given.json:
         jobs = [
             {"job": job.name, "lock_key": job.lock_key, "schedule": str(job.schedule), "zone": job.schedule.zone.key}

@@ -81,12 +81,15 @@ def test_every_problem_is_listed_with_job_and_field() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not JSON"),
-        ("{", "not JSON"),
+        ("", "not JSON at line 1, column 1: ''"),
+        ('{"a":\n {"schedule" 5}}', "not JSON at line 2, column 14: '5}}'"),
+        ("[" * 100_000, "not JSON at line 1, column 1: '[[["),
         ("[]", "[] is not an object"),
         ('"x"', '"x" is not an object'),
         (entry(key=None), "a.lockKey: null is not a whole number"),
-        (entry(key=2**63), "a.lockKey: 9223372036854775808 has more than 64 bits"),
+        (entry(key=2**63), "a.lockKey: 9223372036854775808 is not from 1 to 9223372036854775807"),
+        (entry(key=0), "a.lockKey: 0 is not from 1 to"),
+        (entry(key=-1301), "a.lockKey: -1301 is not from 1 to"),
         (entry(name=" "), "' ': a job's name has 1 to 100 printable characters"),
         (entry(name="x" * 101), f"'{'x' * 40}': a job's name has 1 to 100 printable characters"),
     ],
@@ -123,6 +126,7 @@ def test_keys_are_compared_with_the_registry_only_if_it_is_configured() -> None:
         ("*/5 * * * *", []),
         ("0 30 * ? * ?", []),
         ("@hourly", []),
+        ("0 0 */1 * * *", []),
         ("@daily", ["hour"]),
         ("0 2 * * *", ["hour"]),
         ("0 0 */2 * * *", ["hour"]),
@@ -184,7 +188,8 @@ def fits(value: object, schema: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "text",
     [
-        EXAMPLE, "{}", "[]", '{"a": 5}', entry(key="1"), entry(key=True), entry(key=2**63), entry(key=-(2**63)),
+        EXAMPLE, "{}", "[]", '{"a": 5}', entry(key="1"), entry(key=True), entry(key=2**63), entry(key=0),
+        entry(key=2**63 - 1),
         entry(key=1.5), entry(5), entry(""), entry(name=""), entry(name="x" * 101), '{"a": {"lockKey": 5}}',
         '{"a": {"schedule": "* * * * *"}}', '{"a": {"schedule": "* * * * *", "lockKey": 5, "more": 1}}',
     ],
@@ -213,7 +218,13 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert (
         status(["cron-jobs", "check", "--service", "lt-credit-service", "--registry", str(GUIDELINE)]) == exits.FAILED
     )
-    assert capsys.readouterr().err.count("out of the range of lt-credit-service, 1301–1350") == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(" is out of the range of lt-credit-service, 1301–1350; ")[0] for line in told] == [
+        "error: CRON_JOBS: tokenCleanup.lockKey: 5101", "error: CRON_JOBS: sessionPrune.lockKey: 5102",
+    ]  # fmt: skip
+    monkeypatch.delenv("CRON_JOBS")
+    assert status(["cron-jobs", "check"]) == exits.FAILED
+    assert capsys.readouterr().err.startswith("error: CRON_JOBS is not set; write ")
     monkeypatch.setenv("CRON_JOBS", entry("@daily"))
     assert status(["cron-jobs", "check", "--json"]) == exits.FAILED
     found = json.loads(capsys.readouterr().out)

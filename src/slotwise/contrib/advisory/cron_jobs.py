@@ -128,8 +128,10 @@ class _Object:
 def _entries(text: str, problems: list[str]) -> list[tuple[str, object]]:
     try:
         read = json.loads(text, object_pairs_hook=_Object)
-    except ValueError as error:
-        problems.append(f"not JSON: {error}; write {_EXAMPLE}")
+    except (ValueError, RecursionError) as error:
+        at = getattr(error, "pos", 0)
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        problems.append(f"not JSON at line {line}, column {column}: {text[at:]!r:.40}; write {_EXAMPLE}")
         return []
     if not isinstance(read, _Object):
         problems.append(f"{_shown(read)} is not an object; write {_EXAMPLE}")
@@ -201,7 +203,7 @@ def fixed_fields(expression: str) -> list[str]:
     """Return which of hour, day, month and weekday an expression fixes; its slots then depend on the zone."""
     fields = MACROS.get(expression.strip().lower(), expression).split()
     names = ("hour", "day", "month", "weekday")
-    return [name for name, field in zip(names, fields[-4:], strict=True) if field not in ("*", "?")]
+    return [name for name, field in zip(names, fields[-4:], strict=True) if field not in ("*", "?", "*/1")]
 
 
 def _lock_key(
@@ -212,8 +214,8 @@ def _lock_key(
         lack = "missing" if "lockKey" not in fields else f"{_shown(key)} is not a whole number"
         problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
         return None
-    if not -LARGEST_KEY - 1 <= key <= LARGEST_KEY:
-        problems.append(f"{name}.lockKey: {key} has more than 64 bits; take a smaller key")
+    if not 1 <= key <= LARGEST_KEY:
+        problems.append(f"{name}.lockKey: {key} is not from 1 to {LARGEST_KEY}; take a key of your service's range")
         return None
     _check_key(name, key, mine, keys, problems)
     return key
