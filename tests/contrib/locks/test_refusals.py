@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
-from tests.contrib.locks.servers import RedisServer
+from tests.contrib.locks.servers import RedisServer, eventually
 
 from slotwise.contrib.advisory.gate import AdvisoryGate
 from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
@@ -112,6 +115,56 @@ def test_redis_values_of_options_are_checked(url: str, words: str) -> None:
         RedisLocks(url)
     assert re.fullmatch(r"rediss?://\S+: .+; write redis://user:password@host:6379/0", str(caught.value))
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.extended
+def test_a_redis_cluster_is_refused(short_path: Path) -> None:
+    """A key of another node is no outage: the message says that the address is a cluster's, and the cure."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(cluster_node(short_path / name)) for name in "ab"]
+        clients = [stack.enter_context(redis.Redis(port=port)) for port, _ in nodes]
+        for client, (first, last) in zip(clients, ((0, 8191), (8192, 16_383)), strict=True):
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        clients[1].execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+        clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", *nodes[1])
+        eventually(lambda: "ok" in str(clients[0].execute_command("CLUSTER", "INFO"))[:40], "the cluster is up")
+        provider = RedisLocks(f"redis://127.0.0.1:{nodes[0][0]}")
+        acquired, refused = 0, list[str]()
+        for number in range(12):
+            try:
+                with Lock(f"lock-{number}", at_most_for="1h", provider=provider):
+                    acquired += 1
+            except ConfigurationError as error:
+                refused.append(str(error))
+        assert acquired + len(refused) == 12
+        assert refused
+        assert all(line.endswith("; name a server that is no cluster") for line in refused)
+        provider.close()
+
+
+@contextmanager
+def cluster_node(folder: Path) -> Iterator[tuple[int, int]]:
+    """A node: its port for clients, and its port for other nodes."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, bus = one.getsockname()[1], other.getsockname()[1]
+    folder.mkdir()
+    options = ["--port", str(port), "--cluster-port", str(bus), "--cluster-enabled", "yes", "--save", ""]
+    process = subprocess.Popen(["redis-server", *options], cwd=folder, stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port) as client:
+            eventually(lambda: answers(client), "the node answers")
+        yield port, bus
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(client: redis.Redis) -> bool:
+    with suppress(redis.ConnectionError):
+        return bool(client.ping())
+    return False
 
 
 def test_parts_of_a_key() -> None:

@@ -122,9 +122,15 @@ class RedisLocks:
     def _telling(self, name: str) -> Iterator[None]:
         """Raise ConfigurationError for a refusal that no repetition cures."""
         from redis import AuthenticationError, ResponseError
+        from redis.exceptions import AskError, ClusterError
 
         try:
             yield
+        except (AskError, ClusterError) as error:  # it asks for another node: no other client would be refused
+            raise ConfigurationError(
+                f"{self._address}: it is a node of a Redis Cluster, which refuses the key {self._prefix + name!r}; "
+                "name a server that is no cluster"
+            ) from error
         except (AuthenticationError, ResponseError) as error:
             reason = str(error).splitlines()[0]
             key = f"{self._prefix}{name}"
