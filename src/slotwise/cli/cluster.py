@@ -136,7 +136,8 @@ def health(
     They are reported, and fail the check only with --max-orphans. The application is never imported.
 
     With --worker, check that the workers of this name (--worker-name, or the host's) have sent heartbeats lately.
-    `slotwise worker --http` and `--alive-file` also notice a loop that hangs, and need no database.
+    A worker whose poller hangs still sends them: `slotwise worker --http` and `--alive-file` notice that, without a
+    database.
     """
 
     def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:

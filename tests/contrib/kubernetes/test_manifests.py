@@ -162,7 +162,15 @@ def test_workers() -> None:
     assert (plain["spec"]["replicas"], gpu["spec"]["replicas"]) == (2, 1)
     for deployment, budget in zip((plain, gpu), of_kind(objects, "PodDisruptionBudget"), strict=True):
         assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["spec"]["selector"]}
-        assert set(pod_of(deployment)["containers"][0]) >= {"startupProbe", "readinessProbe", "livenessProbe"}
+        (container,) = pod_of(deployment)["containers"]
+        assert env_of(deployment)["SLOTWISE_HTTP"] == ":8081"
+        assert container["ports"] == [{"name": "http", "containerPort": 8081}]
+        paths = {"startupProbe": "/livez", "readinessProbe": "/readyz", "livenessProbe": "/livez"}
+        assert {name: container[name]["httpGet"] for name in paths} == {
+            name: {"path": path, "port": "http"} for name, path in paths.items()
+        }
+    (other,) = of_kind(exported(registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))), "Deployment")
+    assert env_of(other)["SLOTWISE_HTTP"] == ":9000"
 
 
 def test_an_untagged_application_needs_no_list() -> None:
@@ -213,6 +221,8 @@ def test_every_pod_is_confined() -> None:
         assert env_of(one) | {"SLOTWISE_REVISION": "7", "SLOTWISE_SHUTDOWN_GRACE": "90s"} == env_of(one)
         assert one["metadata"]["namespace"] == "jobs"
         assert container["resources"]
+        assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+        assert pod["volumes"] == [{"name": "tmp", "emptyDir": {}}]
 
 
 def test_migration() -> None:
@@ -333,11 +343,18 @@ def test_mapping_problems(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "did you mean image?" in lines[0]
     assert all(";" in line for line in lines)
-    for text, words in (("image = [", "k.toml: "), ("", "image is missing")):
-        file.write_text(text)
-        with pytest.raises(ConfigurationError, match=words):
-            read_plan(file)
-    with pytest.raises(ConfigurationError, match="No such file"):
+    for name, text, words in (
+        ("k.toml", "image = [", r"k\.toml:1: 'image' is not TOML; correct this line"),
+        ("k.toml", "", "image is missing"),
+        ("k.yaml", "image: a\n  name: b", r"k\.yaml:2: 'name' is not YAML; correct this line"),
+        ("k.yaml", "image: a\nworkers: {replicas: 1, replicas: 2}", "replicas is there twice; keep one of them"),
+        ("k.yaml", "- image", "expected a table of settings; write"), ("k.yaml", "", "image is missing"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigurationError, match=words) as caught:
+            read_plan(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="there is no such mapping file; name a mapping file, TOML or YAML"):
         read_plan(tmp_path / "none.toml")
 
 
@@ -350,6 +367,8 @@ def test_mapping_problems(tmp_path: Path) -> None:
         ("migration_secret", "a" * 254, "up to 253"), ("secret_key", "a/b", "letters, digits"),
         ("image", "shop:1 ", "registry.example"), ("image", "Shop", "registry.example"), ("image", "a::b", "write"),
         ("image", "https://a/b", "write"), ("image", "", "write"),
+        ("port", 80, "from 1024"), ("port", True, "from 1024"), ("port", 65_536, "to 65535"), ("port", "8081", "whole"),
+        ("cron_jobs", ["report", "train", "report"], "has 'report' twice; remove one"),
     ],
     ids=str,
 )  # fmt: skip
@@ -363,11 +382,70 @@ def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) ->
 
 
 @pytest.mark.parametrize(
+    ("resources", "problem"),
+    [
+        ({"requests": {"cpu": "lots"}}, "requests.cpu: 'lots' is not a quantity; write e.g. 500m"),
+        ({"requests": {"cpu": "100 m"}}, "requests.cpu: '100 m' is not a quantity"),
+        ({"requests": {"cpu": "-1"}}, "requests.cpu: '-1' is not a quantity"),
+        ({"requests": {"cpu": True}}, "requests.cpu: True is not a quantity"),
+        ({"requests": {"cpu": float("nan")}}, "requests.cpu: nan is not a quantity"),
+        ({"limits": {"memory": "256MB"}}, "limits.memory: '256MB' is not a quantity; write e.g. 256Mi"),
+        ({"limits": {"memory": ""}}, "limits.memory: '' is not a quantity"),
+        ({"limits": {"cpus": "1"}}, "limits.cpus: '1' is of an unknown resource; did you mean cpu?"),
+        ({"limits": {"x": "1"}}, "limits.x: '1' is of an unknown resource; known are cpu, memory, ephemeral-storage"),
+        ({"limits": "1"}, "limits: '1' is not a table of quantities"),
+        ({"requests": {"cpu": "1"}, "limits": {"cpu": "900m"}}, "requests.cpu: '1' is above its limit 900m; lower it"),
+        (
+            {"requests": {"memory": "1Gi"}, "limits": {"memory": "1e9"}},
+            "requests.memory: '1Gi' is above its limit 1e9; lower it",
+        ),
+    ],
+    ids=str,
+)
+def test_quantities_that_kubernetes_refuses(resources: dict[str, Any], problem: str) -> None:
+    """One line with place, value and cure."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(image="a", workers={"resources": resources})
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"workers.resources.{problem}")
+    assert ";" in line
+
+
+def test_quantities_that_kubernetes_takes() -> None:
+    """As TOML and YAML write them: strings, whole numbers, fractions."""
+    limits = {"cpu": 0.5, "memory": "1Gi", "ephemeral-storage": "1E", "nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"}
+    requests = {"cpu": "500m", "memory": ".5e9", "ephemeral-storage": "1k"}
+    plan = read_plan(image="a", workers={"resources": {"requests": requests, "limits": limits}})
+    assert plan.workers.resources["limits"]["cpu"] == "0.5"
+    validate(exported(registry(), plan))
+
+
+@pytest.mark.parametrize("name", ["A=B", "", "1A", "A B", "Ä", "A\n"], ids=repr)
+def test_names_of_variables(name: str) -> None:
+    """What Kubernetes refuses, or splits elsewhere, is one line; the value is not shown."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(image="a", env={name: "hush"})
+    assert str(caught.value).startswith(f"env.{name!r} is not the name of a variable; write letters, ")
+    assert "hush" not in str(caught.value)
+    assert read_plan(image="a", env={"a.b-C_1": "x"}).env == {"a.b-C_1": "x"}
+
+
+def test_early_is_shorter_than_the_interval() -> None:
+    """Else each pod would wait for the slot of the next one."""
+    made, hourly = registry("hourly"), frozenset({"hourly"})
+    exported(made, Plan(image="a", cron_jobs=hourly, early=timedelta(minutes=59)))
+    with pytest.raises(ConfigurationError) as caught:
+        exported(made, Plan(image="a", cron_jobs=hourly, early=timedelta(hours=1)))
+    assert str(caught.value) == ("early: 1h is not shorter than the 1h between slots of job 'hourly'; shorten it")
+
+
+@pytest.mark.parametrize(
     ("setting", "value"),
     [
         ("namespace", "a" * 63), ("service_account", "a.b-c"), ("secret", "a" * 253), ("secret_key", "DB_URL.txt"),
         ("image", "localhost:5000/a/b-c__d:1.4_X@sha256:" + "a" * 64), ("image", "[::1]:5000/a"), ("image", "shop"),
-        ("image", "Registry.example/shop:latest"), ("env", {"TZ": "UTC", "SLOTWISE_LOG_FORMAT": "text"}),
+        ("port", 1024), ("image", "Registry.example/shop:latest"),
+        ("env", {"TZ": "UTC", "SLOTWISE_LOG_FORMAT": "text"}),
     ],
     ids=str,
 )  # fmt: skip

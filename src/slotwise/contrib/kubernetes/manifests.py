@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.contrib.kubernetes.firing import Firing, firing
 from slotwise.contrib.kubernetes.plan import Plan, Pods
 from slotwise.errors import ConfigurationError
-from slotwise.jobs.definition import Definition
+from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model.durations import format_duration
 from slotwise.settings.settings import Settings
 
@@ -34,6 +34,10 @@ _LATE: Final = timedelta(hours=1)
 _SHORTEST_DEADLINE: Final = timedelta(seconds=10)
 _LONGEST_CRON_JOB: Final = 52
 _PREFIX: Final = "slotwise.dev"
+#: The name of a worker's port.
+_PORT: Final = "http"
+#: The root is read-only; a supervisor of several processes, and many a handler, need a directory to write to.
+_VOLUME: Final = "tmp"
 
 _SECURITY: Final[Manifest] = {
     "allowPrivilegeEscalation": False,
@@ -57,7 +61,7 @@ def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition])
     known = {found.name: found for found in declared if not settings.only or found.name in settings.only}
     cron_jobs, pooled = _apart(plan, known)
     export = _Export(plan, settings)
-    firings, notes = _firings(cron_jobs)
+    firings, notes = _firings(cron_jobs, plan.early)
     sets = sorted({found.runs_on for found in pooled}, key=sorted)
     objects = [export.migration()]
     for tags in sets:
@@ -100,7 +104,7 @@ def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition
     )
 
 
-def _firings(jobs: Sequence[Definition]) -> tuple[list[tuple[Definition, Firing]], list[str]]:
+def _firings(jobs: Sequence[Definition], early: timedelta) -> tuple[list[tuple[Definition, Firing]], list[str]]:
     found, notes, problems = [], [], []
     for job in jobs:
         assert job.schedule is not None
@@ -109,6 +113,12 @@ def _firings(jobs: Sequence[Definition]) -> tuple[list[tuple[Definition, Firing]
         except ConfigurationError as error:
             problems.append(str(error))
             continue
+        shortest = shortest_interval(job.schedule, job.name)
+        if shortest is not None and early >= shortest:  # each pod would wait for the slot of the next one
+            problems.append(
+                f"early: {format_duration(early)} is not shorter than the {format_duration(shortest)} between slots of "
+                f"job {job.name!r}; shorten it"
+            )
         found.append((job, when))
         notes += [f"job {job.name!r}: {note}" for note in when.notes]
     if problems:
@@ -152,9 +162,13 @@ class _Export:
         """A Deployment for workers that offer these tags and know these names (None: all), and its budget."""
         pods = self.plan.pods(tags)
         component = object_name("worker", *sorted(tags))
-        env = {"SLOTWISE_TAGS": ",".join(sorted(tags)), "SLOTWISE_ONLY": ",".join(only or ())}
+        env = {
+            "SLOTWISE_TAGS": ",".join(sorted(tags)),
+            "SLOTWISE_ONLY": ",".join(only or ()),
+            "SLOTWISE_HTTP": f":{self.plan.port}",
+        }
         pod = self._pod(["worker"], pods, component=component, env=env)
-        pod["spec"]["containers"][0] |= _probes()
+        pod["spec"]["containers"][0] |= self._probes()
         selector = {"matchLabels": self._selector(component)}
         name = object_name(self.plan.name, component)
         spec = {"replicas": pods.replicas, "selector": selector, "template": pod}
@@ -224,6 +238,7 @@ class _Export:
             "env": self._env(env, secret),
             "resources": {name: dict(found) for name, found in pods.resources.items()},
             "securityContext": _SECURITY,
+            "volumeMounts": [{"name": _VOLUME, "mountPath": "/tmp"}],
         }
         spec: Manifest = {"terminationGracePeriodSeconds": math.ceil(grace.total_seconds())}
         if restart is not None:
@@ -235,7 +250,7 @@ class _Export:
             spec["nodeSelector"] = dict(pods.node_selector)
         if pods.tolerations:
             spec["tolerations"] = [dict(one) for one in pods.tolerations]
-        spec["containers"] = [container]
+        spec |= {"containers": [container], "volumes": [{"name": _VOLUME, "emptyDir": {}}]}
         return {"metadata": {"labels": self._labels(component)}, "spec": spec}
 
     def _env(self, env: Mapping[str, str], secret: str | None) -> list[Manifest]:
@@ -254,22 +269,21 @@ class _Export:
         url = {"name": "SLOTWISE_DATABASE_URL", "valueFrom": {"secretKeyRef": reference}}
         return [url, *({"name": name, "value": literal(value)} for name, value in values.items() if value)]
 
+    def _probes(self) -> Manifest:
+        """A worker that waits for its database is alive and not ready: only one that hangs is started again."""
+        return {
+            "ports": [{"name": _PORT, "containerPort": self.plan.port}],
+            "startupProbe": _probe("/livez", period=5, failures=60),
+            "readinessProbe": _probe("/readyz", period=10, failures=3),
+            "livenessProbe": _probe("/livez", period=20, failures=3),
+        }
 
-def _probes() -> Manifest:
-    """A pod is ready once its worker has signed in, and restarted if its heartbeats end while the database answers."""
-    signed_in = ["python", "-m", "slotwise.contrib.kubernetes.alive", "--signed-in"]
+
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
     return {
-        "startupProbe": _probe(signed_in, period=10, failures=30),
-        "readinessProbe": _probe(signed_in, period=30, failures=2),
-        "livenessProbe": _probe(signed_in[:-1], period=60, failures=3),
-    }
-
-
-def _probe(command: Sequence[str], *, period: int, failures: int) -> Manifest:
-    return {
-        "exec": {"command": list(command)},
+        "httpGet": {"path": path, "port": _PORT},
         "periodSeconds": period,
-        "timeoutSeconds": 20,
+        "timeoutSeconds": 5,
         "failureThreshold": failures,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
+from slotwise.settings.sources import document
 
 #: A label of DNS, by RFC 1123; and names of several labels.
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -29,10 +29,19 @@ _IMAGE: Final = re.compile(
     r"(:[A-Za-z0-9_][-.A-Za-z0-9_]{0,127})?(@[A-Za-z][-+._A-Za-z0-9]*:[0-9a-fA-F]{32,})?"
 )
 _LONGEST_IMAGE: Final = 500
+#: A name that every version of Kubernetes takes for a variable.
+_VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+#: A quantity: digits, and a suffix of tens or of 1,024, or an exponent.
+_QUANTITY: Final = re.compile(r"(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?")
+_SUFFIXES: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
+}  # fmt: skip
+_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 #: What the export itself sets in each container.
 _ADDRESSES: Final = frozenset({"SLOTWISE_DATABASE_URL", "DATABASE_URL"})
 _OURS: Final = frozenset({
-    "SLOTWISE_APP", "SLOTWISE_ONLY", "SLOTWISE_REVISION", "SLOTWISE_SCHEMA", "SLOTWISE_SHUTDOWN_GRACE",
+    "SLOTWISE_APP", "SLOTWISE_HTTP", "SLOTWISE_ONLY", "SLOTWISE_REVISION", "SLOTWISE_SCHEMA", "SLOTWISE_SHUTDOWN_GRACE",
     "SLOTWISE_TABLE_PREFIX", "SLOTWISE_TAGS",
 })  # fmt: skip
 #: The longest name: a CronJob's has at most 52 characters, and a Deployment's adds its tags.
@@ -65,6 +74,8 @@ class Plan:
     secret: str | None = None
     secret_key: str = "url"
     migration_secret: str | None = None
+    #: Where a worker serves ``/livez``, ``/readyz`` and ``/metrics``.
+    port: int = 8081
     early: timedelta = timedelta(seconds=30)
     env: Mapping[str, str] = field(default_factory=dict)
     cron_jobs: frozenset[str] = frozenset()
@@ -113,30 +124,10 @@ def read_plan(path: str | Path | None = None, **options: object) -> Plan:
 
 
 def _content(path: Path) -> Mapping[str, object]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}; name a mapping file, TOML or YAML") from None
-    try:
-        content = _yaml(path, text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}") from None
+    content = document(path, "mapping file", "name a mapping file, TOML or YAML")
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{path}: expected a table of settings; write e.g. image: registry.example/shop:1.4")
     return content
-
-
-def _yaml(path: Path, text: str) -> object:
-    try:
-        import yaml
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML"
-        ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 class _Wrong(Exception):
@@ -215,8 +206,11 @@ def _env(at: _Reading, place: str, value: object) -> dict[str, str]:
             why = "comes from the Secret; put the address there, and name it: secret"
         elif name in _OURS:
             why = "is set by the export, from the application and options; remove it"
+        elif not _VARIABLE.fullmatch(name):
+            why = "is not the name of a variable; write letters, digits, -, _ and ., with no digit first"
         if why is not None:
-            at.problems.append(f"{at.file}{place}.{name} {why}")
+            shown = name if _VARIABLE.fullmatch(name) else f"{name!r:.60}"
+            at.problems.append(f"{at.file}{place}.{shown} {why}")
     return found
 
 
@@ -224,6 +218,12 @@ def _count(at: _Reading, place: str, value: object) -> int:
     if is_whole(value, 0, 10_000):
         return value
     raise _Wrong("is not a number of pods; write a whole number from 0")
+
+
+def _port(at: _Reading, place: str, value: object) -> int:
+    if is_whole(value, 1024, 65_535):
+        return value
+    raise _Wrong("is not a port that a pod without root can open; write a whole number from 1024 to 65535")
 
 
 def _duration(at: _Reading, place: str, value: object) -> timedelta:
@@ -235,6 +235,8 @@ def _duration(at: _Reading, place: str, value: object) -> timedelta:
 
 def _names(at: _Reading, place: str, value: object) -> frozenset[str]:
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        if twice := [one for one in dict.fromkeys(value) if list(value).count(one) > 1]:
+            raise _Wrong(f"has {twice[0]!r} twice; remove one")
         return frozenset(value)
     raise _Wrong('is not a list of names; write e.g. ["nightly-report"]')
 
@@ -253,13 +255,40 @@ def _tolerations(at: _Reading, place: str, value: object) -> list[dict[str, obje
 
 
 def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
-    if isinstance(value, Mapping) and all(isinstance(one, str | int) for one in value.values()):
-        return {str(key): str(one) for key, one in value.items()}
-    raise _Wrong('is not a table of quantities; write e.g. { memory = "256Mi" }')
+    if not isinstance(value, Mapping):
+        raise _Wrong('is not a table of quantities; write e.g. { memory = "256Mi" }')
+    found = {}
+    for key, one in value.items():
+        near = get_close_matches(str(key), _RESOURCES, n=1)
+        if key not in _RESOURCES and "/" not in str(key) and not str(key).startswith("hugepages-"):
+            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(_RESOURCES)}, and names with a domain"
+            at.wrong(f"{place}.{key}", one, f"is of an unknown resource; {cure}")
+        elif isinstance(one, bool) or not isinstance(one, str | int | float) or not _QUANTITY.fullmatch(str(one)):
+            at.wrong(f"{place}.{key}", one, f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}")
+        else:
+            found[str(key)] = str(one)
+    return found
 
 
-def _resources(at: _Reading, place: str, value: object) -> dict[str, object]:
-    return at.table(place, value, {"requests": _quantities, "limits": _quantities})
+def _resources(at: _Reading, place: str, value: object) -> dict[str, dict[str, str]]:
+    found = at.table(place, value, {"requests": _quantities, "limits": _quantities})
+    limits = found.get("limits", {})
+    for key, wanted in found.get("requests", {}).items():
+        if key in limits and _size(wanted) > _size(limits[key]):
+            at.wrong(f"{place}.requests.{key}", wanted, f"is above its limit {limits[key]}; lower it")
+    return found
+
+
+def _size(quantity: str) -> float:
+    """The number that a quantity means."""
+    match = _QUANTITY.fullmatch(quantity)
+    assert match is not None
+    suffix = match[2] or ""
+    return (
+        float(match[1] + suffix)
+        if suffix[:1] in ("e", "E") and suffix[1:]
+        else (float(match[1]) * _SUFFIXES.get(suffix, 1))
+    )
 
 
 _PODS: Final[Mapping[str, _Read]] = {
@@ -288,6 +317,7 @@ _PLAN: Final[Mapping[str, _Read]] = {
     "secret": _object_name,
     "secret_key": _key,
     "migration_secret": _object_name,
+    "port": _port,
     "early": _duration,
     "env": _env,
     "cron_jobs": _names,
