@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -59,19 +58,6 @@ class LocalPattern:
         days = self.days.within(low // DAY, (high - 1) // DAY)
         found = [day * DAY + time for day in days for time in self.times]
         return found[bisect_left(found, low) : bisect_left(found, high)]
-
-    def bits(self, low: int, high: int) -> int:
-        """The local times with `low <= local < high` as the bits of a number, the lowest first."""
-        first, last = low // DAY, (high - 1) // DAY
-        found = 0
-        for day in self.days.within(first, last):
-            found |= self._bits_of_day << (day - first) * DAY
-        return found >> low - first * DAY & (1 << high - low) - 1
-
-    @cached_property
-    def _bits_of_day(self) -> int:
-        is_listed = map(frozenset(self.times).__contains__, range(DAY - 1, -1, -1))
-        return int("".join(map("01".__getitem__, is_listed)), 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +112,6 @@ class Walk:
         for span, begin, end in self._pieces(low, high):
             found += [local - span.offset for local in self.pattern.within(*self._own(span, begin, end))]
             found += self._moved(span, begin, end)
-        return found
-
-    def bits(self, low: int, high: int) -> int:
-        """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""
-        found = 0
-        for span, begin, end in self._pieces(low, high):
-            first, last = self._own(span, begin, end)
-            if first < last:
-                found |= self.pattern.bits(first, last) << first - span.offset - low
-            for slot in self._moved(span, begin, end):
-                found |= 1 << slot - low
         return found
 
     def _pieces(self, low: int, high: int) -> Iterator[tuple[Span, int, int]]:

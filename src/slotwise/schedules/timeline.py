@@ -10,9 +10,8 @@ from abc import ABC
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import pairwise
-from operator import or_
 from typing import Final, NamedTuple, NoReturn, Protocol
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -30,6 +29,7 @@ _MACHINE_DEPENDENT: Final = frozenset({"localtime", "posixrules", "Factory"})
 _CHUNK: Final = 25  # a chunk of the time line is 2**25 seconds, about 388 days
 _PROBE: Final = 2 * DAY  # the shortest span in the whole tz database is just under 7 days
 _MARGIN: Final = 3 * DAY  # no change of offset is felt further away than two days
+_PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
 
 
 class Span(NamedTuple):
@@ -83,16 +83,11 @@ def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
 
 
 def _near(name: str) -> str:
-    known = {zone.lower(): zone for zone in _known_zones()}
+    known = {zone.lower(): zone for zone in sorted(available_timezones() - _MACHINE_DEPENDENT)}
     cities = {zone.rsplit("/", 1)[-1]: known[zone] for zone in known}
     near = [known[match] for match in difflib.get_close_matches(name.lower(), known, cutoff=0.75)]
     near += [cities[match] for match in difflib.get_close_matches(name.lower(), cities, cutoff=0.8)]
     return f" (did you mean {' or '.join(dict.fromkeys(near[:3]))}?)" if near else ""
-
-
-@lru_cache(maxsize=1)
-def _known_zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones() - _MACHINE_DEPENDENT))
 
 
 @lru_cache(maxsize=8192)
@@ -143,9 +138,6 @@ class Line(Protocol):
     def within(self, low: int, high: int) -> Iterable[int]:
         """All of them, in no order; for a few."""
 
-    def bits(self, low: int, high: int) -> int:
-        """The slots as the bits of a number, that of `low` first; for a day or so."""
-
 
 class LineSchedule(Schedule, ABC):
     """A schedule whose slots are a line."""
@@ -189,18 +181,6 @@ class Grid:
     def within(self, low: int, high: int) -> Iterable[int]:
         return range(low + (self.start - low) % self.step, high, self.step)
 
-    def bits(self, low: int, high: int) -> int:
-        return _comb(self.step, high - low) << (self.start - low) % self.step & (1 << high - low) - 1
-
-
-@lru_cache(maxsize=64)
-def _comb(step: int, width: int) -> int:
-    """A bit at each `step`, from 0 up to `width`."""
-    teeth, reach = 1, step
-    while reach < width:
-        teeth, reach = teeth | teeth << reach, reach * 2
-    return teeth
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -221,10 +201,6 @@ class Window:
 
     def within(self, low: int, high: int) -> Iterable[int]:
         return self.line.within(*self._within(low, high))
-
-    def bits(self, low: int, high: int) -> int:
-        first, end = self._within(low, high)
-        return self.line.bits(first, end) << first - low if first < end else 0
 
     def _within(self, low: int, high: int) -> tuple[int, int]:
         return max(low, self.start), min(high, self.end)
@@ -251,29 +227,12 @@ class Union:
         return found
 
     def count(self, low: int, high: int) -> int:
-        """The slots of sparse lines are listed; dense lines are laid over one another day by day."""
+        """Listed in portions, because slots that coincide count once."""
         low, high = max(low, BEGINNING), min(high, END)
-        if low >= high:
-            return 0
-        counts = [(line, line.count(low, high)) for line in self.lines]
-        few = 2 + (high - low) // DAY
-        dense = Union(tuple(line for line, count in counts if count > few))
-        sparse = {slot for line, count in counts if count <= few for slot in line.within(low, high)}
-        if len(dense.lines) + bool(sparse) < 2:
-            return len(sparse) + sum(count for _, count in counts if count > few)
-        total, left = 0, sorted(sparse, reverse=True)
-        for day in range(low, high, DAY):
-            bits = dense.bits(day, min(day + DAY, high))
-            total += bits.bit_count()
-            while left and left[-1] < day + DAY:
-                total += not bits >> left.pop() - day & 1
-        return total + len(left)
+        return sum(len(self.within(start, min(start + _PORTION, high))) for start in range(low, high, _PORTION))
 
-    def within(self, low: int, high: int) -> Iterable[int]:
-        return {slot for line in self.lines for slot in line.within(low, high)}
-
-    def bits(self, low: int, high: int) -> int:
-        return reduce(or_, (line.bits(low, high) for line in self.lines), 0)
+    def within(self, low: int, high: int) -> set[int]:
+        return set().union(*(line.within(low, high) for line in self.lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +244,7 @@ class Unbound:
     def _refuse(self, low: object = None, high: object = None) -> NoReturn:
         raise InvalidSchedule(self.lack)
 
-    first = last = count = within = bits = _refuse
+    first = last = count = within = _refuse
 
 
 def _instant(seconds: int | None) -> datetime | None:
