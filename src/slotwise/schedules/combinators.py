@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final, NoReturn
@@ -126,7 +127,11 @@ class Between(Around):
             )
         self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
-        if not schedule.from_end and self._is_empty():
+        is_empty = False
+        if not schedule.from_end:
+            with suppress(InvalidSchedule):  # its slots are unknown until it is bound
+                is_empty = self.next_after(_EVER) is None
+        if is_empty:
             told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
             raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
         self._combine(schedule)
@@ -153,13 +158,6 @@ class Between(Around):
     def line(self) -> Line:
         start = BEGINNING if self.start is None else ceiling_second(self.start)
         return Window(self.schedule.line, start, END if self.end is None else ceiling_second(self.end))
-
-    def _is_empty(self) -> bool:
-        """Whether it never fires. What lacks something to be asked is looked at once it is bound."""
-        try:
-            return self.next_after(_EVER) is None
-        except InvalidSchedule:
-            return False
 
     def _opening(self, t: datetime) -> datetime:
         """The instant after which the slots after `t` are to be looked for."""

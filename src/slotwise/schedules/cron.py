@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
@@ -108,6 +107,10 @@ def _parse(
     (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
     values = _expand((*clock, of_month, MONTH.plain(month), of_week))
     seconds, minutes, hours, days, months, weekdays = values
+    if rule == "or":  # an unrestricted field is always satisfied
+        both = not {day, weekday}.isdisjoint(("*", "*/1"))
+    else:
+        both = rule == "and" or day.startswith("*") or weekday.startswith("*")
     dates = DatePattern(
         months=frozenset(months),
         days=frozenset(days),
@@ -115,23 +118,13 @@ def _parse(
         nearest=nearest,
         weekdays=frozenset(weekdays),
         nth=nth,
-        both=_both_needed(rule, day, weekday),
+        both=both,
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
     times = [hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds)]
     fixed = not (minute.startswith("*") or hour.startswith("*"))
     return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
-
-
-def _both_needed(rule: DayRule, day: str, weekday: str) -> bool:
-    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
-    if rule == "or":
-        return not {day, weekday}.isdisjoint(("*", "*/1"))
-    return rule == "and" or day.startswith("*") or weekday.startswith("*")
-
-
-_RATE: Final = re.compile(r"every +([0-9]+) *(s|m|h|d)[a-z]*", re.IGNORECASE)
 
 
 def _split(expression: str) -> tuple[str, ...]:
@@ -144,8 +137,7 @@ def _split(expression: str) -> tuple[str, ...]:
     text = expression.strip()
     texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
-        rate = _RATE.fullmatch(text)
-        hint = f"; for a fixed rate write EVERY|{rate[1]}{rate[2].lower()}" if rate else ""
+        hint = "; for a fixed rate write EVERY|5m" if text.lower().startswith("every ") else ""
         raise InvalidSchedule(
             f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
             f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{hint}"

@@ -55,21 +55,15 @@ class DatePattern:
 
     def in_month(self, length: int, first: int) -> set[int]:
         """The days picked in a month of this length that begins on weekday `first`."""
-        of_month, of_week = self._of_month(length, first), self._of_week(length, first)
-        return of_month & of_week if self.both else of_month | of_week
-
-    def _of_month(self, length: int, first: int) -> set[int]:
-        picked = {day for day in self.days if day <= length}
-        picked |= {length - distance for distance in self.from_end if distance < length}
-        return picked | {_nearest_working_day(min(day, length), length, first) for day in self.nearest}
-
-    def _of_week(self, length: int, first: int) -> set[int]:
-        picked = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}
+        of_month = {day for day in self.days if day <= length}
+        of_month |= {length - distance for distance in self.from_end if distance < length}
+        of_month |= {_nearest_working_day(min(day, length), length, first) for day in self.nearest}
+        of_week = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}
         for weekday, number in self.nth:
             matching = range((weekday - first) % 7 + 1, length + 1, 7)
             if number <= len(matching):
-                picked.add(matching[number if number == LAST else number - 1])
-        return picked
+                of_week.add(matching[number if number == LAST else number - 1])
+        return of_month & of_week if self.both else of_month | of_week
 
 
 EVERY_DAY: Final = DatePattern(

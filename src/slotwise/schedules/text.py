@@ -106,7 +106,9 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
         raise InvalidSchedule(f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart")
-    return read(*values, **dict(_option(part, allowed) for part in options))
+    if wrong := [part for part in options if part.partition("=")[0].strip() not in allowed]:
+        raise InvalidSchedule(f"option {quoted(wrong[0])}: {' or '.join(allowed) or 'none'} allowed here")
+    return read(*values, **dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in options))
 
 
 def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
@@ -117,21 +119,10 @@ def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
     raise InvalidSchedule(f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}")
 
 
-def _option(text: str, allowed: tuple[str, ...]) -> tuple[str, str]:
-    name, value = (part.strip() for part in text.split("=", 1))
-    if name not in allowed:
-        raise InvalidSchedule(f"option {quoted(text)}: {' or '.join(allowed) or 'none'} allowed here")
-    return name, value
-
-
-def _daily(times: str, tz: str = "UTC", **options: Any) -> Schedule:
-    return Daily(*times.split(","), tz=tz, **options)
-
-
 #: Each kind with its constructor, how many values it takes, and its options.
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
     "CRON": (Cron, 2, ("day_rule", "gap", "fold")),
-    "DAILY": (_daily, 2, ("gap", "fold")),
+    "DAILY": (lambda times, tz="UTC", **options: Daily(*times.split(","), tz=tz, **options), 2, ("gap", "fold")),
     "EVERY": (Every, 2, ()),
     "FIXED_DELAY": (FixedDelay, 1, ()),
     "ONCE": (Once, 1, ()),
