@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise.errors import InvalidSetting
-from slotwise.settings.settings import Settings
-from slotwise.settings.sources import READERS
+from slotwise.settings.settings import READERS, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.supervisor import Lifeline, Supervisor
 from slotwise.engine.worker import Worker
 from slotwise.registry.registry import JobRegistry
-from slotwise.settings.sources import spell
+from slotwise.settings.readers import spell
 
 if TYPE_CHECKING:
     from slotwise.contrib.metrics.health import Source

@@ -37,8 +37,7 @@ from slotwise.model.clock import Clock
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
-from slotwise.settings.settings import Settings, SettingsKeywords
-from slotwise.settings.sources import place
+from slotwise.settings.settings import Settings, SettingsKeywords, place
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
 from slotwise.store.queue.queue import AtInsert

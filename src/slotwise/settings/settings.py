@@ -12,19 +12,35 @@ Sources, each outranking the one before: the defaults below, a TOML or YAML file
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
+import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args, get_type_hints
+from urllib.parse import quote
 
 from slotwise.errors import InvalidSetting
 from slotwise.model.error_text import hide_password
-from slotwise.settings import sources as sources
-from slotwise.settings.sources import READERS, spell
+from slotwise.settings.readers import (
+    Reader,
+    choice,
+    duration,
+    identifier,
+    names,
+    optional,
+    pairs,
+    patterns,
+    printable,
+    secret,
+    spell,
+    switch,
+    whole,
+)
 
 Duration: TypeAlias = timedelta | str
 
@@ -68,85 +84,85 @@ class Settings:
     Durations may be given as `timedelta`, `"10s"` or `"PT10S"`.
     """
 
-    database_url: str | None = None
+    database_url: Annotated[str | None, secret] = None
     """Where the tables are: any spelling of a PostgreSQL or SQLite address, or a libpq keyword string."""
 
-    schema: str | None = None
+    schema: Annotated[str | None, identifier(63)] = None
     """PostgreSQL schema of the tables; None takes the first one on the connection's search path."""
 
-    table_prefix: str = "scheduled_"
+    table_prefix: Annotated[str, identifier(32)] = "scheduled_"
     """The prefix of every table name."""
 
-    poll_interval: timedelta = timedelta(seconds=10)
+    poll_interval: Annotated[timedelta, duration("1us", "1d", "a zero interval would spin")] = timedelta(seconds=10)
     """Longest pause between two looks for due rows; a known due time or a job with shorter intervals shortens it."""
 
-    heartbeat_interval: timedelta = timedelta(seconds=10)
+    heartbeat_interval: Annotated[timedelta, duration("20ms", "1h", "each is one statement")] = timedelta(seconds=10)
     """How often held claims are renewed."""
 
-    missed_heartbeats_limit: int = 6
+    missed_heartbeats_limit: Annotated[int, whole(3, 1000, "fewer would take live claims away at the first hiccup")] = 6
     """A claim is good for this many heartbeat intervals."""
 
-    shutdown_grace: timedelta = timedelta(seconds=30)
+    shutdown_grace: Annotated[timedelta, duration("0s", "7d", "zero does not wait")] = timedelta(seconds=30)
     """How long running handlers may finish after a stop before they are cancelled; zero is allowed."""
 
-    threads: int | None = None
+    threads: Annotated[int | None, whole(1, 10_000, "it is how many jobs run at a time")] = None
     """Capacity of a worker process; None is the number of jobs and tasks, from 10 to 500."""
 
-    processes: int = 1
+    processes: Annotated[int, whole(1, 1000, "one is enough for most")] = 1
     """Worker processes that one command starts."""
 
-    reaper_interval: timedelta | None = None
+    reaper_interval: Annotated[timedelta | None, duration("20ms", "1h", "each look is one statement")] = None
     """How often claims of other workers are checked; None is the heartbeat interval."""
 
-    recovery_rate: int | None = None
+    recovery_rate: Annotated[int | None, whole(1, 1_000_000, "it is how many late slots start in a second")] = None
     """How many missed or late slots may start per second in the whole cluster; None: no limit."""
 
-    revision: str | None = None
+    revision: Annotated[str | None, printable(100)] = None
     """Deploy id: a number, version or time that grows; a lower one never changes what a higher one has planned."""
 
-    worker_name: str | None = None
+    worker_name: Annotated[str | None, printable(100)] = None
     """The worker's name; None is the host name."""
 
-    tags: frozenset[str] = frozenset()
+    tags: Annotated[frozenset[str], names(100, blanks=False)] = frozenset()
     """Tags that this worker offers to jobs that require them with `runs_on`."""
 
-    only: frozenset[str] = frozenset()
+    only: Annotated[frozenset[str], names(100)] = frozenset()
     """Names of the jobs that this worker runs; empty is all."""
 
-    schedules: frozenset[tuple[str, str]] = frozenset()
+    schedules: Annotated[frozenset[tuple[str, str]], pairs(100)] = frozenset()
     """Schedules that replace those in the code: names of jobs and text forms."""
 
-    pooler: bool = False
+    pooler: Annotated[bool, switch] = False
     """Whether a transaction pooler is in between: deadlines are then set per transaction, not per connection."""
 
-    pool_size: int = 4
+    pool_size: Annotated[int, whole(1, 100, "4 are enough for most")] = 4
     """Connections that stay open for polls, settlements and clients; at a peak there are four more."""
 
-    wake_up: bool = True
+    wake_up: Annotated[bool, switch] = True
     """Whether to notify workers when a task is scheduled, and to listen; if off, due rows are found by polls alone."""
 
-    wake_up_url: str | None = None
+    wake_up_url: Annotated[str | None, secret] = None
     """Address for listening that bypasses a pooler, to the same database; None is ``database_url``."""
 
-    retention: timedelta = timedelta(days=90)
+    retention: Annotated[timedelta, duration("0s", "36500d", "zero keeps everything")] = timedelta(days=90)
     """How long the ledger keeps slots that succeeded or were skipped; zero keeps them for ever."""
 
-    failure_retention: timedelta = timedelta(days=365)
+    failure_retention: Annotated[timedelta, duration("0s", "36500d", "zero keeps everything")] = timedelta(days=365)
     """The same for slots that ended as failed, dead, lost or cancelled."""
 
-    redact: frozenset[str] = frozenset()
+    redact: Annotated[frozenset[str], patterns] = frozenset()
     """Regular expressions of what else is hidden in stored errors and in the log's tracebacks."""
 
-    app: str | None = None
+    app: Annotated[str | None, printable(500)] = None
     """Where the registry is: `package.module` or `package.module:attribute`."""
 
-    log_format: str = "human"
+    log_format: Annotated[str, choice("human", "json")] = "human"
     """`human`, or `json` for one object per line."""
 
-    log_level: str = "INFO"
+    log_level: Annotated[str, choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")] = "INFO"
     """The least severe log record that is written."""
 
-    process_hook: bool = True
+    process_hook: Annotated[bool, switch] = True
     """Drain on SIGTERM and SIGINT; turn it off if the host application handles signals."""
 
     def __post_init__(self) -> None:
@@ -177,12 +193,12 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         given = {key: value for key, value in keywords.items() if value is not None}
-        chosen = sources.from_file(config, environ) | sources.from_environment(environ) | sources.layer(given.items())
+        chosen = from_file(config, environ) | from_environment(environ) | layer(given.items())
         return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
 
     def replace(self, **changes: object) -> Settings:
         """The same settings with some replaced; validated like new ones. None sets None."""
-        chosen = sources.layer(changes.items())
+        chosen = layer(changes.items())
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 
@@ -229,3 +245,233 @@ class Settings:
     def idle_in_transaction_timeout(self) -> timedelta:
         """The lease: the locks of a frozen worker end when its claims do."""
         return self.lease
+
+
+#: The reader of each setting.
+READERS: Final[Mapping[str, Reader]] = {
+    name: optional(hint.__metadata__[0]) if type(None) in get_args(hint.__origin__) else hint.__metadata__[0]
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+}
+
+
+Layer: TypeAlias = dict[str, tuple[str, object]]
+
+PREFIX = "SLOTWISE_"
+DEFAULT_FILES = ("slotwise.toml", "slotwise.yaml")
+_YAML = (".yaml", ".yml")
+
+#: Variables that begin like settings and are none: they are read before there are settings, belong to the quick start's
+#: database, to the test suite or to the worker's own children, or tell a command for which slot it runs.
+OTHERS_VARIABLES = frozenset(
+    f"SLOTWISE_{name}"
+    for name in (
+        "CONFIG", "APP_DIR", "AUTHOR", "BOOT", "PG_BINDIR", "TEST_DSN", "JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY",
+        "HTTP", "ALIVE_FILE", "STUCK_AFTER", "METRICS_MAX_NAMES",
+    )
+)  # fmt: skip
+
+
+def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
+    """Return the settings of the file; empty if none was named and no default file exists."""
+    named = config or environ.get("SLOTWISE_CONFIG")
+    there = [Path(named)] if named else [path for path in map(Path, DEFAULT_FILES) if path.is_file()]
+    if not there:
+        return {}
+    if len(there) > 1:
+        raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
+    (path,) = there
+    return layer(_table(path).items(), lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
+
+
+def place(name: str, value: object) -> str | None:
+    """Return the variable, or else the file, that sets this value; None if neither does."""
+    for found in (from_environment(os.environ), from_file(None, os.environ)):
+        if name in found:
+            label, given = found[name]
+            return label if READERS[name](label, given) == value else None
+    return None
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    """Return the settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not set."""
+    ours = (
+        (variable.removeprefix(PREFIX), text)
+        for variable, text in environ.items()
+        if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
+    )
+    found = layer(ours, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
+    if environ.get("DATABASE_URL", "").strip():
+        found.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
+    return found
+
+
+def layer(
+    pairs: Iterable[tuple[str, object]], label: Callable[[str], str] = str, spell: Callable[[str], str] = str
+) -> Layer:
+    """Return the settings of these pairs; ``label`` and ``spell`` give a key's and a setting's name in messages."""
+    by_fold = {_fold(name): name for name in READERS}
+    found: Layer = {}
+    for key, value in _translated(pairs, label):
+        name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
+        if name is None:
+            near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
+            cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
+            raise InvalidSetting(f"{label(key)} is not a setting; {cure}")
+        if name in found:
+            raise InvalidSetting(f"{label(key)} is the same setting as {found[name][0]}; keep one of them")
+        found[name] = (label(key), value)
+    return found
+
+
+def _table(path: Path) -> Mapping[str, object]:
+    content = document(path, "settings file", "correct --config or SLOTWISE_CONFIG")
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise InvalidSetting(f"{path}: settings are names with values; write for example poll-interval: 10s")
+    if path.name != "pyproject.toml":
+        return content
+    tool = content.get("tool")
+    table = tool.get("slotwise") if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise InvalidSetting(f"{path}: there is no table [tool.slotwise]; add it, or name another file")
+    return table
+
+
+def document(path: Path, what: str, cure: str) -> object:
+    """Return the content of a TOML or YAML file; an empty one is ``{}``.
+
+    ``what`` names the file in messages, and ``cure`` ends that of a missing one. Raise InvalidSetting with the line.
+    """
+    import tomllib  # late: most processes have no such file
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidSetting(f"{path}: there is no such {what}; {cure}") from None
+    except OSError as error:
+        raise InvalidSetting(f"{path}: the {what} cannot be read: {error.strerror}; check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{path}: byte {error.start} is not UTF-8; save the {what} as UTF-8") from None
+    if path.suffix in _YAML:
+        return _yaml(path, text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        is_twice = re.search("overwrite|twice|mutate", str(error)) is not None
+        raise _unread(path, text, "TOML", None if at is None else int(at[1]), is_twice=is_twice) from None
+
+
+def _unread(path: Path, text: str, form: str, line: int | None, *, is_twice: bool = False) -> InvalidSetting:
+    """The error for a line, counted from 1; None is the last one. Its value is not shown: it may be a password."""
+    lines = text.splitlines() or [""]
+    number = min(line or len(lines), len(lines))
+    why = "has a name that is there twice; keep one of them" if is_twice else f"is not {form}; correct this line"
+    return InvalidSetting(f"{path}:{number}: {re.split('[=:]', lines[number - 1])[0].strip()!r:.60} {why}")
+
+
+def _yaml(path: Path, text: str) -> object:
+    try:
+        import yaml
+    except ImportError:
+        raise InvalidSetting(f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML") from None
+    try:
+        content, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+        mark = getattr(error, "problem_mark", None)
+        raise _unread(path, text, "YAML", None if mark is None else mark.line + 1) from None
+    for table in _names(tree):  # the YAML reader silently uses the last of several
+        if twice := {name for name in table if table.count(name) > 1}:
+            raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
+    return {} if content is None else content
+
+
+def _names(tree: Any) -> Iterator[list[str]]:
+    """Yield the names of each table of a YAML tree. An alias may lead back to where it stands."""
+    found, waiting = set(), [tree]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in found or not isinstance(getattr(node, "value", None), list):
+            continue
+        found.add(id(node))
+        if pairs := [pair for pair in node.value if isinstance(pair, tuple)]:
+            yield [str(key.value) for key, _ in pairs]
+        waiting += [part for one in node.value for part in (one if isinstance(one, tuple) else (one,))]
+
+
+def _fold(key: str) -> str:
+    return key.replace("-", "").replace("_", "").casefold()
+
+
+# Keys that configurations of db-scheduler use, as settings of ours; each in any spelling, as all keys. ``jobs-config``
+# is a table with the address of the scheduler's own pool; in the environment its keys are variables, such as
+# ``SLOTWISE_JOBS_CONFIG_USERNAME``.
+
+#: Keys without ``-``, ``_`` and capitals, with the setting that each means.
+OTHER_NAMES: Final = {
+    "pollinginterval": "poll_interval",
+    "shutdownmaxwait": "shutdown_grace",
+    "jobsconfig": "database_url",
+    "jobsconfigmaximumpoolsize": "pool_size",
+}
+#: Keys without a counterpart, and what to do instead.
+ABSENT: Final = {
+    "deleteunresolvedafter": "slotwise never deletes rows of tasks that it does not know; remove it, find such rows "
+    "with `slotwise health`, and delete a job with `slotwise delete`",
+}
+
+_POOL = "jobsconfig"
+_KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
+_ADDRESS = "write jdbc:postgresql://host:5432/database"
+_FORM = "write jdbc-url, username, password and maximum-pool-size"
+
+
+def _translated(pairs: Iterable[tuple[str, object]], label: Callable[[str], str]) -> Iterator[tuple[str, object]]:
+    """Yield the pairs, with the keys of ``jobs-config`` as one address. Raises InvalidSetting with the cure."""
+    pool: dict[str, str] = {}
+    name = ""
+    for key, value in pairs:
+        folded = _fold(key)
+        if folded in ABSENT:
+            raise InvalidSetting(f"{label(key)} is not a setting: {ABSENT[folded]}")
+        if not folded.startswith(_POOL):
+            yield key, value
+            continue
+        if folded == _POOL and not isinstance(value, Mapping):
+            raise InvalidSetting(f"{label(key)} must be a table, but was of type {type(value).__name__}; {_FORM}")
+        name = name or (key if folded == _POOL else "JOBS_CONFIG")
+        parts = (
+            ((f"{key}-{part}", text) for part, text in value.items()) if isinstance(value, Mapping) else [(key, value)]
+        )
+        for full, text in parts:
+            part = _fold(full).removeprefix(_POOL)
+            if f"{_POOL}{part}" in OTHER_NAMES:
+                yield full, text
+            elif part not in _KEYS:
+                raise InvalidSetting(f"{label(full)} is not a setting of {label(name)}; {_FORM}")
+            elif not isinstance(text, str):
+                raise InvalidSetting(f"{label(full)} must be a string, but was of type {type(text).__name__}; {_FORM}")
+            else:
+                pool[_KEYS[part]] = text
+    if pool:
+        yield name, _address(pool, label(name))
+
+
+def _address(pool: Mapping[str, str], label: str) -> str:
+    address = pool.get("jdbc-url", "")
+    kind, found, rest = address.partition("://")
+    if not address:
+        raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
+    if not found:
+        raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
+    if "username" not in pool:
+        if "password" in pool:
+            raise InvalidSetting(f"{label} has a password and no username; add username")
+        return address
+    if "@" in rest.partition("/")[0]:
+        raise InvalidSetting(
+            f"{label}: {hide_password(address)} cannot be combined with username; write jdbc:postgresql://host/database"
+        )
+    login = quote(pool["username"], safe="")
+    if "password" in pool:
+        login += f":{quote(pool['password'], safe='')}"
+    return f"{kind}://{login}@{rest}"

@@ -21,8 +21,7 @@ from slotwise.cli.shared.terminal import ask, moment, say
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
-from slotwise.settings.settings import Settings
-from slotwise.settings.sources import READERS
+from slotwise.settings.settings import READERS, Settings
 
 # A command imports the store and the application only when it runs: the help and the version need neither.
 if TYPE_CHECKING:

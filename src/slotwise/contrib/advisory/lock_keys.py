@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeGuard
 
 from slotwise.errors import ConfigurationError
-from slotwise.settings.sources import document
+from slotwise.settings.settings import document
 
 #: The keys of a service that names no size of its own.
 DEFAULT_SIZE: Final = 50

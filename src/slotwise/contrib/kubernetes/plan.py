@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.errors import ConfigurationError
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import is_whole
-from slotwise.settings.sources import document
+from slotwise.settings.settings import document
 
 #: A label of DNS, by RFC 1123; and names of several labels.
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
