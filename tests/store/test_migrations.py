@@ -26,7 +26,7 @@ from tests.store.bench import Bench, at
 
 from slotwise import migrate
 from slotwise.errors import SchemaMismatch
-from slotwise.migrate.target import LOCK_TIMEOUT
+from slotwise.migrate.revisions import LOCK_TIMEOUT
 from slotwise.model.records import FOREVER
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database

@@ -6,7 +6,6 @@ without alembic's ``env.py``, so that it also works inside a user's own one.
 
 from __future__ import annotations
 
-from slotwise.migrate.revisions import apply, check, current, revert, scripts, sql
-from slotwise.migrate.target import Target, include_name
+from slotwise.migrate.revisions import Target, apply, check, current, include_name, revert, scripts, sql
 
 __all__ = ["Target", "apply", "check", "current", "include_name", "revert", "scripts", "sql"]
