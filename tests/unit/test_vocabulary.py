@@ -16,7 +16,7 @@ import pytest
 
 import slotwise
 from slotwise.errors import ConfigurationError
-from slotwise.explain.explanation import how_ended, why_again, why_skipped
+from slotwise.explain.explanation import how_ended
 from slotwise.model import vocabulary
 from slotwise.model.vocabulary import (
     REASONS,
@@ -85,8 +85,8 @@ def test_a_feature_adds_a_reason() -> None:
     """With its sentences, and again when it is imported again."""
     for _ in range(2):
         register_reason("lock_held", "Another program held its lock.", waits="another program holds its lock")
-    assert why_skipped("lock_held") == "Another program held its lock."
-    assert why_again("lock_held") == "another program holds its lock"
+    assert REASONS["lock_held"].skipped == "Another program held its lock."
+    assert REASONS["lock_held"].waits == "another program holds its lock"
     assert how_ended("failed", "lock_held", "now") == "It ended as failed (lock_held) now."
 
 

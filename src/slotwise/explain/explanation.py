@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.errors import pasteable
-from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
-from slotwise.schedules.description import short_text
+from slotwise.schedules.description import clock, short_text, zone_of
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
@@ -29,13 +28,8 @@ _PASSED = "It was begun, and a restore of the queue alone lost sight of it ({rea
 _UNSAID = "It ended as {outcome} ({reason}) {ended}."
 
 
-def _of(reason: str | None) -> Sentences:
+def sentences_of(reason: str | None) -> Sentences:
     return REASONS.get(reason or "", Sentences())
-
-
-def why_skipped(reason: str | None) -> str | None:
-    """Return the sentence for a slot that did not run."""
-    return _of(reason).skipped
 
 
 def how_ended(outcome: str, reason: str | None, when: str) -> str:
@@ -44,14 +38,9 @@ def how_ended(outcome: str, reason: str | None, when: str) -> str:
         return f"It succeeded {when}."
     if reason is None:
         return f"It ended as {outcome} {when}, for good."
-    is_passed = outcome == Outcome.LOST and _of(reason).skipped is not None
-    sentence = _PASSED if is_passed else _of(reason).ended or _UNSAID
+    is_passed = outcome == Outcome.LOST and sentences_of(reason).skipped is not None
+    sentence = _PASSED if is_passed else sentences_of(reason).ended or _UNSAID
     return sentence.format(outcome=outcome, reason=reason, ended=when)
-
-
-def why_again(reason: str | None) -> str | None:
-    """Return why a slot waits, as a part of a sentence."""
-    return _of(reason).waits
 
 
 # -- parts of sentences ---------------------------------------------------------------------------------------------
@@ -92,7 +81,7 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
         )
     else:
         yield f"It did not run: skipped ({line.reason})."
-    if (why := _why_skipped(facts, line, definition)) is not None:
+    if (why := _why_skipped(facts, line)) is not None:
         yield why
     if definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE, Reason.OVERLAP):
         yield f"The job declares {_declared(line.reason, definition)}."
@@ -100,18 +89,16 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
         yield f"That was decided at {when(line.finished)}."
 
 
-def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> str | None:
+def _why_skipped(facts: Facts, line: SlotInfo) -> str | None:
     match line.reason:
         case Reason.COLLAPSED:
-            return f"{why_skipped(Reason.COLLAPSED)} {_instead_of_all(facts, line)}"
-        case Reason.LATE if definition is not None and definition.catch_up.mode == "none":
-            return _too_late(facts, line, definition)
+            return f"{sentences_of(Reason.COLLAPSED).skipped} {_instead_of_all(facts, line)}"
         case Reason.OVERLAP:
             return _overlapped(facts)
         case Reason.PAUSED:
-            return _latest(facts.orders, "pause", line.finished or facts.now) or why_skipped(Reason.PAUSED)
+            return _latest(facts.orders, "pause", line.finished or facts.now) or sentences_of(Reason.PAUSED).skipped
         case reason:
-            return why_skipped(reason)
+            return sentences_of(reason).skipped
 
 
 def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
@@ -121,24 +108,13 @@ def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
         return f"The newest that was missed, {when(after.slot)}, ran for all."
     if before is not None and before.missed_count and before.started is not None and before.started >= last:
         return f"The oldest that was missed, {when(before.slot)}, ran for all."
-    if after is not None:
-        return "No other ran for it: it was beyond the newest that a catch-up of all runs (its max)."
-    return "One runs for all, or it was beyond the newest that a catch-up of all runs (its max)."
-
-
-def _too_late(facts: Facts, line: SlotInfo, definition: Definition) -> str | None:
-    """Say why ``CatchUp.none`` skipped it: within the grace only the newest slot runs."""
-    wait = facts.schedule.wait(facts.slot) if facts.schedule is not None else timedelta(0)
-    limits = filter(None, (definition.catch_up.grace, definition.start_within))
-    if line.finished is not None and line.finished - facts.slot - wait <= min(limits, default=timedelta(0)):
-        return "It was within its grace, and so was a newer one: of those that are late only the newest runs."
-    return why_skipped(Reason.LATE)
+    return "It was beyond the newest slots that CatchUp.all(max=…) runs, or the slot that runs for all has not started."
 
 
 def _overlapped(facts: Facts) -> str | None:
     held = facts.before
     if held is None or held.started is None:
-        return why_skipped(Reason.OVERLAP)
+        return sentences_of(Reason.OVERLAP).skipped
     if held.origin == Origin.CATCH_UP and facts.slot < held.started:
         return f"It came while the job was held, before {when(held.slot)} was caught up: its overlap decided."
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
@@ -257,7 +233,8 @@ _ORIGINS: dict[str, str] = {
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
-        why = "the job was deleted" if entry.reason == Reason.DELETED else why_again(entry.reason) or "it was cancelled"
+        is_deleted = entry.reason == Reason.DELETED
+        why = "the job was deleted" if is_deleted else sentences_of(entry.reason).waits or "it was cancelled"
         yield f"It did not run: {why} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
@@ -295,7 +272,7 @@ def _ending(facts: Facts, entry: SlotInfo) -> str:
 
 
 def _because(entry: SlotInfo) -> str:
-    why = why_again(entry.reason)
+    why = sentences_of(entry.reason).waits
     return f" ({why})" if why else ""
 
 
@@ -423,7 +400,7 @@ def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
 def _passed_over(facts: Facts) -> Iterator[str]:
     """Say that a calendar excludes a slot that is not decided yet."""
     if facts.schedule is not None and not facts.schedule.runs(facts.slot):
-        yield from filter(None, [why_skipped(Reason.CALENDAR)])
+        yield from filter(None, [sentences_of(Reason.CALENDAR).skipped])
 
 
 def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
@@ -433,8 +410,7 @@ def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
         is_disabled = str(schedule) == "-"
         yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
         return
-    yield f"The schedule, {short_text(schedule)}, has no slot then."
-    yield from why_no_slot(schedule, facts.slot)
+    yield f"The schedule, {short_text(schedule)}, has no slot at {clock(facts.slot, zone_of(schedule))}."
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 

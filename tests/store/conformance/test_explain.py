@@ -312,9 +312,9 @@ def test_a_slot_is_explained(
     [
         (CatchUp.latest(), 4, "The newest that was missed, 2026-01-01T12:06:00Z, ran for all."),
         (CatchUp.first(), 4, "The oldest that was missed, 2026-01-01T12:02:00Z, ran for all."),
-        (CatchUp.all(max=2), 4, "No other ran for it: it was beyond the newest that a catch-up of all runs (its max)."),
+        (CatchUp.all(max=2), 4, "It was beyond the newest slots that CatchUp.all(max=…) runs"),
         (CatchUp.none(grace="2m"), 3, "No worker could start it in time"),
-        (CatchUp.none(grace="2m"), 4, "It was within its grace, and so was a newer one"),
+        (CatchUp.none(grace="2m"), 4, "or a newer slot was within the grace of CatchUp.none"),
     ],
     ids=lambda value: value.mode if isinstance(value, CatchUp) else None,
 )
