@@ -174,7 +174,7 @@ class Settlement(DistributedJob):
         (lambda: define(Settlement(catch_up=CatchUp.all(pace="1m"))), "never catches up"),
         (lambda: define(Settlement(schedule=FixedDelay("1m"), catch_up=CatchUp.all())), "misses one slot at most"),
         (lambda: define(Settlement(start_within="0s")), "start_within"),
-        (lambda: define(Settlement(catch_up="all")), "catch_up is 'all', expected CatchUp; write CatchUp.all"),
+        (lambda: define(Settlement(catch_up="all")), "catch_up is 'all', expected CatchUp; write CatchUp"),
     ],
     ids=["max", "grace", "queue", "pace", "fixed delay", "start_within", "a text"],
 )

@@ -372,39 +372,19 @@ def policy_of(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
     if not isinstance(value, policy.types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in policy.types)
-        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; write {_cure(word, value, source)}")
+        plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
+        shown = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+        is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is no attribute
+        cure = policy.example if is_ours else f"{policy.example}, or rename your own attribute"
+        raise InvalidJob(f"{where}.{word} is {shown}, expected {wanted}; write {cure}")
     return None if value is None else policy.read(value, f"{where}.{word}")
-
-
-def _shown(value: object) -> str:
-    plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
-    return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
-
-
-def _cure(word: str, value: object, source: object) -> str:
-    """Return what to write instead. A class may have an attribute of its own under this name; a keyword is ours."""
-    policy, text = POLICIES[word], value.strip() if isinstance(value, str) else ""
-    cure = policy.example
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if policy.types is _SPAN:
-            cure = f'"{value}s"' if isinstance(value, int) else f"timedelta(seconds={value})"
-        elif word == "retry":
-            cure = f"Retry.exponential(max_attempts={value})"
-    elif int in policy.types and text.removeprefix("-").isdecimal():
-        cure = text
-    elif word in ("catch_up", "overlap") and text != "allow" and callable(getattr(policy.types[0], text, None)):
-        cure = f"{policy.types[0].__name__}.{text}()"
-    return cure if isinstance(source, FunctionJob | FunctionTask) else f"{cure}, or rename your own attribute"
-
-
-def _own_names(source: object) -> set[str]:
-    classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
-    return {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
 
 
 def refuse_near_misses(source: object, where: str) -> None:
     """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the name that was meant."""
-    own, is_task = _own_names(source), isinstance(source, OneTimeTask)
+    classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
+    own = {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
+    is_task = isinstance(source, OneTimeTask)
     policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
     words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
     known = {"name", "execute", *words}
