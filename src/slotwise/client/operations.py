@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
@@ -14,7 +15,7 @@ from slotwise.client.arguments import AnyTask, given_name
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
+from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known, is_whole
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
@@ -71,8 +72,7 @@ class Operations:
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
-        name = name_of(job)
-        return self._order(lambda at: job_operations.pause(at, name), **how)
+        return self._order(partial(job_operations.pause, job=name_of(job)), **how)
 
     def pause_all(self, **how: Unpack[How]) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
@@ -80,15 +80,14 @@ class Operations:
 
     def resume(self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
-        name = name_of(job)
-        return self._order(lambda at: job_operations.resume(at, name, replay=replay), **how)
+        return self._order(partial(job_operations.resume, job=name_of(job), replay=replay), **how)
 
     def resume_all(self, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed] | None:
         """End a pause of everything; return the jobs that have skipped slots, or None if there was no such pause.
 
         Jobs that are paused by name stay paused.
         """
-        return self._order(lambda at: job_operations.resume_all(at, replay=replay), **how)
+        return self._order(partial(job_operations.resume_all, replay=replay), **how)
 
     # -- single slots -----------------------------------------------------------------------------------------
 
@@ -106,18 +105,17 @@ class Operations:
         earlier trigger has yet to start, the trigger runs beside it, waits for its end (``queue``), or is skipped
         (``skip``; the ledger lists it). If the job is paused, it waits until the job is resumed.
         """
-        name = name_of(job)
         if overlap not in ("beside", "queue", "skip"):
             raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
         rule = None if overlap == "beside" else overlap
-        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, id), **how)
+        return self._order(partial(slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id), **how)
 
     def skip_next(
         self, job: AnyTask, slot: datetime | None = None, *, id: str = RECURRING, **how: Unpack[How]
     ) -> datetime:
         """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
-        name, wanted = name_of(job), None if slot is None else instant_of(slot)
-        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, id), **how)
+        wanted = None if slot is None else instant_of(slot)
+        return self._order(partial(slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id), **how)
 
     def cancel(
         self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None, **how: Unpack[How]
@@ -128,19 +126,19 @@ class Operations:
         the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are cancelled. The slot ends as
         cancelled, unless its handler succeeds.
         """
-        name, wanted = name_of(job), None if slot is None else instant_of(slot)
-        return self._order(lambda at: slot_operations.cancel(at, name, wanted, id), **how)
+        wanted = None if slot is None else instant_of(slot)
+        return self._order(partial(slot_operations.cancel, job=name_of(job), slot=wanted, instance=id), **how)
 
     def retry(self, job: AnyTask, slot: datetime, *, id: str = RECURRING, **how: Unpack[How]) -> None:
         """Start one more attempt of a slot that ended as failed, dead, lost or cancelled; the attempt count continues.
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
         """
-        name, wanted = name_of(job), instant_of(slot)
+        name = name_of(job)
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
             raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
-        self._order(lambda at: slot_operations.retry(at, name, wanted, id), **how)
+        self._order(partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id), **how)
 
     # -- many slots -------------------------------------------------------------------------------------------
 
@@ -163,33 +161,30 @@ class Operations:
         also those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
         If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
         """
-        name, begin, end = name_of(job), instant_of(first), instant_of(last)
-        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+        begin, end = instant_of(first), instant_of(last)
+        if not is_whole(concurrency, 1):
             raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
             raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")
-        return self._order(
-            lambda at: backfill.backfill(
-                at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=id
-            ),
-            **how,
-        )
+        order = partial(
+            backfill.backfill, job=name_of(job), first=begin, last=end, pace=gap, concurrency=concurrency,
+            failed=failed, forgotten=forgotten, instance=id,
+        )  # fmt: skip
+        return self._order(order, **how)
 
     def cancel_backfill(self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]) -> int:
         """Cancel the slots of the job's backfills that have not begun, without ``id`` also of all its
         instances; return how many.
         """
-        name = name_of(job)
-        return self._order(lambda at: slot_operations.cancel_backfill(at, name, id), **how)
+        return self._order(partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how)
 
     def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
 
         Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
         """
-        name = name_of(job)
-        return self._order(lambda at: job_operations.delete(at, name, known=force), **how)
+        return self._order(partial(job_operations.delete, job=name_of(job), known=force), **how)
 
     # -- after a restore --------------------------------------------------------------------------------------
 
@@ -202,8 +197,7 @@ class Operations:
 
     def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
-        instant = instant_of(until)
-        return self._order(lambda at: job_operations.settle_until(at, instant), **how)
+        return self._order(partial(job_operations.settle_until, until=instant_of(until)), **how)
 
     # -- within -----------------------------------------------------------------------------------------------
 
