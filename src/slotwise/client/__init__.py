@@ -1,4 +1,1 @@
-"""What applications call: schedule tasks, one or many, change them, and operate jobs.
-
-Imports the store and below, never the engine.
-"""
+"""What applications call: schedule and change tasks, operate jobs. Imports the store and below, never the engine."""

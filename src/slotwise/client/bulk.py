@@ -84,10 +84,9 @@ def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
 
 @dataclass(slots=True)
 class Load:
-    """One call of ``schedule_many``.
+    """One call of ``schedule_many``; ``thread`` writes a chunk while the next one is gathered.
 
-    ``thread`` writes each chunk while the next one is gathered. ``tell`` notifies workers of a chunk; None: the rows
-    join the caller's transaction, and the statements notify.
+    ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the statements notify.
     """
 
     name: str

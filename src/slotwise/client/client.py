@@ -212,10 +212,7 @@ class Client:
         return Key(name, checked_id(id, name, call))
 
     def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
-        """Return the name of a task, and its definition if this process has one.
-
-        Raise UnknownTask for a name that is a letter off a registered task, InvalidJob for a job.
-        """
+        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing mistake."""
         name, definitions = task_name(task), self._make_store().definitions
         if (known := definitions.get(name)) is not None:
             refuse_a_job(name, known.is_job)
@@ -428,9 +425,7 @@ class Client:
     def _joining(
         self, connection: Connection | None, name: str, word: str | None = None
     ) -> Iterator[tuple[Queue, Joinable]]:
-        """Yield the caller's transaction if there is one; else our own, for one statement, after which workers are
-        notified with ``word``.
-        """
+        """Yield the caller's transaction; else our own for one statement, which is followed by the notification."""
         store = self._make_store()
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
@@ -529,7 +524,7 @@ class AsyncClient(Awaited[Client]):
 
 @contextmanager
 def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
-    """Raise SchemaMissing if the database lacks our tables, InvalidPayload for characters that it cannot store.
+    """Raise SchemaMissing without our tables, ConfigurationError for characters that the database cannot store.
 
     Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
     """

@@ -174,9 +174,7 @@ class Operations:
         return self._order(order, **how)
 
     def cancel_backfill(self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]) -> int:
-        """Cancel the slots of the job's backfills that have not begun, without ``id`` also of all its
-        instances; return how many.
-        """
+        """Cancel the backfill slots that have not begun, without ``id`` of all instances; return how many."""
         return self._order(partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how)
 
     def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:

@@ -1,4 +1,1 @@
-"""What users declare, and how it is read once, at registration.
-
-Imports schedules, payload, settings, model and errors.
-"""
+"""What users declare, and how it is read once. Imports schedules, payload, settings, model and errors."""

@@ -262,9 +262,7 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
 
 
 def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
-    """Return the shortest of the next ``count`` intervals; None if a schedule has none, or depends on a calendar that
-    only the database has.
-    """
+    """Return the shortest of the next ``count`` intervals; None without one, or if its calendar is in the database."""
     if schedule.from_end or None in schedule.calendars.values():
         return None
     slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))

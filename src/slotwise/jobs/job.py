@@ -217,10 +217,7 @@ def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
 
 
 def declared(source: object, attribute: str, default: Any = None) -> Any:
-    """Return what a job declares as ``attribute``: a value, a property or a zero-argument method; else ``default``.
-
-    Raise InvalidJob if a property fails with AttributeError.
-    """
+    """Return the declared value, property or result of a zero-argument method; else ``default``. Raise InvalidJob."""
     try:
         value = getattr(source, attribute)
     except AttributeError as error:

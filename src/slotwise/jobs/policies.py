@@ -254,11 +254,7 @@ class Retry:
         )  # fmt: skip
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
-        """Return how long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
-
-        ``elapsed`` is the time since the claim of the first failed attempt, for strategies such as
-        ``stop_after_delay``.
-        """
+        """Return the wait after attempt ``attempt`` (from 1), ``elapsed`` after the first claim; None: give up."""
         if attempt >= self.max_attempts:
             return None
         state = _retry_state(attempt, elapsed)
@@ -311,8 +307,7 @@ TASK_RETRY = Retry.exponential(max_attempts=10, initial=timedelta(seconds=2), ma
 def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
     """Return the pause after the ``lost``-th lost attempt of a slot: none, then 5 s, 10 s, … 5 min.
 
-    The first take-over is immediate; a job that kills its workers is started less and less often. ``key`` lengthens
-    later pauses by up to half, so that rows that were lost together do not come due together again.
+    ``key`` lengthens later pauses by up to half, so that rows lost together do not come due together again.
     """
     if lost <= 1:
         return timedelta(0)

@@ -1,7 +1,4 @@
-"""Which revisions are applied, and whether the tables fit this version of slotwise; and the adoption of db-scheduler's.
-
-The functions import alembic late: every command and every worker imports this file, few of them migrate.
-"""
+"""Apply and check revisions of the tables, adopt a table of db-scheduler. Alembic is imported late, when used."""
 
 from __future__ import annotations
 
@@ -107,10 +104,7 @@ class Target:
             execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
 
     def is_foreign(self, connection: sa.Connection) -> bool:
-        """Whether the queue is a table of db-scheduler's, whose adoption may have begun.
-
-        Raises SchemaMismatch for any other table in the way, SchemaMissing if there is none to adopt.
-        """
+        """Whether the queue is db-scheduler's table. Raises SchemaMismatch for any other, SchemaMissing without one."""
         inspector, name = sa.inspect(connection), f"{self.prefix}tasks"
         there = {
             table.name: {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
@@ -268,9 +262,7 @@ _VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> int | None:
-    """The schema version that the database says it has; None without tables. Raises SchemaMismatch if it is none, and
-    SchemaMissing if the tables are where this connection does not see them.
-    """
+    """Return the tables' schema version; None without tables. Raises SchemaMismatch, SchemaMissing if hidden."""
     meta = tables(prefix, schema, connection.dialect.name).meta
     if not sa.inspect(connection).has_table(meta.name, schema=schema):
         _refuse_hidden(connection, prefix, schema)

@@ -1,4 +1,1 @@
-"""Frozen values, events, the clock, identity and durations: what every other package speaks of.
-
-Imports only errors.
-"""
+"""Frozen values, events, the clock, identity, durations and the vocabulary. Imports only errors."""

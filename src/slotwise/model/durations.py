@@ -53,10 +53,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Return the canonical short form: a whole number of the largest unit that fits, such as `90s` or `250ms`.
-
-    parse_duration reads it back, except a negative duration (`-3s`), which is for display only.
-    """
+    """Return the short form, a whole number of the largest unit that fits (`90s`); `-3s` is for display only."""
     if value < timedelta(0):
         return "-" + format_duration(-value)
     if not value:

@@ -83,10 +83,7 @@ LIMIT = 500
 
 
 def error_summary(error: str | None) -> str:
-    """Return the line of a traceback that names the exception, the last one of a chain; else the first line.
-
-    Lines that a driver adds below (the statement, a link) are left out. At most 500 characters.
-    """
+    """Return the last line of a traceback that names an exception, else the first line; at most 500 characters."""
     lines = (error or "").strip().splitlines()
     began = [place for place, line in enumerate(lines) if line == _TRACEBACK]
     if not began and lines and lines[0].lstrip(_DRAWN).endswith(_TRACEBACK):  # of an exception group, itself the first

@@ -1,7 +1,4 @@
-"""Events: frozen values, and their delivery to listeners.
-
-The ``name`` of an event is the same in the log, in the docs and in ``on`` filters.
-"""
+"""Events: frozen values and their delivery. An event's ``name`` is the same in logs, docs and ``on`` filters."""
 
 from __future__ import annotations
 

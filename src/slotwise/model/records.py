@@ -62,10 +62,7 @@ class Fence(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Row:
-    """A row of ``scheduled_tasks`` as it was read; instants are aware UTC.
-
-    Treat it as immutable. It is not frozen because one is made per execution, and that would take five times as long.
-    """
+    """A row of ``scheduled_tasks``, in UTC. Treat it as immutable: creating frozen ones takes five times as long."""
 
     task_name: str
     task_instance: str
@@ -188,10 +185,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it.
-
-    ``sequel``: its follow-ups and its result.
-    """
+    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it."""
 
     promised: bool = False
     sequel: FollowUps | None = None

@@ -112,10 +112,7 @@ Writer: TypeAlias = Callable[[object, int], Iterable[str]]
 
 
 def _writer() -> Writer:
-    """Return the encoder that ``json`` creates for each value: creating it takes longer than a small payload.
-
-    It does not detect a value that contains itself, and raises RecursionError for it.
-    """
+    """Return the C encoder of ``json``, which JSONEncoder creates for each value; it detects no circular values."""
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
         return lambda value, _: (_encoder.encode(value),)

@@ -1,7 +1,4 @@
-"""Schedules: pure functions from an instant to the next slot, and their text form, which a job's row stores.
-
-Imports model and errors.
-"""
+"""Schedules: pure functions from an instant to the next slot, with a text form. Imports model and errors."""
 
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule
 from slotwise.schedules.combinators import AnyOf, spread_out, succeed

@@ -200,10 +200,7 @@ class Schedule(ABC):
 
 
 def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
-    """The first slot after `t` up to and including `until` that `whole` has beyond those of `part`, a part of it.
-
-    Found by counting; it must lie at a whole second.
-    """
+    """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole seconds."""
 
     def has_more(a: datetime, b: datetime) -> bool:
         return whole.count_between(a, b) > part.count_between(a, b)

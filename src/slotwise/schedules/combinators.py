@@ -175,10 +175,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Spread(Around):
-    """The slots of a schedule, each due `by` later; made by `spread_out`. The slots are those of the schedule.
-
-    Raises InvalidSchedule for a schedule that is defined by the end of its runs, and for nothing to wait.
-    """
+    """The slots of a schedule, each due `by` later; made by `spread_out`. Raises InvalidSchedule."""
 
     __slots__ = ("by",)
     by: timedelta

@@ -30,10 +30,7 @@ class Field:
     names: tuple[str, ...] = ()
 
     def plain(self, text: str) -> str:
-        """The same values in a spelling on which every cron library agrees: numbers, `low-high` and steps.
-
-        An equal range is one value, a range that wraps around is a list. Raises InvalidSchedule.
-        """
+        """Return the field as numbers, ascending ranges and steps, for croniter. Raises InvalidSchedule."""
         return ",".join(self._plain_item(item) for item in text.split(","))
 
     def value(self, text: str) -> int:
@@ -45,10 +42,7 @@ class Field:
         return self._wrapped(int(text))
 
     def hashed(self, text: str, name: str) -> str:
-        """The same with a value in the place of each `H`: always the same for a name. Raises InvalidSchedule.
-
-        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning.
-        """
+        """Return the text with a number for each `H`, derived from the job's name. Raises InvalidSchedule."""
         if not has_hash(text):
             return text
         return ",".join(self._hashed_item(item, name) for item in text.split(","))

@@ -1,7 +1,4 @@
-"""A schedule as people see it: in few words (``02:00 Europe/Vienna``), in sentences, and its slots by the clocks.
-
-The complete text form (``str``) also has what nobody reads: the days of a calendar, the anchor of a grid.
-"""
+"""Schedules for people: in a few words (``02:00 Europe/Vienna``), in sentences, and as slots in local time."""
 
 from __future__ import annotations
 
@@ -306,10 +303,7 @@ _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A slot; one that does not run (skipped); a change of the clocks; a local time that has no slot (missing).
-
-    `local` is what the clocks say at `instant`, which is in UTC.
-    """
+    """A line of an outlook, with `local` time: a slot, a skipped slot, a clock change, or a missing local time."""
 
     kind: Kind
     instant: datetime

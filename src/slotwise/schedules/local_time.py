@@ -31,10 +31,7 @@ HORIZON: Final = 100 * 366 * DAY
 
 
 class LocalPattern:
-    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one.
-
-    Times are seconds after midnight, each once and in order.
-    """
+    """Times of day (sorted seconds after midnight) on certain days; `rank` counts those before a local time."""
 
     def __init__(self, days: DaySet, times: Iterable[int]) -> None:
         self.days, self.times = days, array("i", times)
@@ -165,10 +162,7 @@ class Walk:
         return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
 
     def _earliest_from(self, low: int) -> int:
-        """An instant from which to look for the first slot at or after `low`, past dull years.
-
-        Local and real time differ by less than a day, and a gap rule moves a slot by less than two.
-        """
+        """Return an instant before the first slot from `low` on: offsets and gap rules shift by at most three days."""
         return self.pattern.at(self.pattern.rank(low - DAY)) - 3 * DAY
 
     def _latest_to(self, high: int) -> int:

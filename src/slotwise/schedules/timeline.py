@@ -33,10 +33,7 @@ _PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
 
 
 class Span(NamedTuple):
-    """A stretch of UTC, `start <= instant < end` in seconds since 1970, in which the zone has one `offset`.
-
-    `before` and `after` are the offsets on either side, equal to `offset` where nothing changes.
-    """
+    """UTC seconds from `start` to before `end` with one `offset`; `before` and `after` are its neighbours' offsets."""
 
     start: int
     end: int

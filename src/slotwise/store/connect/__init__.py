@@ -1,4 +1,1 @@
-"""Connections: pools, addresses, deadlines, notifications, prepared statements, and what an error means.
-
-Imports ``store.schema`` and what lies below the store.
-"""
+"""Connections: pools, addresses, deadlines, notifications, errors. Imports ``store.schema`` and below the store."""

@@ -1,7 +1,4 @@
-"""Join the caller's own transaction, of SQLAlchemy or psycopg, synchronous or asynchronous.
-
-A task in another installation of slotwise would never run here, so ``Installation`` compares where both lead to.
-"""
+"""Join the caller's own transaction, of SQLAlchemy or psycopg, synchronous or asynchronous."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ class Joined:
         self.driver, self.wait, self._own_types = connection, wait, own_types
 
     def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
-        """Execute a statement and return all its rows.
-
-        A statement with ``parameters`` is kept by its caller, and compiled once.
-        """
+        """Execute a statement and return all its rows. A statement with ``parameters`` is compiled once."""
         from psycopg.rows import tuple_row  # late: such a connection has loaded it
 
         compiled = _compiled(statement) if parameters else _compile(statement)
@@ -123,10 +117,7 @@ def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[object]]:
 
 
 def joined(connection: object, database: str, where: str) -> Joinable:
-    """Return an executor for the transaction of ``connection``, which must lead to this kind of ``database``.
-
-    Raise ConfigurationError with the cure.
-    """
+    """Return an executor for the transaction of ``connection`` to this kind of database. Raise ConfigurationError."""
     if _is_async_psycopg(connection):
         raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
     found = _executor(connection)
@@ -176,10 +167,7 @@ def is_without_transaction(connection: Joinable) -> bool:
 
 
 def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connection:
-    """Return the Connection, or that of a Session. Raise ConfigurationError with the cure.
-
-    ``or_else`` names what else the caller takes.
-    """
+    """Return the Connection, or that of a Session; ``or_else`` names the alternatives in the ConfigurationError."""
     if isinstance(connection, sa.Connection):
         return connection
     from sqlalchemy.orm import Session, scoped_session  # late: slow to import, and rarely needed
@@ -333,11 +321,9 @@ class Installation:
         self._ours: set[sa.URL] = set()
 
     def join(self, connection: object, where: str) -> Joinable:
-        """Return an executor for the transaction of ``connection``. Raise ConfigurationError, with the cure, for one
-        that cannot be joined or that leads to another installation.
+        """Return an executor for the transaction of ``connection``. Raise ConfigurationError if it leads elsewhere.
 
-        The id there is read once for each address. It is not compared if this role may not read it, or as long as the
-        database in our settings cannot be reached.
+        The id is read once per address, and not compared if the role may not read it or our database is unreachable.
         """
         own = joined(connection, self._database.dialect_name, where)
         address = address_of(own)
@@ -376,10 +362,7 @@ class Installation:
         return self._id is None and not self._database.in_memory and elapsed() >= self._ask_again_at
 
     def learn(self) -> str | None:
-        """Return our id, read at the first call; None if the database cannot be reached now.
-
-        Raise SchemaMissing if it lacks our tables.
-        """
+        """Return our id, read once; None while the database is unreachable. Raise SchemaMissing without our tables."""
         if self.is_unknown:
             try:
                 self._id = self.read()

@@ -118,10 +118,7 @@ class Database:
 
     @property
     def claims(self) -> Engine:
-        """The engine for claims and for queries of what is due, by single statements.
-
-        Planning these is expensive, so they use generic plans. Behind a pooler, and in SQLite, it is `main`.
-        """
+        """The engine for claims and queries of what is due, with generic plans; `main` through a pooler, in SQLite."""
         return self._engine("claims", 1, 1) if self._link.passes_words else self.main
 
     def migrations(self) -> Engine:
@@ -138,13 +135,10 @@ class Database:
 
     @contextmanager
     def telling(self, word: str | None) -> Iterator[Connection]:
-        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending. None: do
-        not notify them.
+        """As ``alone``; notify workers of ``word``, if any, after the commit, and in the same round trip if possible.
 
         If the statement fails, the notification may be sent nevertheless.
-
-        Race: the reply to the statement may be lost although the statement was carried out. As after a lost reply to a
-        COMMIT, a caller that must be sure gives the task an id and repeats the call.
+        Race: the reply may be lost although the statement was committed. To be sure, a caller repeats it with an id.
         """
         goes_along = word is not None and self._link.takes_along and self.wake_ups.takes_turn()
         with self._link.alone(self.main, (self._channel, [word]) if word and goes_along else None) as connection:
@@ -182,10 +176,9 @@ class Database:
         return self._ear.listen(self._channel)
 
     def notify(self, words: Sequence[str]) -> None:
-        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``.
+        """Send these notifications at once. Other callers use ``wake_ups``.
 
-        Race: the statement before a notification may have been in progress at ``close``. The connection that the
-        notification opens is then closed as well.
+        Race: if ``close`` came during the statement before, the connection that this opens is closed as well.
         """
         if isinstance(self._link, PostgreSQLLink):  # SQLite has no notifications
             self._link.notify(self._main(), self._channel, words)
@@ -193,11 +186,7 @@ class Database:
             self._dispose()
 
     def verify(self, *, new: bool = False) -> None:
-        """Connect once. ``new``: create a missing SQLite file.
-
-        Raise `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old;
-        `SchemaMissing` if there is no file.
-        """
+        """Connect once; ``new`` creates a missing SQLite file. Raise DatabaseProblem or a subclass, with the cure."""
         try:
             with (self.migrations() if new else self.main).connect() as connection:
                 if isinstance(self._link, PostgreSQLLink):
@@ -258,10 +247,7 @@ class Database:
             engine.dispose()
 
     def _forget_parent(self) -> None:
-        """Drop the engines after a fork: the sockets belong to the parent, and its threads may have held the lock.
-
-        Raise `DatabaseProblem` if that would endanger the file.
-        """
+        """Drop the parent's engines after a fork. Raise DatabaseProblem if the parent was using SQLite just then."""
         if self._counts_locks() and (self._used_at_fork or self._in_use()):
             raise DatabaseProblem(
                 "this process was forked while its parent used the SQLite database: fork before the worker starts, "

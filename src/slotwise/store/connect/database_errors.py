@@ -92,10 +92,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_about_a_row(error: BaseException) -> bool:
-    """Whether one row of a batch caused the error, and the others would succeed without it.
-
-    False for errors of the connection, and for errors that affect every row: a missing table or column.
-    """
+    """Whether one row of a batch caused the error, so that the others may succeed without it."""
     if isinstance(error, DBAPIError):
         return isinstance(error, DataError | IntegrityError)
     return isinstance(error, Exception) and not isinstance(
@@ -229,11 +226,7 @@ def _is_psycopg_operational(error: BaseException | None) -> bool:
 
 
 def _is_refusal(url: URL, error: BaseException) -> bool:
-    """Whether the server rejected the user, the password or the database.
-
-    A message in a language other than English counts as unreachable. One address of a host is enough; of several
-    hosts, each must reject.
-    """
+    """Whether the server (with several hosts, each of them) rejected user, password or database, in English."""
     if sqlstate(error) is not None:
         return _meaning(error)[0] is _Kind.REFUSED
     inner = error.orig if isinstance(error, DBAPIError) else error

@@ -1,7 +1,6 @@
-"""Database addresses: each spelling that users have becomes one `sqlalchemy.URL`.
+"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3 or the standard library's SQLite.
 
-PostgreSQL always means psycopg 3, whatever driver the spelling names; SQLite means the standard library's. No message
-quotes an address that cannot be parsed: any part of it may be a password.
+No message quotes an address that cannot be parsed, because any part of it may be a password.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ _SPELLED_ELSEWHERE = {"ssl": "sslmode", "database": "dbname", "dbName": "dbname"
 
 
 def database_url(text: str | None) -> URL:
-    """Return the address as a URL that SQLAlchemy and this package understand.
-
-    Raise `InvalidSetting`, in one line that does not quote the address, for one that cannot be parsed or is not
-    supported, and `DriverMissing` if a libpq string needs a missing libpq.
-    """
+    """Return the address as a URL. Raise `InvalidSetting`, which never quotes it, or `DriverMissing`."""
     text = (text or "").strip()
     if not text:
         raise InvalidSetting(NO_ADDRESS)

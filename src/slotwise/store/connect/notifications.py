@@ -60,10 +60,7 @@ class WakeUps:
         self._free_at = 0.0
 
     def tell(self, *words: str, within: timedelta = timedelta(0)) -> None:
-        """Notify the workers concerned, now or in a moment. Call it after the commit.
-
-        ``within``: how long notifications may gather, for a caller that sends more soon.
-        """
+        """Notify workers after the commit, now or together with what follows ``within`` this time."""
         with self._lock:
             self._owed.update(dict.fromkeys(words))
             if not self._owed or self._timer is not None:

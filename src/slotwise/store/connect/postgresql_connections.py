@@ -145,10 +145,7 @@ class PostgreSQLLink:
         return self._is_direct and can_go_along()
 
     def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
-        """Return an engine without connections; its pool never waits longer than a heartbeat interval.
-
-        Migrations have no deadlines: building an index may take long.
-        """
+        """Return an engine without connections. That of migrations has no deadlines."""
         deadlines, waits = self._deadlines(), {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
         if role == "migrations":
             deadlines, waits = {}, {}
@@ -178,9 +175,8 @@ class PostgreSQLLink:
 
     @contextmanager
     def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
-        """A connection for a single-statement transaction: one trip to the server instead of three.
+        """A connection for a single-statement transaction: one round trip instead of three, except through a pooler.
 
-        Where a pooler may be in between, it is an ordinary transaction, which carries the deadlines.
         ``along``, if ``takes_along``: channel and payloads of a notification after the commit.
         """
         if not self._is_direct:
@@ -338,10 +334,7 @@ class PostgreSQLLink:
 
 
 def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
-    """Replace an idle connection whose server has gone, instead of failing its next use.
-
-    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
-    """
+    """Replace an idle connection whose server has gone: a message is in the socket, or, after a while, a ping fails."""
     since = record.info.pop("rests_since", None)
     if since is None:
         return

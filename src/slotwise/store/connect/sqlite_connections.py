@@ -21,10 +21,7 @@ BUSY_TIMEOUT = timedelta(seconds=10)
 
 
 class SQLiteLink:
-    """The engines of one SQLite file, or of a database in memory.
-
-    A database in memory lives as long as its one connection, so all roles share it and take turns.
-    """
+    """The engines of one SQLite file, or of a database in memory, whose one connection all roles share."""
 
     name = "sqlite"
     passes_words = takes_along = False
@@ -70,11 +67,7 @@ def _require_file(_dialect: object, _record: object, arguments: Sequence[object]
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    """Allow readers beside the writer, and flush every commit to disk before it is acknowledged.
-
-    The journal mode belongs to the file and is set only if it differs. The synchronisation of commits belongs to the
-    connection, and the default of the library's build may be weaker.
-    """
+    """Allow readers beside the writer, and flush every commit to disk, whatever the library's build defaults to."""
     connection.execute("PRAGMA synchronous = FULL")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode not in ("wal", "memory"):

@@ -36,10 +36,7 @@ WIDEST = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """What a backfill runs: the slots that were missing from ``first`` to ``last``, and how many were ``present``.
-
-    ``undecided`` slots have come, and the schedule has yet to decide them; they are neither.
-    """
+    """A backfill: the missing slots that it runs, how many were ``present``, and how many are still ``undecided``."""
 
     job: str
     first: datetime

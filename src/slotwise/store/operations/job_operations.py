@@ -167,10 +167,7 @@ def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
 
 
 def delete(at: Operation, job: str, *, known: bool = False) -> int:
-    """Delete the job's rows and return how many. Its history stays, so that its slots never start again.
-
-    ``known``: also if a live worker knows the job.
-    """
+    """Delete the job's rows and return how many; the history stays. ``known``: even if a live worker registers it."""
     rows = at.rows_of(job, for_good=True)
     if held := [row for row in rows if row.picked]:
         raise ConfigurationError(
@@ -211,10 +208,7 @@ def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> No
 
 
 def new_epoch(at: Operation) -> Epoch:
-    """Raise all tokens above all earlier ones, end all claims, and change the installation's id.
-
-    Earlier holders are rejected wherever a token is compared, and by complete_in, which checks the installation.
-    """
+    """Raise all tokens, end all claims, and change the installation's id, so that earlier holders are rejected."""
     meta, tasks = at.store.tables.meta, at.tasks
     number, installation = to_micros(at.now), str(uuid.uuid4())
     held = at.rows(tasks.c.picked)
@@ -230,10 +224,7 @@ def new_epoch(at: Operation) -> Epoch:
 
 
 def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
-    """End slots up to ``until`` that have not begun as skipped (settled), and those that wait for a retry as cancelled.
-
-    Held rows are left to their holder or a reaper; one-time tasks and detached rows are not slots of a schedule.
-    """
+    """Skip the slots of waiting plan rows up to ``until`` (settled), and cancel those that wait for a retry."""
     until, tasks = min(until, at.now), at.tasks
     found = []
     for row in at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until):

@@ -90,10 +90,7 @@ def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: s
 
 
 def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str | None = None) -> list[datetime]:
-    """Ask what runs of the job to stop, or end the given slot, even if it waits for its retry; return the slots.
-
-    Without ``instance`` this applies to all instances; a given slot is then the job's own.
-    """
+    """Ask what runs to stop, or end the given slot (without ``instance`` the job's own); return the slots."""
     rows = _rows(at, job, instance if slot is None else instance or RECURRING)
     if slot is None:
         chosen = [row for row in rows if row.slot is not None and row.picked]

@@ -140,10 +140,7 @@ class Operation:
         self, command: str, *, job: str | None = None, slot: datetime | None = None, id: str | None = None,
         **facts: object,
     ) -> int:  # fmt: skip
-        """Write the operation to the audit table and return its number there; the ``id`` of a job's own row is implied.
-
-        Arguments that are None are left out.
-        """
+        """Write the operation to the audit table and return its number; arguments that are None are left out."""
         facts["id"] = None if id == RECURRING else id
         return self.author.sign(self.connection, self.store.tables, self.now, command, job=job, slot=slot, **facts)
 
@@ -224,10 +221,9 @@ class Operation:
 
 
 def carry_out(store: Store, author: Author, order: Callable[[Operation], Result], *, rehearse: bool = False) -> Result:
-    """Carry out an operation; a rehearsal does all of it and rolls it back. Raises only if nothing was done.
+    """Carry out an operation; a rehearsal rolls it back. Raises only if nothing was done.
 
-    Race: the reply to the commit may be lost. A repetition would trigger a second run, or skip one slot more. So the
-    database is asked whether the transaction was committed.
+    Race: the reply to the commit may be lost, and repeating a trigger would run it twice. So the database is asked.
     """
 
     def work(connection: sa.Connection) -> tuple[str | None, Result]:

@@ -1,4 +1,1 @@
-"""Code meets rows: the planner, revisions, the preview of a deploy, instances, calendars.
-
-Imports ``store.operations`` and the rooms below.
-"""
+"""Code meets rows: planner, revisions, deploy preview, instances, calendars. Imports ``store.operations`` and below."""

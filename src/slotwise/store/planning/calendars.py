@@ -40,10 +40,7 @@ class CalendarLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had.
-
-    ``superseded``: how many slots are skipped that an earlier change had left due.
-    """
+    """A row of a changed calendar: its next slot, or why it keeps its days; and how many slots were superseded."""
 
     job: str
     instance: str
@@ -62,12 +59,9 @@ class Change:
 
 
 def calendars_of(connection: sa.Connection, tables: Tables, schedule: Schedule) -> dict[str, Calendar]:
-    """The calendars that the schedule goes by, as they are now; one that brings its own days may be missing.
+    """Return the calendars of a schedule as they are now. Raise InvalidSchedule for one that exists nowhere.
 
-    Raises InvalidSchedule if another is, with near matches and the cure.
-
-    Race: they are locked until the transaction ends, so that a change of one that comes later finds the rows that
-    this transaction plans by it.
+    Race: they stay locked, so a later change of a calendar finds the rows that this transaction plans by it.
     """
     wanted = schedule.calendars
     if not wanted:
@@ -122,10 +116,9 @@ class CalendarChanges:
         raise missing(name, [line.calendar.name for line in lines])
 
     def change(self, name: str, edit: Edit, command: str, *, create: bool = True, dry: bool = False) -> Change:
-        """Let ``edit`` make a new calendar of the old one, and all rows follow. ``dry``: only say what would come.
+        """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page; ``dry``: only say how.
 
-        Rows follow page by page. A change that was interrupted is made whole by any further one, also by an equal one.
-        Raises what ``edit`` raises; InvalidSchedule if there is no such calendar and none shall be made.
+        Repeating an interrupted change completes it. Raises what ``edit`` raises, and InvalidSchedule if it must exist.
         """
         before, after = self._write(name, edit, command, create=create, dry=dry)
         followed = self._follow(after, dry=dry)
@@ -219,10 +212,7 @@ class CalendarChanges:
         *,
         dry: bool,
     ) -> Followed | None:
-        """Let a row follow; None if it goes by these very days already, or by no such calendar at all.
-
-        ``known``: calendars that this transaction has read. ``dry``: only say what the row would do.
-        """
+        """Re-plan a row; None if its days are the same. ``known`` caches calendars that this transaction has read."""
         try:
             planned = parse_schedule(row.schedule or "-").last
             if (names := frozenset(planned.calendars)) not in known:

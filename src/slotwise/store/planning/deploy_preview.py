@@ -132,10 +132,7 @@ class Moved:
 
 
 def moved(store: Store, names: Sequence[str]) -> list[Moved]:
-    """The jobs among the rows due next whose slots another release of slotwise, croniter or the zones has moved.
-
-    A row keeps the slot that it waits for; what comes after it is computed by the rules of today.
-    """
+    """Return the jobs, among the rows due next, whose stored slots differ from what this release computes."""
     tasks = store.tables.tasks
     waiting = (
         sa.select(*store.dialect.row_columns)

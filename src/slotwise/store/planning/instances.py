@@ -45,11 +45,10 @@ class Instance:
 
 
 class Instances:
-    """Writes plan rows of instances in the caller's transaction, by the planner's rules.
+    """Writes plan rows of instances in the caller's transaction.
 
-    Race: a pause, a resume or the deletion of the job that is being ordered at this very moment would not see a new
-    row. So all that is done here shares the job's latch, before any row is locked: such an order waits until this
-    transaction has ended, or this one waits and sees what was ordered.
+    Race: a concurrent pause, resume or deletion of the job would not see a new row. So each method first shares the
+    job's latch, for which such an operation waits.
     """
 
     def __init__(self, store: Store) -> None:
@@ -57,12 +56,10 @@ class Instances:
         self._tasks = store.tables.tasks
 
     def put(self, connection: sa.Connection, wanted: Instance) -> datetime | None:
-        """Make the instance, or change it to this; its next slot. Raises InvalidSchedule for a missing calendar.
+        """Create or change the instance; return its next slot. Raise InvalidSchedule for a missing calendar.
 
-        Its schedule is bound to task and id, so that an ``H`` spreads the instances of a task. A changed one follows
-        as after a deploy: slots up to now belong to the old text, a held row follows when it is settled. Where nobody
-        can read the old text, the new one starts from now, or from the newest decided slot, if that is later; of what
-        is due only the slot that waits is known.
+        An ``H`` is derived from task and id. A changed schedule applies as after a deploy. If the old one cannot be
+        read, the new one starts from now, or from the newest decided slot if that is later.
         """
         self._store.dialect.latch(connection, wanted.task, shared=True)
         known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
@@ -76,11 +73,7 @@ class Instances:
         return self._change(connection, row, wanted, schedule)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
-        """Delete the instance; False if there is none. What runs of it goes when its run has ended.
-
-        Its history stays: it keeps slots that have started from ever starting again. Slots that had come and were
-        not begun are skipped (deleted); triggers, retries and backfills that wait end, too.
-        """
+        """Delete the instance; False if there is none. Waiting slots end; running ones finish; the history stays."""
         self._store.dialect.latch(connection, task, shared=True)
         operation = Operation(
             connection=connection, store=self._store, now=self._store.dialect.now(connection), author=NOBODY

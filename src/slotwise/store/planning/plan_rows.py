@@ -39,10 +39,9 @@ def born(
     key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None,
     latest: timedelta = LATE,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the columns of a new plan row. ``newest`` is the newest slot of this key that was ever decided.
+    """Return the columns of a new plan row; ``newest`` is the newest slot of this key that was ever decided.
 
-    ``from_due``: the first slot is the newest that has come, if it came at most ``latest`` ago and the next one does
-    not come within ``from_due``.
+    ``from_due``: the first slot is the last one, if at most ``latest`` ago and the next is further than ``from_due``.
     """
     blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
     first = first_slot(blank, schedule, now)

@@ -50,10 +50,7 @@ class Plan:
 
 
 class Planner:
-    """Plans jobs one by one, each in its own short transaction, so that any number of workers may start at once.
-
-    Most rows need nothing: those are looked at by the hundred before.
-    """
+    """Plans jobs, each in a short transaction, so that many workers may start at once; unchanged rows in batches."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -62,10 +59,9 @@ class Planner:
     def plan(
         self, jobs: Iterable[Definition], revision: Revision | None = None, *, from_due: timedelta | None = None
     ) -> list[Plan]:  # fmt: skip
-        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now.
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; by default it starts now.
 
-        ``from_due``: the first slot of a new row is the newest that has come, unless the next one comes within this
-        time; instead of the first one after now.
+        ``from_due``: a new row's first slot is the last one that came, unless the next one comes within this time.
         """
         ours = revision or Revision(started=self._store.now())
         ordered = sorted(jobs, key=lambda job: job.name)
@@ -200,10 +196,9 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
 
 
 def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:
-    """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
+    """Return the document ``plan`` of a row: what the code declares, and its deploy.
 
-    A deploy with an id started when its first worker did: one that is restarted later must not look newer than
-    the next deploy, whose workers start meanwhile.
+    A deploy with an id keeps its first start: a worker restarted later must not look newer than the next deploy.
     """
     again = before is not None and before.text is not None and before.text == revision.text
     started = before.started if before and again else revision.started

@@ -68,10 +68,9 @@ class Revision:
     started: datetime | None = None
 
     def is_older(self, than: Revision) -> bool:
-        """Whether it is the older of two: an id outranks none, and like ids are compared by what they say.
+        """Whether this is the older deploy: one without an id is older than one with an id.
 
-        Numbers, versions (v9 < v10) and ISO times have an order. Where there is none (hashes, ids of unlike form,
-        no ids at all) the later start is the newer.
+        Numbers, versions (v9 < v10) and ISO times are compared; for hashes and unlike ids, the later start is newer.
         """
         if self.text == than.text and self.text is not None:
             return False

@@ -113,10 +113,7 @@ def _task_info(values: Values) -> TaskInfo:
 
 
 class Inserted(NamedTuple):
-    """A one-time task that is being inserted. ``priority``: 0 to 100; ``when``: its due time, or the delay until then.
-
-    A task whose id existed already is among them, too: only the database knows which of them ``if_exists`` has kept.
-    """
+    """A one-time task after an insert statement; with ``if_exists`` its id may have existed, and the row was kept."""
 
     task: str
     id: str
@@ -131,10 +128,9 @@ AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
 
 
 class Queue:
-    """Its parts: ``tasks`` for commands on the rows of a task, ``chunks`` for many new rows, ``reader``.
+    """Its parts: ``tasks`` for commands, ``chunks`` for many new rows, ``reader``; inserts call hooks ``at_insert``.
 
-    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time. Rows are
-    inserted by the methods of this class, which call the hooks ``at_insert``.
+    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time.
     """
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
@@ -171,10 +167,9 @@ queue_of = lru_cache(maxsize=16)(Queue)
 
 
 def write_follow_ups(connection: sa.Connection, queue: Queue, succeeded: Sequence[FollowUps]) -> set[str]:
-    """Write what these handlers have left behind; return the tasks that may be due by it.
+    """Write the follow-ups of these handlers; return the tasks that may be due by it.
 
-    In the order of keys: two settlements that meet in several rows cannot deadlock there. Several of one id stay in
-    the order in which they were requested: the second one finds the first.
+    Race: in the order of keys, so that two settlements cannot deadlock; those of one id keep the order of their calls.
     """
     turns: Counter[Key] = Counter()
     groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}

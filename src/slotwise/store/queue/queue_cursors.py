@@ -48,10 +48,7 @@ class QueueCursors:
         return self._until is not None and elapsed < self._until
 
     def ranges(self, names: Sequence[str], *, full: bool) -> list[Range]:
-        """Return what a claim searches, task by task.
-
-        A full look names the known queues as well: finding them again would lead through their dead entries.
-        """
+        """Return what a claim searches, task by task; a full look names known queues, to skip their dead entries."""
         if len(self._since) > MOST:
             return list(map(Range, names))
         return [one for name in names for one in self._ranges_of(name, full=full)]

@@ -41,10 +41,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """What a process that wants to run a slot needs to know.
-
-    ``plan`` is the job's own row, ``beside`` a row of this very slot; ``entry`` and ``gap`` are the ledger's.
-    """
+    """A slot: the job's own row (``plan``), a row beside it, and what the ledger has (``entry`` or ``gap``)."""
 
     job: str
     slot: datetime
@@ -87,9 +84,7 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(SlotState):
-    """``before`` and ``after`` are the ledger's neighbours; ``orders`` those that concern the job, or all, the newest
-    first.
-    """
+    """As SlotState, with the ledger's neighbours and the operations on the job or on all, the newest first."""
 
     before: SlotInfo | None
     after: SlotInfo | None
@@ -110,10 +105,7 @@ class Facts(SlotState):
 
     @property
     def asked(self) -> list[AuditEntry]:
-        """The operations on this very slot, the oldest first.
-
-        A backfill is one if the slot was missing then: the slot waits, or has started since.
-        """
+        """The operations on this very slot, the oldest first; a backfill only if the slot was missing then."""
         began = self.entry.started if self.entry else None
 
         def fills(order: AuditEntry) -> bool:

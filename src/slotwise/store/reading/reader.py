@@ -65,10 +65,9 @@ class Reader:
         return {(row["task_name"], row["task_instance"]): zone_of(row["schedule"]) for row in rows}
 
     def common_zone(self) -> ZoneInfo:
-        """Return the zone for times that belong to no job: that of the jobs whose slots are due next, without those in
-        UTC; UTC if they have several.
+        """Return the zone for times that belong to no job: the one zone besides UTC of the jobs due next, or UTC.
 
-        The index of due slots finds them: millions of one-time tasks may stand in the same table.
+        The index of due slots finds them among millions of one-time tasks.
         """
         tasks = self._tasks
         waits = sa.select(tasks.c.schedule).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT))
@@ -348,8 +347,7 @@ class Reader:
     ) -> Iterator[SlotInfo]:
         """Return ledger and gaps of a job, merged, the newest first; pages are read as needed.
 
-        A gap stands where its last slot stands. ``before`` continues where an earlier listing ended. ``ended``: without
-        what ``standing`` lists.
+        A gap is placed by its last slot. ``before`` continues a listing; ``ended`` leaves out what ``standing`` lists.
         """
         slots, gaps = self._slots, self._gaps
         # An index orders a job's own slots, another those of its instances, and none both.

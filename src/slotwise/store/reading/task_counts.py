@@ -1,7 +1,4 @@
-"""Counts of rows by name: one-time tasks by state, and all that is due; each up to ``MOST``.
-
-Millions of rows may wait under a few names, so each name is found by one descent of an index. Other rows are few.
-"""
+"""Counts of rows by name, each up to ``MOST``; each name is found by one index look-up, however many rows have it."""
 
 from __future__ import annotations
 

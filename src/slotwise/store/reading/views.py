@@ -134,10 +134,7 @@ def state_of_stuck(reason: str) -> State:
 
 
 def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]) -> str | None:
-    """Return why no live worker takes this task; None if one does.
-
-    ``runs_on`` is in a job's row. Of a one-time task only the workers know the tags.
-    """
+    """Return why no live worker takes this task, or None. For a one-time task only workers know the tags."""
     live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
     if not live:
         return NO_WORKER_LIVES

@@ -47,8 +47,7 @@ class WorkerRegistry:
     def sign_in(self, badge: Badge, state: str, skew: float | None = None) -> tuple[float, int]:
         """Insert the worker's row, or renew it with the ``skew`` that the last call returned.
 
-        Returns the skew of this host's clock against the database's, in seconds, and how many live workers run the
-        same tasks under the same tags.
+        Return the host's clock drift in seconds, and the number of live workers with the same tasks and tags.
         """
         with self._store.database.heart.begin() as connection:
             if skew is not None:
