@@ -126,7 +126,9 @@ def joined(connection: object, database: str, where: str) -> Joinable:
             f"{where}: the connection leads to {found.dialect.name}, the tables are in {database}; pass a connection "
             "to that database, or none"
         )
-    if _commits_alone(found):
+    driver, info = _driver_of(found), getattr(_driver_of(found), "info", None)
+    is_idle = int(getattr(info, "transaction_status", 0)) == 0  # an open transaction of psycopg's autocommit will do
+    if getattr(driver, "autocommit", False) is True and is_idle:
         raise ConfigurationError(
             f"{where}: the connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction, or "
             "none"
@@ -148,13 +150,6 @@ def address_of(connection: Joinable) -> sa.URL:
     return connection.engine.url
 
 
-def _commits_alone(connection: Joinable) -> bool:
-    """Whether each statement commits by itself; an open transaction of psycopg's autocommit counts as one."""
-    driver = _driver_of(connection)
-    info = getattr(driver, "info", None)
-    return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
-
-
 def is_without_transaction(connection: Joinable) -> bool:
     """Whether the driver is in no transaction after a statement: nothing else knows what it was told before."""
     driver: Any = _driver_of(connection)
@@ -174,29 +169,29 @@ def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connectio
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
-    if isinstance(connection, Joined) or _is_psycopg(connection):
-        raise ConfigurationError("psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none")
-    kind = type(connection).__name__
-    if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
-        raise ConfigurationError(
-            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
-            "connection.run_sync(lambda inner: ….(inner))"
-        )
-    if (module := type(connection).__module__.partition(".")[0]) in ("asyncpg", "psycopg2"):
-        raise ConfigurationError(
-            f"a connection of {module} cannot be joined; pass one of psycopg 3, or a SQLAlchemy Connection or Session"
-        )
+    raise _refusal(connection, or_else)
+
+
+def _refusal(connection: object, or_else: str = "", *, is_awaited: bool = False) -> ConfigurationError:
+    """Return the error, with the cure, for an object whose transaction cannot be joined."""
+    kind, library = type(connection).__name__, type(connection).__module__.partition(".")[0]
     if kind in ("Engine", "AsyncEngine"):
-        raise ConfigurationError(_is_an_engine(kind))
-    raise ConfigurationError(f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}")
-
-
-def _is_an_engine(kind: str) -> str:
-    prefix = "async " if kind == "AsyncEngine" else ""
-    return (
-        f"connection= is an {kind}, which has no transaction; write: {prefix}with engine.begin() as connection, and "
-        "pass connection=connection"
-    )
+        begin = f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
+        why = f"connection= is an {kind}, which has no transaction; write: {begin}, and pass connection=connection"
+    elif library in ("asyncpg", "psycopg2"):
+        cure = "pass one of psycopg 3, or a SQLAlchemy Connection or Session"
+        why = f"a connection of {library} cannot be joined; {cure}"
+    elif is_awaited:
+        cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
+        why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
+    elif isinstance(connection, Joined) or _is_psycopg(connection):
+        why = "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
+    elif kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
+        cure = "or within it: await connection.run_sync(lambda inner: ….(inner))"
+        why = f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
+    else:
+        why = f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
+    return ConfigurationError(why)
 
 
 def _executor(connection: object) -> Joinable:
@@ -238,15 +233,7 @@ async def call_within(connection: object, work: Callable[[Any], Result]) -> Resu
     if (run_sync := getattr(connection, "run_sync", None)) is not None:  # AsyncConnection, AsyncSession
         return cast("Result", await run_sync(work))
     if not _is_async_psycopg(connection):
-        kind = type(connection).__name__
-        if kind == "AsyncEngine":
-            raise ConfigurationError(_is_an_engine(kind))
-        is_asyncpg = type(connection).__module__.startswith("asyncpg")
-        what = "a connection of asyncpg cannot be joined" if is_asyncpg else f"{kind} is not an async connection"
-        raise ConfigurationError(
-            f"{what}; pass an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection; or call "
-            "client.… without aio"
-        )
+        raise _refusal(connection, is_awaited=True)
     try:
         import_module("greenlet")  # SQLAlchemy's async connections need it to open, psycopg's do not
     except ImportError as error:
