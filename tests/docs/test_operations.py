@@ -103,7 +103,7 @@ def test_deadlines_are_as_listed() -> None:
         "tcp_user_timeout": settings.tcp_user_timeout,
         "statement_timeout": settings.statement_timeout,
         "lock_timeout": settings.lock_timeout,
-        "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout,
+        "idle_in_transaction_session_timeout": settings.lease,
         "wait for a reply, on the process's own clock": settings.statement_timeout + settings.connect_timeout,
     }
 

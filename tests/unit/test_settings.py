@@ -349,7 +349,6 @@ class TestDerived:
         assert settings.lock_timeout == seconds(5)
         assert settings.connect_timeout == seconds(10)
         assert settings.tcp_user_timeout == seconds(10)
-        assert settings.idle_in_transaction_timeout == settings.lease
 
     @pytest.mark.parametrize("heartbeat", ["20ms", "200ms", "1s", "1500ms", "10s", "1h"])
     @pytest.mark.parametrize("limit", [3, 6, 100])

@@ -62,14 +62,10 @@ class Item(Generic[T]):
     priority: int | None = None
 
 
-def _is_job(task: object) -> bool:
-    return isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob))
-
-
 def task_name(task: object) -> str:
     """Return the name of a one-time task. Raise InvalidJob."""
     name = given_name(task, "a task; pass a OneTimeTask, a function under @task, or a name")
-    refuse_a_job(name, _is_job(task))
+    refuse_a_job(name, issubclass(task if isinstance(task, type) else type(task), DistributedJob))
     return name
 
 

@@ -83,8 +83,11 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
         yield f"It did not run: skipped ({line.reason})."
     if (why := _why_skipped(facts, line)) is not None:
         yield why
-    if definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE, Reason.OVERLAP):
-        yield f"The job declares {_declared(line.reason, definition)}."
+    if definition is not None and line.reason == Reason.OVERLAP:
+        yield f"The job declares overlap={definition.overlap!r}."
+    elif definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE):
+        limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
+        yield f"The job declares catch_up={definition.catch_up!r}{limit}."
     if line.finished is not None:
         yield f"That was decided at {when(line.finished)}."
 
@@ -121,13 +124,6 @@ def _overlapped(facts: Facts) -> str | None:
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""
     return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
-
-
-def _declared(reason: str | None, definition: Definition) -> str:
-    if reason == Reason.OVERLAP:
-        return f"overlap={definition.overlap!r}"
-    limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
-    return f"catch_up={definition.catch_up!r}{limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

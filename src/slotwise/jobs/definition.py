@@ -210,7 +210,8 @@ POLICIES: dict[str, Policy] = {
 def define(subject: object) -> Definition:
     """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
     source = instance_of(subject)
-    where = label_of(source)
+    is_function = isinstance(source, FunctionJob | FunctionTask)
+    where = getattr(source.execute if is_function else type(source), "__name__", type(source).__name__)
     is_job = isinstance(source, DistributedJob)
     name = name_of(source, where)
     refuse_near_misses(source, where)
@@ -302,12 +303,6 @@ def instance_of(subject: object) -> AnyDeclaration:
         raise InvalidJob(
             f"{subject.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
         ) from error
-
-
-def label_of(source: object) -> str:
-    execute = getattr(source, "execute", None)
-    name = type(source).__name__
-    return getattr(execute, "__name__", name) if name in ("FunctionJob", "FunctionTask") else name
 
 
 def name_of(source: object, where: str) -> str:

@@ -213,7 +213,8 @@ class Retry:
             raise InvalidJob(f"Retry(stop={self.stop!r}): expected one of tenacity's stop_* objects")
         for word in ("retry_on", "give_up_on"):
             given = getattr(self, word)
-            if given is not None and not _are_errors(given):
+            several = given if isinstance(given, tuple) else () if given is None else (given,)
+            if not all(isinstance(one, type) and issubclass(one, BaseException) for one in several):
                 raise InvalidJob(f"Retry({word}={given!r:.60}): expected an exception type, or a tuple of them")
 
     def retries(self, error: BaseException) -> bool:
@@ -282,11 +283,6 @@ def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     future.set_exception(RuntimeError("the attempt failed"))
     state.outcome = future
     return state
-
-
-def _are_errors(given: object) -> bool:
-    several = given if isinstance(given, tuple) else (given,)
-    return all(isinstance(one, type) and issubclass(one, BaseException) for one in several)
 
 
 def _doubling(first: timedelta, cap: timedelta, jitter: timedelta | None = None) -> wait_base:

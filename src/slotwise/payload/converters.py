@@ -254,10 +254,16 @@ def _record(kind: type) -> Shape | None:
 def _pydantic(library: types.ModuleType, kind: Any) -> Shape:
     fields = kind.model_fields.items()
     literals = {spec.serialization_alias or spec.alias or name: spec.annotation for name, spec in fields}
+    tags = {name: frozenset(get_args(hint)) for name, hint in literals.items() if get_origin(hint) is Literal}
     stored = PLAIN_TYPES - {type(None)} if issubclass(kind, library.RootModel) else frozenset({dict})
+
+    def dump(model: Any) -> object:
+        """Dump a model as it reads itself: by aliases, without computed fields. Reading reports wrong values."""
+        return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+
     return foreign(
-        kind, _dumped, kind.model_validate, names=lambda model: model.model_fields,  # type: ignore[attr-defined]
-        stored=stored, tags=_tags(literals),
+        kind, dump, kind.model_validate, names=lambda model: model.model_fields,  # type: ignore[attr-defined]
+        stored=stored, tags=tags,
     )  # fmt: skip
 
 
@@ -269,15 +275,6 @@ def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
         stored=frozenset({list if how.array_like else dict}),
         tags={} if how.tag is None or how.array_like else {how.tag_field: frozenset({how.tag})},
     )  # fmt: skip
-
-
-def _tags(hints: Mapping[str, object]) -> dict[str, frozenset[object]]:
-    return {name: frozenset(get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal}
-
-
-def _dumped(model: Any) -> object:
-    """Dump a model as it reads itself: by aliases, without computed fields. Reading reports wrong values."""
-    return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
 def _model_of(library: str, base: str, kind: type) -> types.ModuleType | None:

@@ -21,7 +21,7 @@ Convert: TypeAlias = Callable[[object, bool], object]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
+    """The converter of a type."""
 
     convert: Convert
     #: The types of the plain values.
@@ -43,15 +43,10 @@ class Shape:
             return other.may_be_taken_for(self)
         return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
 
-    def write(self, value: object) -> object:
-        return self.convert(value, True)
-
-    def read(self, value: object) -> object:
-        return self.convert(value, False)
-
     def reads(self, value: object) -> bool:
+        """Return whether this plain value is one of the type."""
         try:
-            self.read(value)
+            self.convert(value, False)
         except Misfit:
             return False
         return True
@@ -297,7 +292,7 @@ class Payload:
         """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
         data = self.typed(plain)
         try:
-            whole(plain, self.shape.write(data))
+            whole(plain, self.shape.convert(data, True))
         except Misfit as misfit:
             raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
         return data

@@ -261,8 +261,8 @@ class Every(Schedule):
         minutes: int = 0,
         seconds: float = 0,
     ) -> None:
-        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._set(interval=positive_duration("Every", interval, parts), anchor=in_utc(anchor))
+        span = _positive("Every", interval, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._set(interval=span, anchor=in_utc(anchor))
         self._set(_text=f"EVERY|{format_duration(self.interval)}|{instant_text(self.anchor)}")
 
     def next_after(self, t: datetime) -> datetime | None:
@@ -294,8 +294,9 @@ class Every(Schedule):
             return None
 
 
-def positive_duration(kind: str, value: timedelta | str | None, parts: timedelta) -> timedelta:
-    """The one duration that a constructor was given, as a value or in parts. Raises InvalidSchedule."""
+def _positive(kind: str, value: timedelta | str | None, **given: float) -> timedelta:
+    """Return the one duration that a constructor was given, as a value or in parts. Raises InvalidSchedule."""
+    parts = timedelta(**given)
     if (value is None) == (not parts):
         raise InvalidSchedule(f'{kind} takes one duration, as {kind}("5m") or {kind}(minutes=5)')
     with located(kind, InvalidSchedule):
@@ -325,8 +326,7 @@ class FixedDelay(Schedule):
         minutes: int = 0,
         seconds: float = 0,
     ) -> None:
-        parts = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._set(delay=positive_duration("FixedDelay", delay, parts))
+        self._set(delay=_positive("FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds))
         self._set(_text=f"FIXED_DELAY|{format_duration(self.delay)}")
 
     def next_after(self, t: datetime) -> datetime | None:

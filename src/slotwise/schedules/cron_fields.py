@@ -86,7 +86,10 @@ class Field:
     def _plain_item(self, item: str) -> str:
         match = _ITEM.fullmatch(item)
         if match is None:
-            self._refuse_shape(item)
+            found = _HASH_OR_RANDOM.fullmatch(item)
+            if found and found[1] == "R":
+                self.refuse(item, f"a random value would differ on each node; write {self._range}")
+            self.refuse(item, f"write H, H(9-17), H/15 or {self._range}" if found else "")
         step = self._step(item, match["step"])
         try:
             first, last = self._bounds(match)
@@ -114,14 +117,6 @@ class Field:
         if len(step) > 4 or not 1 <= int(step) <= self._size:
             self.refuse(item, f"the step must be 1–{self._size}")
         return int(step)
-
-    def _refuse_shape(self, item: str) -> NoReturn:
-        match = _HASH_OR_RANDOM.fullmatch(item)
-        if match and match[1] == "R":
-            self.refuse(item, f"a random value would differ on each node; write {self._range}")
-        if match:
-            self.refuse(item, f"write H, H(9-17), H/15 or {self._range}")
-        self.refuse(item)
 
 
 def has_hash(text: str) -> bool:

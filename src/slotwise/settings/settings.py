@@ -241,11 +241,6 @@ class Settings:
         """How long sent data may stay unacknowledged before a connection counts as broken; at least a second."""
         return min(max(self.heartbeat_interval, timedelta(seconds=1)), timedelta(seconds=10))
 
-    @property
-    def idle_in_transaction_timeout(self) -> timedelta:
-        """The lease: the locks of a frozen worker end when its claims do."""
-        return self.lease
-
 
 #: The reader of each setting.
 READERS: Final[Mapping[str, Reader]] = {

@@ -62,7 +62,7 @@ def encoded(result: object) -> bytes:
     kind: type = type(result)
     try:
         shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
-        plain = shape.write(result)
+        plain = shape.convert(result, True)
         body = JSON.encode(plain)
     except (Misfit, TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None

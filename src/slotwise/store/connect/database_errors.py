@@ -213,16 +213,10 @@ def _kind(error: BaseException) -> _Kind:
         return _Kind.AWAY
     if (code := getattr(error, "sqlite_errorcode", None)) is not None:
         return _Kind.PASSES if code & 0xFF in _PASSING_SQLITE else _Kind.STAYS
-    # libpq gives no SQLSTATE without a connection
-    is_away = getattr(error, "connection_invalidated", False) or _is_psycopg_operational(error)
+    # libpq gives no SQLSTATE without a connection. By name: this module must not be the one that imports the driver.
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+    is_away = getattr(error, "connection_invalidated", False) or "psycopg.OperationalError" in kinds
     return _Kind.AWAY if is_away else _Kind.STAYS
-
-
-def _is_psycopg_operational(error: BaseException | None) -> bool:
-    """By name: this module must not be the one that imports the driver."""
-    return any(
-        kind.__module__.startswith("psycopg") and kind.__name__ == "OperationalError" for kind in type(error).__mro__
-    )
 
 
 def _is_refusal(url: URL, error: BaseException) -> bool:

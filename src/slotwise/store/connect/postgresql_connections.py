@@ -221,7 +221,8 @@ class PostgreSQLLink:
         return {
             "statement_timeout": _milliseconds(settings.statement_timeout),
             "lock_timeout": _milliseconds(settings.lock_timeout),
-            "idle_in_transaction_session_timeout": _milliseconds(settings.idle_in_transaction_timeout),
+            # The locks of a frozen worker end when its claims do.
+            "idle_in_transaction_session_timeout": _milliseconds(settings.lease),
         }
 
     def _connect(self, role: str, parameters: Mapping[str, str]) -> Driver:

@@ -49,7 +49,12 @@ class TaskCounts:
             counts = self._others(connection)
             for name in list(names_in(connection, self._tasks.c.task_name, self._waits)):
                 counts.setdefault(name, {})["waiting"] = self._waiting(connection, name)
-        return [TaskCount(task=name, next_due=self._next_due(name), **counts[name]) for name in sorted(counts)]
+        due = {name: self._store.due.next_due([], [name]) for name in sorted(counts)}
+        now = self._store.now() + HALF
+        return [
+            TaskCount(task=name, next_due=None if wait is None else (now + wait).replace(microsecond=0), **counts[name])
+            for name, wait in due.items()
+        ]
 
     def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
         """Count rows that run, are paused, blocked or dead."""
@@ -70,10 +75,6 @@ class TaskCounts:
         mine = sa.select(sa.literal(1)).select_from(self._tasks).where(self._waits, self._tasks.c.task_name == name)
         counted = sa.select(sa.func.count()).select_from(mine.limit(MOST + 1).subquery())
         return int(connection.scalar(counted) or 0)
-
-    def _next_due(self, name: str) -> datetime | None:
-        due = self._store.due.next_due([], [name])
-        return None if due is None else (self._store.now() + due + HALF).replace(microsecond=0)
 
 
 def names_in(connection: sa.Connection, column: sa.Column[str], *conditions: sa.ColumnElement[bool]) -> Iterator[str]:
