@@ -408,8 +408,6 @@ class Client:
         with self._beside(connection, store, name) as own:
             return Instances(store).remove(own, name, instance)
 
-    # -- transactions ----------------------------------------------------------------------------------------
-
     def _command(
         self,
         connection: Connection | None,

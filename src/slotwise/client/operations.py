@@ -65,8 +65,6 @@ class Operations:
         """The same operations under another author, for example the user of a web page."""
         return Operations(self._make_store, self._wake, author=author)
 
-    # -- pause and resume -------------------------------------------------------------------------------------
-
     def pause(self, job: AnyTask, **how: Unpack[How]) -> bool:
         """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
@@ -88,8 +86,6 @@ class Operations:
         Jobs that are paused by name stay paused.
         """
         return self._order(partial(job_operations.resume_all, replay=replay), **how)
-
-    # -- single slots -----------------------------------------------------------------------------------------
 
     def trigger(
         self,
@@ -140,8 +136,6 @@ class Operations:
             raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
         self._order(partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id), **how)
 
-    # -- many slots -------------------------------------------------------------------------------------------
-
     def backfill(
         self,
         job: AnyTask,
@@ -184,8 +178,6 @@ class Operations:
         """
         return self._order(partial(job_operations.delete, job=name_of(job), known=force), **how)
 
-    # -- after a restore --------------------------------------------------------------------------------------
-
     def new_epoch(self, **how: Unpack[How]) -> Epoch:
         """After a restore of all tables: raise all tokens, end all claims, and change the installation's id.
 
@@ -196,8 +188,6 @@ class Operations:
     def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
         return self._order(partial(job_operations.settle_until, until=instant_of(until)), **how)
-
-    # -- within -----------------------------------------------------------------------------------------------
 
     def _order(self, order: Callable[[Operation], Result], *, note: str | None = None, dry_run: bool = False) -> Result:
         author, store = Author(self._author or _this_user(), note), self._make_store()

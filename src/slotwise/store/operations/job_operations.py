@@ -75,9 +75,6 @@ class SettledJob:
     next_slot: datetime | None
 
 
-# -- pause and resume ----------------------------------------------------------------------------------------------
-
-
 def pause(at: Operation, job: str) -> bool:
     """Start nothing of the job any more; return False if it was paused already."""
     if not any(row.state is None for row in at.rows_of(job, for_good=True)):
@@ -163,9 +160,6 @@ def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     return Paused(since=utc(datetime.fromisoformat(value["since"])), author=value["author"], note=value["note"])
 
 
-# -- delete --------------------------------------------------------------------------------------------------------
-
-
 def delete(at: Operation, job: str, *, known: bool = False) -> int:
     """Delete the job's rows and return how many; the history stays. ``known``: even if a live worker registers it."""
     rows = at.rows_of(job, for_good=True)
@@ -202,9 +196,6 @@ def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> No
         ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
     if passed is not None:
         at.skip(row, *passed.gaps)
-
-
-# -- after a restore -----------------------------------------------------------------------------------------------
 
 
 def new_epoch(at: Operation) -> Epoch:

@@ -143,8 +143,6 @@ class CalendarChanges:
                 self._audit(connection, command, str(gone))
         return gone
 
-    # -- the calendar -----------------------------------------------------------------------------------------
-
     def _write(
         self, name: str, edit: Edit, command: str, *, create: bool, dry: bool
     ) -> tuple[Calendar | None, Calendar]:
@@ -177,8 +175,6 @@ class CalendarChanges:
     def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
         now = self._store.dialect.now(connection)
         self._author.sign(connection, self._store.tables, now, command, calendar=calendar)
-
-    # -- the rows that go by it -------------------------------------------------------------------------------
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         """The jobs that go by each calendar."""

@@ -84,8 +84,6 @@ class Reader:
         with self._store.transaction() as connection:
             return all_paused(connection, self._store.tables)
 
-    # -- jobs -------------------------------------------------------------------------------------------------
-
     def jobs(self) -> list[JobInfo]:
         """Return all jobs that have a plan row, by name."""
         return self._jobs(
@@ -133,8 +131,6 @@ class Reader:
     def _plans(self) -> Statement:
         return sa.select(self._tasks).where(is_plan(self._tasks))
 
-    # -- slots ------------------------------------------------------------------------------------------------
-
     def known(self, name: str, *, kind: str = "job") -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name; ``kind`` is what the message calls it."""
         if self._is_known(name):
@@ -161,8 +157,6 @@ class Reader:
         return any(
             self._rows(_of(table, name, instance).with_only_columns(table.c.task_name).limit(1)) for table in tables
         )
-
-    # -- workers and health -----------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers that have signed in and not out, the newest first."""
@@ -267,8 +261,6 @@ class Reader:
             return [audit_entry(row) for row in self._rows(statement)]
 
         return _paged(limit, page)
-
-    # -- the ledger -------------------------------------------------------------------------------------------
 
     def standing(
         self, name: str, instance: str | None = None, *, limit: int | None = None, since: datetime | None = None
