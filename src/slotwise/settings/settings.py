@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_args, get_type_hints
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from slotwise.errors import InvalidSetting
 from slotwise.model.error_text import hide_password
@@ -416,7 +416,7 @@ ABSENT: Final = {
 
 _POOL = "jobsconfig"
 _KEYS = {"jdbcurl": "jdbc-url", "url": "jdbc-url", "username": "username", "user": "username", "password": "password"}
-_ADDRESS = "write jdbc:postgresql://host:5432/database"
+_LOGIN = {"user": "username", "password": "password"}
 _FORM = "write jdbc-url, username, password and maximum-pool-size"
 
 
@@ -452,21 +452,8 @@ def _translated(pairs: Iterable[tuple[str, object]], label: Callable[[str], str]
 
 
 def _address(pool: Mapping[str, str], label: str) -> str:
-    address = pool.get("jdbc-url", "")
-    kind, found, rest = address.partition("://")
-    if not address:
-        raise InvalidSetting(f"{label} has no jdbc-url; {_ADDRESS}")
-    if not found:
-        raise InvalidSetting(f"{label}: {hide_password(repr(address))} is no address; {_ADDRESS}")
-    if "username" not in pool:
-        if "password" in pool:
-            raise InvalidSetting(f"{label} has a password and no username; add username")
-        return address
-    if "@" in rest.partition("/")[0]:
-        raise InvalidSetting(
-            f"{label}: {hide_password(address)} cannot be combined with username; write jdbc:postgresql://host/database"
-        )
-    login = quote(pool["username"], safe="")
-    if "password" in pool:
-        login += f":{quote(pool['password'], safe='')}"
-    return f"{kind}://{login}@{rest}"
+    """Return the address of the pool, with its login as options."""
+    if not (address := pool.get("jdbc-url")):
+        raise InvalidSetting(f"{label} has no jdbc-url; write jdbc:postgresql://host:5432/database")
+    login = urlencode({key: pool[name] for key, name in _LOGIN.items() if name in pool}, quote_via=quote)
+    return f"{address}{'&' if '?' in address else '?'}{login}" if login else address
