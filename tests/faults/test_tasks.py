@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import SETTINGS, eventually, loaded
+from tests.faults.bench import SETTINGS, Bench, eventually, loaded
 from tests.faults.conftest import MakeBench
 
 COUNT = 10_000
@@ -34,31 +34,45 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
     assert set(shares) == {first.pid, second.pid}
 
 
-def test_a_crash_drops_no_more_give_up_tasks_than_there_are_threads(bench: MakeBench) -> None:
-    """kill -9 in the middle of 5,000: whatever ended dead had started, but for as many as threads may have been free;
-    none starts twice, and all others run elsewhere.
+@pytest.mark.parametrize("held", [True, False], ids=["all threads busy", "in the middle"])
+def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, held: bool) -> None:
+    """kill -9 among 3,000: what ended dead had started, none starts twice, and all others run elsewhere.
+
+    In the middle of it, each thread may have set a mark and be about to start; while all handlers hold, none is.
     """
-    count, threads = 5_000, int(SETTINGS["threads"])
+    count, quick, threads = 3_000, 1_500, int(SETTINGS["threads"])
     stage = bench("note-once", poll_interval="50ms")
     with stage.connect() as connection:
         connection.exec_driver_sql(
             "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
-            f" select 'note-once', i::text, convert_to(i::text, 'UTF8'), now(), now(), false, 1000 + i"
-            f" from generate_series(1, {count}) i"
+            " select 'note-once', i::text, convert_to(i::text, 'UTF8'), due, due, false, 1000 + i"
+            f" from generate_series(1, {count}) i, lateral (select now() + i * interval '1 microsecond') d(due)"
         )
+    if not held:
+        stage.release("note-once")
     victim = stage.start("victim")
-    eventually(lambda: len(stage.log.read()) > 1_000, pause=0.01)
+    busy = (lambda: len(_holding(stage, quick)) >= threads) if held else (lambda: len(stage.log.read()) > 300)
+    eventually(busy, pause=0.01)
     victim.kill()
     stage.wait("exit", by=victim)
     started = {line.instance for line in stage.log.read()}
+    claimed = {row[0] for row in stage.rows("select task_instance from scheduled_tasks where picked")}
     assert len(started) < count, "it was killed too late to prove anything"
+    assert len(claimed - started) > threads or not held, "nothing was claimed ahead, which proves nothing"
+    stage.release("note-once")
     stage.start("heir")
     alive = "select from scheduled_tasks where state is distinct from 'dead' limit 1"
     eventually(lambda: not stage.rows(alive), within=100)
     stage.end_all()
 
     dead = {row.task_instance for row in stage.rows("select task_instance from scheduled_tasks")}
-    assert len(dead - started) <= threads
+    assert len(dead - started) <= (0 if held else threads)
+    assert not held or dead >= _holding(stage, quick) & started
     noted = Counter(line.instance for line in stage.log.read())
     assert set(noted.values()) == {1}
     assert set(noted) | dead == {str(i) for i in range(1, count + 1)}
+
+
+def _holding(stage: Bench, quick: int) -> set[str]:
+    """Those whose handlers hold until they are released."""
+    return {line.instance for line in stage.log.read() if int(line.instance) > quick}

@@ -18,7 +18,7 @@ from tests.simulation.trace import Trace
 from slotwise.jobs.definition import Definition
 from slotwise.model.events import Reaped, Settled
 from slotwise.model.records import TICK, Claim, Fence, Key
-from slotwise.model.vocabulary import PLANNED
+from slotwise.model.vocabulary import PLANNED, Reason
 from slotwise.schedules import Schedule, succeed
 
 #: Rows that operators have ordered, beside the slots of the plan.
@@ -51,6 +51,8 @@ class Laws:
     since: dict[str, datetime] = field(default_factory=dict)
     watermarks: dict[str, datetime] = field(default_factory=dict)
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
+    #: Slots of which a start was refused, perhaps after its mark was committed.
+    unsure: set[Slot] = field(default_factory=set)
     #: When the claims of each job were made that came to start.
     claimed_at: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
 
@@ -87,6 +89,10 @@ class Laws:
         if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
             raise self._broken("give_up: one start", f"start number {self.starts[slot]}", claim)
 
+    def refused(self, claim: Claim) -> None:
+        """The claim was not started after all; its mark may stand until it is handed back."""
+        self.unsure.add(_slot(claim))
+
     def _keeps_its_distance(self, claim: Claim) -> None:
         """min_interval: two starts by the schedule are so far apart, by the database's time."""
         if not claim.row.is_plan and claim.row.origin not in PLANNED:
@@ -104,6 +110,8 @@ class Laws:
         slot = self.claims[event.job, event.id, event.token, holder]
         if event.outcome == "failed":
             self.failures[slot] += 1
+        if event.reason == Reason.MAY_STILL_BE_RUNNING and not self.starts[slot] and slot not in self.unsure:
+            raise self.trace.fail("give_up: what has not started is not lost", "no start", event.job, event.slot)
         if event.outcome == "succeeded" and not (self.after_restores and isinstance(event, Reaped)):
             self.successes[slot].add((event.token, holder))  # a restored row may find its slot done long ago
         if len(self.successes[slot]) > 1:

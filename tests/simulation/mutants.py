@@ -28,6 +28,9 @@ MUTANTS: dict[str, Mutant] = {
     ],
     "what did not run is written down": always(points.GAPS, None),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),
+    "a task that gives up and has no mark is handed back": given(
+        points.LOST, row=lambda a: a.row if a.row.has_slot else replace(a.row, marked=a.ending.now)
+    ),
     "what the dead held is taken over": always(points.TAKE_OVER, []),
     "the highest priority goes first": always(points.RANK, []),
     "tags decide who may run it": always(points.MAY_RUN_ON, True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slotwise.decide import ending
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.portable import Portable
 from slotwise.store.slots import gates
@@ -16,6 +17,7 @@ MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 LIMITED_TASK = Limits._task
 MARK_RUNNING = HeldRows.mark_running
+LOST = ending._lost
 
 # ends
 GAPS = Portable.gaps

@@ -155,6 +155,8 @@ class World(Accidents):
         with self._lost(surely=False) as told:
             begun = agent.worker.begin(claim)
         assert not told
+        if not begun:
+            self.laws.refused(claim)
         return begun
 
     def _end(self, agent: Agent) -> None:

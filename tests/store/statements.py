@@ -91,6 +91,11 @@ def _mark(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.held.mark_running(claim)
 
 
+def _mark_tasks(stage: Stage) -> Callable[[], Any]:
+    (claim,) = stage.held("once")
+    return lambda: stage.store.held.mark_running(claim)
+
+
 def _settle(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "mail")
     return lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
@@ -201,6 +206,7 @@ VERBS: dict[str, Verb] = {
     "claim_late": _claim_late,
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
+    "mark_tasks": _mark_tasks,
     "settle": _settle,
     "advance": _advance,
     "finish": _finish,

@@ -28,6 +28,16 @@ END $$;
 CREATE CONSTRAINT TRIGGER hear AFTER INSERT OR UPDATE ON scheduled_slots
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hear();
 """
+#: The same, at the mark of a one-time task.
+HEAR_MARKS = """
+CREATE FUNCTION hear_mark() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO heard VALUES ('marked', current_setting('synchronous_commit'));
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER hear_mark AFTER UPDATE ON scheduled_tasks
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (new.marked IS NOT NULL) EXECUTE FUNCTION hear_mark();
+"""
 
 
 @contextmanager
@@ -60,8 +70,12 @@ def test_only_off_is_lifted_and_only_for_the_mark(pg_url: str, level: str, at_th
             claim = bench.claim_one("strict")
             assert bench.store.held.mark_running(claim)
             bench.settle(claim)
+            connection.execute(HEAR_MARKS)
+            bench.client.schedule("once")
+            assert bench.store.held.mark_running(bench.claim_one("once"))
         heard = connection.execute("SELECT outcome, synchronous_commit FROM heard").fetchall()
-    assert heard == [("claimed", level), ("running", at_the_mark), ("succeeded", level)]
+    claimed_and_ended = [("claimed", level), ("running", at_the_mark), ("succeeded", level)]
+    assert heard == [*claimed_and_ended, ("marked", at_the_mark)]
 
 
 def test_a_mark_that_was_acknowledged_outlives_the_server(open_path: Path) -> None:

@@ -191,7 +191,8 @@ def _lost(row: Row, ending: Ending) -> Transition:
     ledger, definition = ending.ledger, ending.definition
     if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
         return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
-    if ledger is not None and ledger.outcome == Outcome.CLAIMED:
+    unmarked_task = definition.gives_up and not row.has_slot and row.marked is None
+    if unmarked_task or (ledger is not None and ledger.outcome == Outcome.CLAIMED):
         return hand_back(row, Reason.LOST)  # the mark was never set, so the handler never started
     row, lost = ending.judged(row), row.lost_count + 1
     if definition.gives_up:

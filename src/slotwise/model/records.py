@@ -102,6 +102,8 @@ class Row:
     control: int | None = None
     parked_due: datetime | None = None
     wanted_due: datetime | None = None
+    #: When a one-time task that gives up was marked as started, under this claim.
+    marked: datetime | None = None
 
     @property
     def key(self) -> Key:

@@ -181,6 +181,23 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
 
 
 @lost
+def test_a_tasks_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """As that of a job; the task has its one start still to come."""
+    apart.database.verify()
+    apart.client.schedule("once", id="one")
+    (claim,) = claim_tasks(apart, "host:1:a")
+    proxy.lose_statement(b"SET marked", forward=forward)
+    with pytest.raises(DBAPIError):
+        apart.store.held.mark_running(claim)
+    assert (apart.row("once", "one").marked is not None) == forward
+    apart.settle(claim, HandedBack("mark not acknowledged"))
+    (again,) = claim_tasks(apart, "host:2:b")
+    assert again.row.attempt == 1
+    apart.take_over(again)
+    assert (apart.row("once", "one").state, apart.row("once", "one").picked) == (None, False)
+
+
+@lost
 def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
     """An operator's order is carried out once: one run, one slot left out, one line each in the audit."""
     operations = apart.client.operations

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.faults.bench import eventually
 from tests.store.bench import Bench, a_job, at, stale
 from tests.store.conformance.test_concurrent_slots import begun, workers
 
-from slotwise.model.records import Claim
+from slotwise.model.records import Claim, Fence, HandedBack
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.settlements import Settlement
 
@@ -103,6 +105,63 @@ def test_a_mark_is_set_once(bench: Bench) -> None:
     assert not bench.store.held.mark_running(claim)
 
 
+def test_a_task_that_gives_up_and_had_not_started(bench: Bench) -> None:
+    """Lost while claimed: nothing is burnt, and a mark that arrives late starts nothing."""
+    bench.client.schedule("once", id="1")
+    claim = bench.claim_one("once", "host:1:a")
+    bench.tick(1.5)
+    assert labels(bench.take_over(claim)) == {"once": "handed-back"}
+    assert not bench.store.held.mark_running(claim)
+    again = bench.claim_one("once", "host:2:b")
+    assert (again.row.attempt, again.row.lost_count) == (1, 0)
+    assert bench.store.held.mark_running(again)
+
+
+def test_a_task_that_gives_up_and_had_started(bench: Bench) -> None:
+    """At most one start: it ends dead."""
+    bench.client.schedule("once", id="1")
+    claim = bench.claim_one("once")
+    assert bench.store.held.mark_running(claim)
+    assert not bench.store.held.mark_running(claim)
+    bench.tick(2)
+    assert labels(bench.take_over(claim)) == {"once": "dead"}
+    assert (bench.row("once", "1").state, bench.claim("once")) == ("dead", [])
+
+
+def test_a_mark_belongs_to_its_claim(bench: Bench) -> None:
+    """A task that went back with its mark, as it could not start after all, has its one start still to come."""
+    bench.client.schedule("once", id="1")
+    for holder in ("host:1:a", "host:2:b"):
+        claim = bench.claim_one("once", holder)
+        assert bench.store.held.mark_running(claim)
+        bench.settle(claim, HandedBack("suspect"))
+    unmarked = bench.claim_one("once")
+    bench.tick(2)
+    assert labels(bench.take_over(unmarked)) == {"once": "handed-back"}
+
+
+def test_marks_that_come_together_go_together(bench: Bench) -> None:
+    """Those that wait while a statement is under way are in the next one; each learns of its own."""
+    for number in range(4):
+        bench.client.schedule("once", id=str(number))
+    claims, sent = bench.claim("once"), list[int]()
+    bench.settle(claims[2], HandedBack("shutdown"))
+    marks, mark = bench.store.held._task_marks, bench.store.dialect.mark_tasks
+
+    def told(connection: sa.Connection, some: Sequence[Claim]) -> set[Fence]:
+        sent.append(len(some))
+        return mark(connection, some)
+
+    bench.store.dialect.mark_tasks = told  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as threads:
+        with marks._turn:
+            found = [threads.submit(marks.set, claim) for claim in claims]
+            eventually(lambda: len(marks._waiting) == 4)
+        assert [one.result() for one in found] == [True, True, False, True]
+    assert sent == [4]
+
+
+@pytest.mark.parametrize("name", ["strict", "once"])
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -112,13 +171,14 @@ def test_a_mark_is_set_once(bench: Bench) -> None:
         pytest.param({"holder": "host:1:b"}, id="another boot"),
     ],
 )
-def test_a_mark_outside_its_fence_starts_nothing(bench: Bench, wrong: dict[str, Any]) -> None:
+def test_a_mark_outside_its_fence_starts_nothing(bench: Bench, wrong: dict[str, Any], name: str) -> None:
     """Law 1: it names key, token and holder, each of which keeps out whoever holds something else."""
     bench.tick()
-    claim = bench.claim_one("strict")
-    before = bench.slot("strict")
+    bench.client.schedule("once", id="1")
+    claim = bench.claim_one(name)
+    before = bench.slots(name), bench.row(*claim.key)
     assert not bench.store.held.mark_running(stale(claim, **wrong))
-    assert bench.slot("strict") == before
+    assert (bench.slots(name), bench.row(*claim.key)) == before
     assert bench.store.held.mark_running(claim)
 
 
@@ -138,7 +198,9 @@ def test_tasks_are_taken_over_too(bench: Bench) -> None:
     """rerun: once more; give_up: dead, with the reason."""
     bench.client.schedule("mail", id="1")
     bench.client.schedule("once", id="1")
-    bench.take_over(*bench.claim("mail", "once"))
+    claims = {claim.key.task_name: claim for claim in bench.claim("mail", "once")}
+    assert bench.store.held.mark_running(claims["once"])
+    bench.take_over(*claims.values())
     assert (bench.row("mail", "1").state, bench.row("mail", "1").attempt) == (None, 1)
     assert bench.row("once", "1").state == "dead"
     assert bench.claim("mail", "once")[0].row.attempt == 2

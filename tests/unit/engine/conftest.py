@@ -110,9 +110,9 @@ class Bench:
         tasks, key = self.worker.store.tables.tasks.c, holding.claim.key
         with self.worker.store.transaction() as connection:
             return connection.execute(
-                sa.select(tasks.picked, tasks.version, tasks.attempt, tasks.slot, tasks.execution_time).where(
-                    tasks.task_name == key.task_name, tasks.task_instance == key.task_instance
-                )
+                sa.select(
+                    tasks.picked, tasks.version, tasks.attempt, tasks.slot, tasks.execution_time, tasks.state
+                ).where(tasks.task_name == key.task_name, tasks.task_instance == key.task_instance)
             ).first()
 
     def outcome(self, holding: Holding) -> str | None:

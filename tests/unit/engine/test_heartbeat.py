@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
-from tests.unit.engine.conftest import Bench
+from tests.unit.engine.conftest import Bench, MakeBench
 
+from slotwise import task
 from slotwise.engine.loops.held_claims import LeaseWatch
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
 from slotwise.model.records import Claim, HandedBack, Succeeded
@@ -142,6 +143,19 @@ def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, out
     assert (row.slot == holding.claim.slot) is not marked
     assert bench.outcome(holding) == outcome
     assert len(bench.said(Settled)) == int(marked)
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["claimed", "marked"])
+def test_an_unknown_claim_of_a_task_that_gives_up(make_bench: MakeBench, marked: bool) -> None:
+    """As of a job: without a mark it is handed back, and nothing is burnt."""
+    bench = make_bench(task(name="mail", on_lost="give_up")(print))
+    (holding,) = bench.hold()
+    if marked:
+        assert bench.worker.store.held.mark_running(holding.claim)
+    bench.lose_reply(holding)
+    bench.worker.heartbeat.run_once()
+    row = bench.row(holding)
+    assert (row.picked, row.state, row.attempt) == (False, "dead" if marked else None, int(marked))
 
 
 # -- the lease watch: no database -------------------------------------------------------------------------------

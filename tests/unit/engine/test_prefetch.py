@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
-from slotwise import Every, job, task
+from slotwise import Every, TaskContext, job, task
 from slotwise.engine.loops.poller import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.jobs.policies import OnLost
@@ -99,24 +100,26 @@ def test_slots_wait_for_no_batch(crowded: Bench) -> None:
     assert len(crowded.said(PollBegan)) == 1
 
 
-@pytest.mark.parametrize(("on_lost", "claimed"), [("rerun", 30), ("give_up", 3)])
-def test_what_gives_up_is_claimed_for_free_threads_only(
-    make_bench: MakeBench, gate: Gate, on_lost: OnLost, claimed: int
-) -> None:
-    """However fast attempts end: what is claimed when the process dies ends dead, also what has never started."""
+@pytest.mark.parametrize("on_lost", ["rerun", "give_up"])
+def test_tasks_are_claimed_ahead(make_bench: MakeBench, gate: Gate, on_lost: OnLost) -> None:
+    """Also those that give up: what has not started when the process dies is handed back."""
     bench = make_bench(task(name="pay", on_lost=on_lost)(lambda ctx: gate.pass_through()), threads=3)
     bench.registry.client.schedule_many("pay", [None] * 30)
     _end_fast(bench)
     for _ in range(3):
         bench.worker.poller.run_once()
-    assert len(bench.said(Claimed)) == len(bench.worker.active_claims) == claimed
+    assert len(bench.said(Claimed)) == len(bench.worker.active_claims) == 30
     gate.open()
 
 
 def test_slots_that_were_claimed_before_take_the_threads(make_bench: MakeBench, gate: Gate) -> None:
-    """One poll claims both kinds; the tasks get the threads that the slots have left."""
+    """One poll claims both kinds; tasks that may not be claimed ahead get the threads that the slots have left."""
+
+    async def pass_through(ctx: TaskContext[None]) -> None:
+        await asyncio.to_thread(gate.pass_through)
+
     jobs = [job(name=f"tick-{n}", schedule=Every("1s"))(lambda ctx: gate.pass_through()) for n in range(2)]
-    bench = make_bench(*jobs, task(name="pay", on_lost="give_up")(lambda ctx: gate.pass_through()), threads=3)
+    bench = make_bench(*jobs, task(name="pay")(pass_through), threads=3)
     bench.registry.client.schedule_many("pay", [None] * 30)
     bench.clock.tick(timedelta(seconds=1))
     bench.worker.poller.run_once()

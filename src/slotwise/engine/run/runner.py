@@ -307,11 +307,8 @@ class Runner:
         self._loop, self._isolation = loop, isolation
         self._interceptors, self._before_start = interceptors, tuple(before_start)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
-        #: starts every claim at once. Nor with a give-up task, which has no start mark: if this process dies, each one
-        #: that it holds ends dead, started or not.
-        self.runs_ahead = not any(
-            found.is_async or found.isolation or (found.gives_up and not found.is_job) for found in definitions.values()
-        )
+        #: starts every claim at once.
+        self.runs_ahead = not any(found.is_async or found.isolation for found in definitions.values())
         #: Nothing starts any more; claims that have not started are handed back.
         self.is_draining = False
         self._is_loud = self._is_timed = True

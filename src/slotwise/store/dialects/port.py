@@ -202,6 +202,9 @@ class Dialect(Protocol):
         The commit of this transaction must be durable: after a crash of the server the slot must not start again.
         """
 
+    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        """As ``mark_running``, for claimed one-time tasks of one holder, in their rows; return those marked."""
+
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:

@@ -52,7 +52,7 @@ Expression: TypeAlias = sa.ColumnElement[Any]
 Conditions: TypeAlias = list[sa.ColumnElement[bool]]
 
 #: What a row is without its holder.
-_RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
+_RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due", "marked"))
 _RELEASED["picked"] = False
 
 #: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
@@ -420,6 +420,10 @@ class Portable:
         marked = slots.update().where(*mine, slots.c.outcome == Outcome.CLAIMED)
         marked = marked.values(outcome=Outcome.RUNNING, started=self.now(connection))
         return connection.execute(marked).rowcount == 1
+
+    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        mark = self._tasks.update().values(marked=self.now(connection)).where(self._tasks.c.marked.is_(None))
+        return {one.fence for one in claims if connection.execute(mark.where(*self.held(one))).rowcount}
 
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         for row, gap in gaps:

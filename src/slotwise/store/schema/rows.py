@@ -14,7 +14,7 @@ ROW_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "kind", "slot", "watermark",
     "next_slot", "schedule", "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count",
-    "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "pending",
+    "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "marked", "pending",
 )  # fmt: skip
 
 #: What is read of a row when only the hold on it matters: no payload travels.

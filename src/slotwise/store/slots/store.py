@@ -7,7 +7,10 @@ ledger, never the queue, since heartbeats must go on while that transaction is o
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,7 +33,7 @@ from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import hold_of, row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
-from slotwise.store.slots.claims import Claims, Due
+from slotwise.store.slots.claims import BATCH, Claims, Due
 from slotwise.store.slots.settlements import Settlements, claim_of
 
 
@@ -118,11 +121,12 @@ class HeldRows:
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.tables = store.database, store.dialect, store.tables
         self.transaction = store.transaction
+        self._task_marks = TaskMarks(self)
 
     def mark_running(self, claim: Claim) -> bool:
         """Record, before a handler that gives up starts, that it starts. True only after a durable commit."""
-        if claim.row.ledger_key is None:
-            return True
+        if not claim.row.has_slot:
+            return self._task_marks.set(claim)
         with self.transaction() as connection:
             return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
 
@@ -159,6 +163,39 @@ class HeldRows:
         with self.database.heart.begin() as connection:
             mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
             return [claim_of(hold_of(values)) for values in connection.execute(mine)]
+
+
+class TaskMarks:
+    """The marks of one-time tasks that threads start at the same time, in one statement.
+
+    A thread whose turn comes sends the marks of all that wait, so as many are marked and have not started as there are
+    threads about to start them.
+    """
+
+    def __init__(self, rows: HeldRows) -> None:
+        self._rows, self._turn = rows, threading.Lock()
+        self._waiting: deque[tuple[Claim, Future[bool]]] = deque()
+
+    def set(self, claim: Claim) -> bool:
+        """Wait until the mark is committed, and return whether it is set; raise what the database raises."""
+        mine = Future[bool]()
+        self._waiting.append((claim, mine))
+        with self._turn:
+            while not mine.done():
+                self._send()
+        return mine.result()
+
+    def _send(self) -> None:
+        sent = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+        try:
+            with self._rows.database.alone() as connection:
+                marked = self._rows.dialect.mark_tasks(connection, [claim for claim, _ in sent])
+        except BaseException as error:
+            for _, future in sent:
+                future.set_exception(error)
+        else:
+            for claim, future in sent:
+                future.set_result(claim.fence in marked)
 
 
 class LedgerFence:

@@ -33,7 +33,7 @@ WITH due AS (
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
         t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.parked_due, t.wanted_due, t.unheld_since,
-        t.pending
+        t.marked, t.pending
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)

@@ -6,7 +6,7 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.origin, scheduled_tasks.collapsed, scheduled_tasks.created_version, scheduled_tasks.attempt,
     scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested,
     scheduled_tasks.control, scheduled_tasks.parked_due, scheduled_tasks.wanted_due, scheduled_tasks.unheld_since,
-    scheduled_tasks.pending
+    scheduled_tasks.marked, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;
@@ -19,7 +19,7 @@ WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND sc
 UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
     consecutive_failures=?, last_heartbeat=?, version=(scheduled_tasks.version + ?), slot=?, watermark=?,
     next_slot=?, schedule=?, origin=?, collapsed=?, attempt=?, lost_count=?, lease=?, state=?, parked_due=?,
-    wanted_due=?, cancel_requested=?, unheld_since=?, last_error=?, control=?, pending=? WHERE
+    wanted_due=?, cancel_requested=?, unheld_since=?, last_error=?, control=?, pending=?, marked=? WHERE
     scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ?;
 

@@ -25,7 +25,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
     created_version, attempt, lost_count, lease, state, cancel_requested, control, parked_due, wanted_due,
-    unheld_since, pending;
+    unheld_since, marked, pending;
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots

@@ -42,7 +42,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
     created_version, attempt, lost_count, lease, state, cancel_requested, control, parked_due, wanted_due,
-    unheld_since, pending;
+    unheld_since, marked, pending;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

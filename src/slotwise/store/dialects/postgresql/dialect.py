@@ -318,12 +318,19 @@ class PostgreSQL:
         }  # fmt: skip
         return self._run(connection, statements.MARK, parameters).rowcount == 1
 
+    def mark_tasks(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        ordered = sorted(claims, key=lambda claim: claim.key)
+        parts = {"column": "marked", "skip": "", "unmarked": " AND h.marked IS NULL"}
+        return self._beat(connection, claims[0].holder, ordered, durably=f",\n    {statements.DURABLY}", **parts)
+
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        parts = {"column": "last_heartbeat", "skip": " SKIP LOCKED", "unmarked": "", "durably": ""}
+        return self._beat(connection, holder, claims, **parts)
+
+    def _beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim], **parts: str) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
-        return {
-            Fence(Key(name, instance), version)
-            for name, instance, version in self._fetch(connection, statements.BEAT, parameters)
-        }
+        found = self._fetch(connection, statements.BEAT, parameters, **parts)
+        return {Fence(Key(name, instance), version) for name, instance, version, *_ in found}
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._fetch(connection, statements.SILENT, {"names": list(names)})

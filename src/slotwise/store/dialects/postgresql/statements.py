@@ -274,12 +274,13 @@ REMOVE = f"DELETE FROM {{tasks}} AS t\nUSING {_HELD}"
 RELEASE = f"""\
 UPDATE {{tasks}} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, version = t.version + 1, {{sets}}
+    wanted_due = NULL, marked = NULL, version = t.version + 1, {{sets}}
 FROM {_HELD}"""
 
+# Renew claims, or mark tasks that give up as started.
 BEAT = """\
 UPDATE {tasks} AS t
-SET last_heartbeat = {now}
+SET {column} = {now}
 WHERE t.ctid = ANY (ARRAY(
         SELECT q.ctid
         FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
@@ -287,21 +288,23 @@ WHERE t.ctid = ANY (ARRAY(
         CROSS JOIN LATERAL (
             SELECT h.ctid FROM {tasks} AS h
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
-            FOR NO KEY UPDATE SKIP LOCKED) AS q))
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s{unmarked} ELSE false END
+            FOR NO KEY UPDATE{skip}) AS q))
   AND t.picked AND t.picked_by = %(holder)s
-RETURNING t.task_name, t.task_instance, t.version"""
+RETURNING t.task_name, t.task_instance, t.version{durably}"""
 
 SILENT = """\
 SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
 
 # Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
 # its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
-MARK = """\
-UPDATE {slots} AS s SET outcome = 'running', started = {now}
+DURABLY = """\
+CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+MARK = f"""\
+UPDATE {{slots}} AS s SET outcome = 'running', started = {{now}}
 WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
   AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
-RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+RETURNING {DURABLY}"""
 
 ENTRIES = """\
 SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
