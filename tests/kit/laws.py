@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
@@ -20,11 +20,12 @@ from slotwise.store.schema.tables import Tables
 
 @dataclass(frozen=True)
 class Ledger:
-    """Queue, slots and gaps of all jobs, read at once."""
+    """Queue, slots, gaps and attempts of all jobs, read at once."""
 
     rows: Sequence[Mapping[str, Any]]
     slots: Mapping[tuple[str, datetime], Mapping[str, Any]]
     gaps: Mapping[str, Sequence[Mapping[str, Any]]]
+    attempts: Mapping[tuple[str, datetime], Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, connection: sa.Connection, tables: Tables) -> Ledger:
@@ -35,7 +36,10 @@ class Ledger:
         by_job: dict[str, list[Any]] = {}
         for gap in gaps:
             by_job.setdefault(gap["task_name"], []).append(gap)
-        return cls(rows, {(slot["task_name"], slot["slot"]): slot for slot in slots}, by_job)
+        attempts: dict[tuple[str, datetime], list[Any]] = {}
+        for one in connection.execute(sa.select(tables.attempts).order_by(tables.attempts.c.token)).mappings():
+            attempts.setdefault((one["task_name"], one["slot"]), []).append(one)
+        return cls(rows, {(slot["task_name"], slot["slot"]): slot for slot in slots}, by_job, attempts)
 
     def gap_at(self, job: str, slot: datetime) -> bool:
         """Whether a slot is in one of the job's ranges."""
@@ -83,6 +87,7 @@ def rows_and_ledger(ledger: Ledger) -> Iterator[Breach]:
         entry = ledger.slots.get((row["task_name"], row["slot"]))
         yield from _one_claim(row, entry) if row["picked"] else _none_done_waits(row, entry)
     yield from none_forgotten(ledger)
+    yield from attempts_add_up(ledger)
 
 
 def _one_row(slots: list[Any]) -> Iterator[Breach]:
@@ -112,6 +117,18 @@ def none_forgotten(ledger: Ledger) -> Iterator[Breach]:
     for key, entry in ledger.slots.items():
         if entry["finished"] is None and entry["origin"] != "task" and key not in standing:
             yield Breach("none forgotten", *key, f"{entry['outcome']}, and in no row")
+
+
+def attempts_add_up(ledger: Ledger) -> Iterator[Breach]:
+    """Each attempt that the ledger counts is a row of its own, or the ledger row itself, under its token."""
+    for key, entry in ledger.slots.items():
+        found = ledger.attempts.get(key, [])
+        is_itself = entry["token"] not in {one["token"] for one in found}
+        if entry["origin"] != "task" and not len(found) <= entry["attempts"] <= len(found) + is_itself:
+            yield Breach("attempts add up", *key, f"{entry['attempts']} attempts, and {len(found)} rows")
+        numbers = [one["number"] for one in found]
+        if numbers != sorted(set(numbers)):
+            yield Breach("attempts add up", *key, f"the rows have the numbers {numbers}")
 
 
 def nothing_left(ledger: Ledger, now: datetime) -> Iterator[Breach]:

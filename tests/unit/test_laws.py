@@ -26,7 +26,10 @@ def row(slot: int, **values: Any) -> dict[str, Any]:
 
 
 def entry(slot: int, **values: Any) -> tuple[tuple[str, datetime], dict[str, Any]]:
-    standard = {"origin": "schedule", "outcome": "succeeded", "token": 7, "worker": HOLDER, "finished": DUE[slot]}
+    standard = {
+        "origin": "schedule", "outcome": "succeeded", "token": 7, "worker": HOLDER, "finished": DUE[slot],
+        "attempts": 1,
+    }  # fmt: skip
     return ("job", DUE[slot]), {**standard, **values}
 
 
@@ -38,8 +41,13 @@ def open_entry(slot: int, **values: Any) -> tuple[tuple[str, datetime], dict[str
     return entry(slot, outcome="running", finished=None, **values)
 
 
-def ledger(rows: list[Any], entries: list[Any], gaps: list[Any]) -> Ledger:
-    return Ledger(rows, dict(entries), {"job": gaps})
+def attempts(slot: int, *numbers: int) -> dict[tuple[str, datetime], list[dict[str, Any]]]:
+    """Rows of attempts of a slot; the token of each is its number."""
+    return {("job", DUE[slot]): [{"number": number, "token": number} for number in numbers]}
+
+
+def ledger(rows: list[Any], entries: list[Any], gaps: list[Any], attempts: Any = None) -> Ledger:
+    return Ledger(rows, dict(entries), {"job": gaps}, attempts or {})
 
 
 def good(**changed: Any) -> Ledger:
@@ -81,6 +89,18 @@ BROKEN: dict[str, tuple[str, Callable[[], Iterator[Breach]]]] = {
     "another holder": ("one claim", lambda: rows_and_ledger(good(rows=[*good().rows[1:], row(6, picked_by="x")]))),
     "a row that waits for what has ended": (
         "none done waits", lambda: rows_and_ledger(good(rows=[*good().rows, row(1, picked=False)])),
+    ),
+    "an attempt without a row": (
+        "attempts add up", lambda: rows_and_ledger(good(entries=[entry(0, attempts=3)], rows=[],
+                                                        attempts=attempts(0, 1))),
+    ),
+    "a row of an attempt that never was": (
+        "attempts add up", lambda: rows_and_ledger(good(entries=[entry(0, attempts=1)], rows=[],
+                                                        attempts=attempts(0, 1, 2))),
+    ),
+    "the same attempt twice": (
+        "attempts add up", lambda: rows_and_ledger(good(entries=[entry(0, attempts=2)], rows=[],
+                                                        attempts=attempts(0, 2, 2))),
     ),
     "an open slot in no row": ("none forgotten", lambda: rows_and_ledger(good(rows=[row(6)]))),
     "a slot in no place": ("every slot", lambda: none_missing("job", DUE, good(gaps=[gap(2, 3, 2)]))),

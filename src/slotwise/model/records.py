@@ -200,12 +200,16 @@ SUCCEEDED = Succeeded()
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised, or its data could not be read; ``final`` forbids another attempt."""
+    """The handler raised, or its data could not be read; ``final`` forbids another attempt.
+
+    ``reason``: what ended the attempt, if the error alone does not say it, as a timeout.
+    """
 
     error: str
     final: bool = False
-    exception: BaseException | None = None
+    exception: BaseException | None = field(default=None, compare=False)
     promised: bool = False
+    reason: str | None = None
     name = Outcome.FAILED
 
 

@@ -408,7 +408,7 @@ def test_no_word_of_a_handler_undoes_its_timeout(word: Exception) -> None:
         gate.wait_entered()
         holding.signal.set("timeout")
         gate.open()
-        assert rig.end() == Failed("timed out")
+        assert rig.end() == Failed("timed out", reason="timeout")
 
 
 def test_a_runner_that_forgets_timeouts_is_found_out() -> None:

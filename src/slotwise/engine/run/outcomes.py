@@ -7,9 +7,10 @@ import inspect
 import os
 import sys
 import traceback
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeAlias, get_args
 
 from slotwise.engine.run.active_claims import Holding
@@ -17,7 +18,7 @@ from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
-from slotwise.model.error_text import storable
+from slotwise.model.error_text import error_summary, storable
 from slotwise.model.records import (
     SUCCEEDED,
     Aborted,
@@ -101,7 +102,7 @@ def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None
     if holding.stop_reason != Reason.TIMEOUT:
         return None
     said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
-    return Failed(said, promised=holding.promised)
+    return Failed(said, promised=holding.promised, reason=Reason.TIMEOUT)
 
 
 def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
@@ -123,6 +124,7 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
     except Exception:  # any exception must end the claim, even one whose traceback cannot be formatted
         text = type(error).__name__
     final = definition.retry is not None and not definition.retry.retries(error)
+    error.__traceback__ = _of_handler(error)  # as it is stored
     return Failed(text, exception=error, final=final, promised=holding.promised)
 
 
@@ -153,10 +155,14 @@ def leave_fork(outcome: AttemptOutcome) -> None:
 
 def error_text(error: BaseException) -> str:
     """Return the traceback from the handler on, as it is stored; the last line names the error."""
+    return storable("".join(traceback.format_exception(type(error), error, _of_handler(error))))
+
+
+def _of_handler(error: BaseException) -> TracebackType | None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
         trace = trace.tb_next
-    return storable("".join(traceback.format_exception(type(error), error, trace)))
+    return trace
 
 
 def say_outcome(outcome: AttemptOutcome) -> Message:
@@ -182,4 +188,14 @@ def outcome_of(said: Message) -> AttemptOutcome:
         problem = found["sequel"]["problem"]
         found["sequel"] = FollowUps(result=None if result is None else result.encode(), problem=problem)
     outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
+    if isinstance(outcome, Failed) and "\n" in outcome.error:
+        return replace(outcome, exception=RemoteError(error_summary(outcome.error), outcome.error))
     return outcome
+
+
+class RemoteError(Exception):
+    """What the handler raised in a child process: its traceback as text."""
+
+    def __init__(self, summary: str, traceback: str) -> None:
+        super().__init__(summary)
+        self.add_note(traceback)

@@ -63,7 +63,7 @@ class Tables:
             *_columns(required, last_slot=Instant, count=BigInteger, reason=Text, created=Instant),
             self._index("gaps_last", "task_name", "last_slot"),
         )
-        #: Attempts that did not simply succeed as the first of their slot.
+        #: Attempts that did not succeed.
         self.attempts = self._table(
             "attempts",
             *_key("slot"),

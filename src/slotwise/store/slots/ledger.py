@@ -1,4 +1,4 @@
-"""The only author of the ledger: each write to slots and gaps is a verb in here, or a statement of a dialect.
+"""The only author of the ledger: each write to slots, gaps and attempts is a verb in here, or a dialect's statement.
 
 Laws that every verb keeps:
 
@@ -56,6 +56,12 @@ def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[s
     dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
 
 
+def remember_attempts(connection: sa.Connection, dialect: Dialect, attempts: Sequence[dict[str, Any]]) -> None:
+    """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences."""
+    if attempts:
+        dialect.by_row.replace_all(connection, dialect.tables.attempts, attempts)
+
+
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
     """End the attempt of a running slot whose token no other row holds; return whether it was so.
 
@@ -71,7 +77,17 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
         .where(*_at(dialect, row), slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
         .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
     )
-    return connection.execute(statement).rowcount == 1
+    if connection.execute(statement).rowcount != 1:
+        return False
+    ended = dialect.ago(connection)
+    columns = {
+        **{name: slots.c[name] for name in (*slots.primary_key.columns.keys(), "token", "worker", "started")},
+        "number": slots.c.attempts, "claimed": slots.c.started, "ended": ended, "outcome": slots.c.outcome,
+        "reason": slots.c.reason,
+    }  # fmt: skip
+    lost = sa.select(*columns.values()).where(*_at(dialect, row), slots.c.token.is_not(None))
+    connection.execute(dialect.tables.attempts.insert().from_select(list(columns), lost))
+    return True
 
 
 def end_unbegun(
@@ -153,15 +169,28 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 
 
 def prune(
-    connection: sa.Connection, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
+    connection: sa.Connection, tables: Tables, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
 ) -> Sequence[datetime]:
-    """Delete old slots or gaps of a plan, the oldest first; return them. Open slots and locked rows stay."""
+    """Delete old slots with their attempts, or gaps, of a plan, the oldest first; return them. Locked rows stay."""
     slot, mine = history.primary_key.columns[2], of_key(history, plan)
     oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
     if found := connection.scalars(oldest).all():
-        ended = [history.c.finished.is_not(None)] if "finished" in history.c else []
+        ended = [history.c.finished.is_not(None)] if history is tables.slots else []
         connection.execute(history.delete().where(*mine, slot.in_(found), *ended))
+        if history is tables.slots:
+            theirs = [*of_key(tables.attempts, plan), tables.attempts.c.slot.in_(found)]
+            connection.execute(tables.attempts.delete().where(*theirs))
     return found
+
+
+def prune_attempts(connection: sa.Connection, dialect: Dialect, before: datetime, limit: int) -> int:
+    """Delete old attempts whose slot the ledger does not have: those of tasks, which leave no slot if they succeed."""
+    attempts, slots = dialect.tables.attempts, dialect.tables.slots
+    mine = (slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot"))
+    its_slot = sa.exists().where(*mine)
+    old = sa.select(*attempts.primary_key.columns).where(attempts.c.ended < before, ~its_slot)
+    taken = attempts.delete().where(dialect.locked(old.order_by(attempts.c.ended).limit(limit)))
+    return connection.execute(taken).rowcount
 
 
 def entry_of(dialect: Dialect, claim: Claim) -> list[sa.ColumnElement[bool]]:

@@ -69,6 +69,12 @@ class Pruner:
                 while taken == BATCH:
                     taken = self._take(table, plan) if plan and is_old else 0
                     yield Page(**{kind: taken})
+        taken = BATCH if self._keep_failures else 0
+        while taken == BATCH:
+            with self._store.transaction() as connection:
+                before = self._store.dialect.now(connection) - max(self._spans)
+                taken = ledger.prune_attempts(connection, self._store.dialect, before, BATCH)
+            yield Page()
 
     def _next(self, table: sa.Table, after: Key) -> tuple[Key | None, bool]:
         """The plan after this one, and whether its oldest row may be too old: two looks into the primary key."""
@@ -90,7 +96,7 @@ class Pruner:
             now = self._store.dialect.now(connection)
             is_slots = table is self._store.tables.slots
             is_old = self._old_slots(connection, plan, now) if is_slots else self._old_gaps(plan, now)
-            if gone := ledger.prune(connection, table, plan, *is_old, limit=BATCH):
+            if gone := ledger.prune(connection, self._store.tables, table, plan, *is_old, limit=BATCH):
                 _note(connection, self._store, PRUNED_UNTIL, utc(gone[-1]), lambda old, new: old < new)
         return len(gone)
 

@@ -37,6 +37,7 @@ from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
 from slotwise.store.queue.queue import queue_of, write_follow_ups
+from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
@@ -250,16 +251,20 @@ class Settlements:
                 ended = [one for one in ended if not _has_stirred(one[0].row, one[1])]
             keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
             entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
-            settled = []
+            settled, attempts = [], list[dict[str, Any]]()
             for one, claim, outcome in ended:
                 key = keys[claim.fence]
                 if key is not None and key not in entries:
                     continue  # locked
                 entry = entries[key] if key is not None else (None, None)
-                settled.append((claim, outcome, self._decide(connection, one, claim, outcome, entry, ago[claim.fence])))
+                change = self._decide(connection, one, claim, outcome, entry, ago[claim.fence])
+                settled.append((claim, outcome, change))
+                keeps = one.row.has_slot or self.definitions[one.row.task_name].record != "none"
+                attempts += _attempt(claim, outcome, change, entry[0], ago[claim.fence]) if keeps else ()
             changes = [change for _, _, change in settled]
             self._write(connection, changes)
             words.update(self._leave(connection, settled))
+            ledger.remember_attempts(connection, self.dialect, attempts)
             self.hooks.write(connection, changes)
             return (changes[0].held.transaction_id if changes else None), changes
 
@@ -416,6 +421,29 @@ def _history(claim: Claim, change: Change, definition: Definition, sequel: Follo
         "lost": row.lost_count + ended.lost, "token": row.version, "worker": claim.holder,
         "started": claim.claimed_at, "finished": now, "error": kept.problem if kept else ended.error,
         "result": kept.result if kept else None, "expires": now + retention if retention else None,
+    }  # fmt: skip
+
+
+def _attempt(
+    claim: Claim, outcome: records.AttemptOutcome, change: Change, entry: LedgerEntry | None, ended_ago: timedelta
+) -> Iterator[dict[str, Any]]:
+    """The row of an attempt that counts; none if it succeeded, which the ledger tells.
+
+    A claim of a dead holder was read from its row: when it was made is the row's version.
+    """
+    row, now, done = change.held.row, change.held.now, change.transition
+    record = done.record or done.ended
+    if record is None or record.attempts < row.attempt or record.outcome == _SUCCEEDED:
+        return
+    claimed, ended = claim.claimed_at, now - ended_ago
+    if isinstance(outcome, records.Died):
+        claimed, ended = min(from_micros(row.version), now), min(row.last_heartbeat or now, now)
+    key = row.history_key or LedgerKey(*row.key, row.execution_time)
+    yield {
+        **key._asdict(), "token": row.version, "number": row.attempt, "worker": claim.holder, "claimed": claimed,
+        "started": entry.started if entry else claimed, "ended": ended,
+        "outcome": next(one for one in (done.label, record.outcome, Outcome.LOST) if one != Outcome.DEAD),
+        "reason": getattr(outcome, "reason", None) or record.reason, "error": record.error,
     }  # fmt: skip
 
 
