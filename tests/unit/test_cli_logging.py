@@ -53,7 +53,9 @@ def all_events(base: type[events.Event] = events.Event) -> list[type[events.Even
 
 def example(kind: type[events.Event]) -> events.Event:
     """An event of this kind with every field set."""
-    samples: dict[Any, Any] = {str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5)}
+    samples: dict[Any, Any] = {
+        str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5), BaseException: None,
+    }  # fmt: skip
     hints = get_type_hints(
         kind, vars(events) | {"datetime": datetime, "timedelta": timedelta, "Claim": object, "Sequence": Sequence}
     )
@@ -190,3 +192,26 @@ def test_human_formatter_alone() -> None:
     """The formatters work in anybody's handler."""
     record = logging.makeLogRecord({"name": "a", "msg": "%d %s", "args": (1, "b"), "levelname": "INFO"})
     assert HumanFormatter().format(record).endswith("INFO     a: 1 b")
+
+
+def test_a_traceback_in_both_formats(stream: io.StringIO) -> None:
+    """Below the line for people, with real newlines and nothing that a terminal would obey; one field for programs."""
+    try:
+        raise ValueError("no\x1b[31m such file")
+    except ValueError as error:
+        event = events.SettledFailed(
+            worker="w", job="nightly", id="recurring", slot=NOON, attempt=1, token=1, outcome="failed", exception=error
+        )
+    for format in ("human", "json"):
+        handler = configure(format, "INFO", stream)
+        LogListener()(event)
+        logging.getLogger().removeHandler(handler)
+    line, head, place, source, *_, last, machine = stream.getvalue().splitlines()
+    assert " ERROR " in line
+    assert (head, last) == ("Traceback (most recent call last):", "ValueError: no\\x1b[31m such file")
+    assert place.startswith('  File "')
+    assert "raise ValueError" in source
+    told = json.loads(machine)
+    assert (told["level"], told["event"]) == ("ERROR", "settled")
+    assert told["traceback"].splitlines()[-1] == "ValueError: no\x1b[31m such file"
+    assert "exception" not in told

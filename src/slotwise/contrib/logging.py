@@ -45,7 +45,8 @@ class LogListener:
         if self._logger.isEnabledFor(event.level):
             facts = event.facts()
             text = " ".join([event.name, *_pairs(facts)])
-            self._logger.log(event.level, "%s", text, extra={"event": event.name, **facts})
+            trouble = getattr(event, "exception", None)
+            self._logger.log(event.level, "%s", text, extra={"event": event.name, **facts}, exc_info=trouble)
 
 
 class HumanFormatter(logging.Formatter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
 
@@ -39,8 +39,8 @@ class Event:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
-        """Return the fields that are set, for a log line."""
-        found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        """Return the fields that are set, for a log line; an exception is its ``exc_info``."""
+        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name != "exception"}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -132,14 +132,26 @@ class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
 
 
 class Settled(AttemptEvent, name="settled"):
-    """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
+    """``outcome`` as in the ledger; ``retry`` where another attempt follows.
+
+    ``exception`` is what the handler raised, in the worker that ran it.
+    """
 
     outcome: str
     reason: str | None = None
     error: str | None = None
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-class SettledDead(Settled, level=logging.WARNING):
+class SettledAgain(Settled, level=logging.WARNING):
+    """An attempt failed or was lost, and another one follows."""
+
+
+class SettledFailed(Settled, level=logging.ERROR):
+    """A slot or a task failed, or was lost, for good."""
+
+
+class SettledDead(SettledFailed, level=logging.ERROR):
     """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
 
     cure: str
@@ -169,6 +181,10 @@ class Reaped(AttemptEvent, name="reaped", level=logging.WARNING):
     outcome: str
     reason: str | None = None
     holder: str
+
+
+class ReapedLost(Reaped, level=logging.ERROR):
+    """A slot or a task was lost for good with its holder."""
 
 
 class HandedBackEvent(AttemptEvent, name="handed-back"):
@@ -201,8 +217,13 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
     )  # fmt: skip
 
 
-def settlement_events(claim: Claim, transition: Transition | None) -> list[Settled | HandedBackEvent | SlotsSkipped]:
-    """Return the events of a settlement: what became of the claim, and the slots that do not run."""
+def settlement_events(
+    claim: Claim, transition: Transition | None, exception: BaseException | None = None
+) -> list[Settled | HandedBackEvent | SlotsSkipped]:
+    """Return the events of a settlement: what became of the claim, and the slots that do not run.
+
+    ``exception`` is what the handler raised.
+    """
     if transition is None:
         return []
     record = transition.record or transition.ended
@@ -210,9 +231,13 @@ def settlement_events(claim: Claim, transition: Transition | None) -> list[Settl
     if transition.label == Release.HANDED_BACK:
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = error or (transition.row or {}).get("last_error")
-    kind = partial(SettledDead, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled
+    kind: Callable[..., Settled] = Settled
+    if transition.label in (Outcome.FAILED, Outcome.LOST):
+        kind = SettledFailed if record is None or record.final else SettledAgain
+    elif transition.label == Outcome.DEAD:
+        kind = partial(SettledDead, cure=_cure(claim))
     told = error_summary(error) if error else None
-    settled = kind(**about(claim), outcome=transition.label, reason=reason, error=told)
+    settled = kind(**about(claim), outcome=transition.label, reason=reason, error=told, exception=exception)
     return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
 
 
@@ -316,8 +341,9 @@ class Listeners:
 
     def publish(self, event: Event) -> None:
         if self._logs_trouble and event.level >= logging.WARNING:
-            facts = " ".join(f"{name}={value}" for name, value in event.facts().items())
-            logger.log(event.level, "%s %s", event.name, facts, extra={"event": event.name})
+            facts, trouble = event.facts(), getattr(event, "exception", None)
+            text = " ".join([event.name, *(f"{name}={value}" for name, value in facts.items())])
+            logger.log(event.level, "%s", text, extra={"event": event.name, **facts}, exc_info=trouble)
         for listener in self._listeners:
             try:
                 listener(event)

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise.engine.loops.held_claims import STUCK_PAUSE
 from slotwise.engine.loops.service import AT_ONCE
-from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
-from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
+from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Reaped, Settled, SettledDead, SettleSent
+from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Succeeded
 from slotwise.store.connect import sqlite_connections
 from slotwise.store.slots.settlements import Settlement
 
@@ -225,7 +226,7 @@ def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["mail", "plain"], ids=["a task", "a slot"])
 def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name: str) -> None:
-    """The reaper that ends it says so in a warning of its own: what it took over, and what nothing tries again."""
+    """The reaper that ends it reports an error besides its warning: nothing tries again what it took over."""
     (holding,) = bench.hold(name=name)
     tasks = bench.worker.store.tables.tasks
     with bench.worker.store.transaction() as connection:
@@ -235,6 +236,52 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     claim = holding.claim
     cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks retry mail {claim.key.task_instance}"
     (told,) = bench.said(SettledDead)
-    assert (told.level, told.job, told.outcome) == (logging.WARNING, name, "dead")
+    assert (told.level, told.job, told.outcome) == (logging.ERROR, name, "dead")
     assert told.cure == f"slotwise {cure}"
     assert "lost 3 times" in told.error
+
+
+# -- how loud it is ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "level"),
+    [
+        ("plain", Succeeded(), logging.INFO),
+        ("plain", Aborted("shutdown"), logging.INFO),
+        ("plain", Cancelled("not today"), logging.INFO),
+        ("plain", Failed("boom"), logging.ERROR),
+        ("plain", Failed("boom", final=True), logging.ERROR),
+        ("mail", Failed("boom"), logging.WARNING),
+        ("mail", Failed("boom", final=True), logging.ERROR),
+    ],
+    ids=repr,
+)
+def test_a_failure_is_logged_with_its_traceback(
+    bench: Bench, caplog: pytest.LogCaptureFixture, name: str, outcome: AttemptOutcome, level: int
+) -> None:
+    """Once: as a warning where another attempt follows, as an error where the slot or task has failed for good."""
+    boom = ValueError("boom")
+    if isinstance(outcome, Failed):
+        outcome = replace(outcome, exception=boom)
+    (holding,) = bench.hold(name=name)
+    bench.end(holding, outcome)
+    bench.worker.settler.run_once()
+    (told,) = bench.said(Settled)
+    assert (told.level, told.exception) == (level, boom if isinstance(outcome, Failed) else None)
+    assert "exception" not in told.facts()
+    raised = [(record.levelno, record.exc_info and record.exc_info[1]) for record in caplog.records]
+    assert raised == ([(level, boom)] if level > logging.INFO else [])
+
+
+@pytest.mark.parametrize(("name", "level"), [("plain", logging.WARNING), ("strict", logging.ERROR)])
+def test_a_loss_is_logged_by_the_worker_that_takes_over(bench: Bench, name: str, level: int) -> None:
+    """With the dead worker's name: a warning where the slot runs again, an error where it is lost for good."""
+    (holding,) = bench.hold(name=name)
+    if name == "strict":
+        assert bench.worker.store.held.mark_running(holding.claim)
+    _, rows = bench.worker.store.held.look([name])
+    bench.worker.reaper.take_over(rows)
+    (told,) = bench.said(Reaped)
+    assert (told.level, told.outcome, told.holder) == (level, "lost", holding.claim.holder)
+    assert bench.said(Settled) == []

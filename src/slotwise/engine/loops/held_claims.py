@@ -118,7 +118,8 @@ class Settler(Service):
             if settlement.transition is None:
                 lose(self, holding, "its outcome was refused: another worker has the row")
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
-                for event in events.settlement_events(settlement.claim, settlement.transition):
+                exception = getattr(holding.outcome, "exception", None)
+                for event in events.settlement_events(settlement.claim, settlement.transition, exception):
                     self.listeners.publish(event)
         self._tell_settled(begun, batch, written)
 

@@ -12,8 +12,18 @@ from itertools import islice
 
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about, settlement_events
+from slotwise.model.events import (
+    HandedBackEvent,
+    Pruned,
+    Reaped,
+    ReapedLost,
+    Settled,
+    SettledDead,
+    about,
+    settlement_events,
+)
 from slotwise.model.records import Key, Row
+from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
@@ -118,7 +128,8 @@ class Reaper(Service):
     def _tell(self, settlement: Settlement) -> None:
         claim, reason, transition = settlement.claim, settlement.reason, settlement.transition
         outcome = transition.label if transition else "left"
-        self.listeners.publish(Reaped(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
+        kind = ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
+        self.listeners.publish(kind(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
         for event in settlement_events(claim, transition):
             if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                 self.listeners.publish(event)
