@@ -60,11 +60,12 @@ if TYPE_CHECKING:
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
-    from slotwise.store.reading.views import Health, JobInfo, SlotInfo
+    from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
     from slotwise.store.schema.readable import WorkerInfo
 
 __all__ = [
     "AnyOf",
+    "AttemptInfo",
     "AuditEntry",
     "Backlog",
     "BulkResult",
@@ -139,6 +140,7 @@ _LATE = {
     "AuditEntry": "slotwise.store.operations.transaction",
     "Explanation": "slotwise.explain.explanation",
     "TaskExplanation": "slotwise.explain.explanation",
+    "AttemptInfo": "slotwise.store.reading.views",
     "Health": "slotwise.store.reading.views",
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",

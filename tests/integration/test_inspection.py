@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise import (
+    AttemptInfo,
     AuditEntry,
     DatabaseUnreachable,
     Every,
@@ -84,6 +85,11 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
         "dead", "It is dead after one attempt; to try it again: slotwise tasks retry mail 1."
     )  # fmt: skip
     assert look.explain_task("mail", "0").sentences[0].startswith("It succeeded at ")
+    (only,), (failed,) = look.attempts("hourly", ran.slot), look.attempts(mail, id="1")
+    assert isinstance(only, AttemptInfo)
+    assert (only.number, only.outcome, only.worker, only.error) == (1, "succeeded", ran.worker, None)
+    assert (failed.number, failed.outcome) == (1, "failed")
+    assert failed.error.endswith("ValueError: boom")
     assert look.task("mail", "1") == registry.client.get("mail", "1")
     assert [one.outcome for one in look.task_results("mail", "0")] == ["succeeded"]
     assert [(one.task, one.waiting, one.dead) for one in look.task_counts()] == [("mail", 1, 1)]
@@ -105,7 +111,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "job": ("hourly",), "instances": ("hourly",), "slots": ("hourly",), "gaps": ("hourly",), "pending": ("hourly",),
         "slot": ("hourly", NOON + 4 * HOUR), "explain": ("hourly", NOON + 4 * HOUR), "task": ("mail", "1"),
         "task_results": ("mail", "0"), "jobs": (), "tasks": (), "task_counts": (), "workers": (), "all_paused": (),
-        "audit": (), "explain_task": ("mail", "1"),
+        "audit": (), "explain_task": ("mail", "1"), "attempts": ("hourly", NOON + 4 * HOUR),
     }  # fmt: skip
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {"aio"}
     assert calls == {name for name in vars(AsyncInspection) if not name.startswith("_")} == {

@@ -15,6 +15,7 @@ from tests.store.explained import Explained, nodes
 from slotwise import migrate
 from slotwise.client.client import Client
 from slotwise.schedules import Disabled, Every
+from slotwise.store.reading.failures import failed_attempts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots.retention import Pruner
@@ -98,6 +99,7 @@ def _plays(stage: Explained) -> list[Callable[[], Any]]:
         lambda: client.retry("mail"),
         lambda: client.operations.trigger("job", dry_run=True),
         lambda: list(reader.slots("job", limit=10)),
+        lambda: failed_attempts(store, store.now() - timedelta(days=1), limit=50),
         lambda: list(Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()),
     ]
 

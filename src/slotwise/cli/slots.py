@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
 from itertools import chain, islice
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -28,9 +29,12 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import (
     as_json,
     outcome,
+    print_attempts,
+    print_fields,
     print_json,
     print_json_list,
     print_table,
+    print_tracebacks,
     say_zones,
     shortened,
     span,
@@ -45,7 +49,7 @@ from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules.description import UTC
 from slotwise.store.reading.facts import facts, task_facts
-from slotwise.store.reading.failures import Failure
+from slotwise.store.reading.failures import Failure, failed_attempts
 from slotwise.store.reading.failures import failures as failures_since
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import names_in
@@ -59,13 +63,73 @@ _INSTANT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)"
 Named = tuple[str, SlotInfo]
 
 
+class SlotsCommand(Command):
+    """``slots [NAME]``, and ``slots show NAME SLOT``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """``slots show`` without more is the listing of a job of that name."""
+        if args[:1] == ["show"] and len(args) > 1 and (args[1] in ("-h", "--help") or not args[1].startswith("-")):
+            return show_slot.make_context(f"{info_name} show", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 @click.command(
     cls=Command,
+    short_help="One slot with all its attempts and their tracebacks.",
+    notes="""
+    0  shown
+    1  the ledger has no such slot; why: slotwise explain
+    """,
+    examples="""
+    slotwise slots show nightly-report 2026-01-31T02:00:00+01:00
+    slotwise slots show nightly-report 2026-01-31T01:00Z --json | jq -r '.attempts[].error'
+    """,
+)
+@click.argument("name")
+@click.argument("slot", callback=instant)
+@click.option("--id", default=RECURRING, metavar="ID", help="A recurring instance.")
+@common
+@pass_given
+def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
+    """Show the SLOT of the job NAME as the ledger has it: its attempts, the worker of each, and each traceback.
+
+    The attempt that succeeded is the last one. A lost attempt ended when its worker was last heard of.
+    """
+    with given.reader() as reader:
+        reader.known_instance(name, id)
+        zone = reader.zone(name, id)
+        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
+        line, attempts = reader.slot(name, wanted, id), reader.attempts(name, id, wanted)
+    if line is None:
+        again = f"slotwise explain {shlex.quote(name)} {exact(wanted, zone)}"
+        say(f"{name} {_at(wanted, zone)}: the ledger has no such slot; why: {again}", err=True)
+        return exits.FAILED
+    if given.json:
+        print_json({"job": name, **as_json(line), "attempts": [as_json(one) for one in attempts]})
+        return exits.OK
+    shown = {
+        "job": name, "id": None if id == RECURRING else id, "slot": moment(line.slot, zone),
+        "outcome": outcome(line.outcome), "why": line.reason, "origin": line.origin,
+        "stands for": f"{line.missed_count} more slots" if line.missed_count else None,
+        "started": moment(line.started, zone), "finished": moment(line.finished, zone), "took": span(line.took),
+        "worker": line.worker,
+    }  # fmt: skip
+    print_fields((label, value) for label, value in shown.items() if value not in (None, "–"))
+    print_attempts(attempts, zone)
+    say_zones([zone])
+    return exits.OK
+
+
+@click.command(
+    cls=SlotsCommand,
     short_help="What ran, what did not, and why.",
     examples="""
     slotwise slots                                          of all jobs
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
+    slotwise slots show nightly-report 2026-01-31T02:00Z    one slot, its attempts, and their tracebacks
     slotwise slots poll-feed --id customer-17               one recurring instance of a task
     slotwise slots nightly-report --before 2026-01-31T02:00:00Z -n 50
     slotwise slots nightly-report --all --json | jq -r '.[] | select(.outcome != "succeeded") | [.slot, .reason] | @tsv'
@@ -213,6 +277,8 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
         parts.append(f"stands for {line.missed_count} more")
     if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due, zone)}")
+    if line.lost_by:
+        parts.append(f"lost by {shortened(line.lost_by)}, silent since {moment(line.silent_since, zone)}")
     if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(error_summary(line.error))
     return "; ".join(parts) or "–"
@@ -224,26 +290,28 @@ def _why(line: SlotInfo, zone: ZoneInfo) -> str:
     examples="""
     slotwise failures
     slotwise failures --since 7d --job nightly-report
+    slotwise failures --attempts                                  also what succeeded at a later attempt
     slotwise failures --since 1h --json | jq -r '.[] | [.name, .slot, .error] | @tsv'
     """,
 )
 @click.option("--since", callback=instant, default="24h", show_default=True, metavar="TIME", help="Only since then.")
 @click.option("--job", "name", metavar="NAME", help="Only this job or task.")
+@click.option("--attempts", "each", is_flag=True, help="Each attempt, also of slots that succeeded later.")
 @lines_option(50)
 @common
 @pass_given
-def failures(given: Given, since: Written, name: str | None, count: int) -> None:
+def failures(given: Given, since: Written, name: str | None, each: bool, count: int) -> None:
     """List slots and one-time tasks whose last attempt failed or was lost, of all jobs and tasks, the newest first.
 
     "retry" and "rerun" mean that another attempt follows. Slots that are more than a week older than --since are not
-    searched.
+    searched. With --attempts each attempt is a line; one-time tasks are among them if they keep a record.
     """
     with given.store() as store:
         reader = Reader(store)
         if name is not None:
             reader.known(name)
         start = since.within(None if name is None else reader.zone(name), "--since")
-        found = failures_since(store, start, name=name, limit=count + 1)
+        found = (failed_attempts if each else failures_since)(store, start, name=name, limit=count + 1)
         shown = found[:count]
         zones = {} if given.json else reader.zones({(one.name, one.id) for one in shown})
     if given.json:
@@ -252,11 +320,12 @@ def failures(given: Given, since: Written, name: str | None, count: int) -> None
     if not shown:
         say(f"no failures since {moment(start, UTC)}")
         return
-    columns = ("FAILED AT", "NAME", "SLOT OR ID", "OUTCOME", "TRIES", "ERROR")
+    columns = ("FAILED AT", "NAME", "SLOT OR ID", "OUTCOME", "ATTEMPT" if each else "TRIES", "ERROR")
     print_table(columns, [_failure(one, zones.get((one.name, one.id), UTC)) for one in shown])
     say_zones(zones.values())
     if len(found) > count:
-        say(f"… more: slotwise failures -n {2 * count}, or a shorter --since", err=True)
+        again = "slotwise failures --attempts" if each else "slotwise failures"
+        say(f"… more: {again} -n {2 * count}, or a shorter --since", err=True)
     one = shown[0]
     if one.slot is None:
         say(f"for one of them: slotwise tasks show {shlex.quote(one.name)} {shlex.quote(one.id)}", err=True)
@@ -286,6 +355,7 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
     examples="""
     slotwise explain nightly-report                                  why it does not run now, and when it will
     slotwise explain nightly-report 2026-01-31T02:00Z
+    slotwise explain nightly-report 2026-01-31T02:00Z --traceback    also: what each attempt failed with
     slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
     slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
     slotwise explain send-mail --id order-42 --app jobs              a one-time task, with its limits
@@ -294,9 +364,10 @@ def _failure(one: Failure, zone: ZoneInfo) -> list[str | Text]:
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
 @click.option("--id", default=RECURRING, metavar="ID", help="A recurring instance, or a one-time task.")
+@click.option("--traceback", is_flag=True, help="Also print what each attempt failed with.")
 @common
 @pass_given
-def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
+def explain(given: Given, name: str, slot: Written | None, id: str, traceback: bool) -> int:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
 
     SLOT is any instant, as the listings show it; without a zone it is read in the job's. Without SLOT, explain why the
@@ -308,7 +379,7 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
         zone = reader.zone(name, id)
         definition = given.registry().definitions.get(name) if "app" in given.values else None
         if slot is None:
-            return _explain_now(given, store, name, id, zone, definition)
+            return _explain_now(given, store, name, id, zone, definition, traceback)
         reader.known_instance(name, id)
         wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
         found = explain_slot(facts(store, name, wanted, id), definition)
@@ -317,10 +388,13 @@ def explain(given: Given, name: str, slot: Written | None, id: str) -> int:
     else:
         reason = f" ({found.reason})" if found.reason else ""
         say(f"{name} {_at(found.slot, zone)}: {found.outcome}{reason}", *_localized(found.sentences, zone))
+        print_tracebacks(found.attempts if traceback else (), zone)
     return exits.FAILED if found.outcome in (State.UNKNOWN, State.NO_SLOT) else exits.OK
 
 
-def _explain_now(given: Given, store: Store, name: str, id: str, zone: ZoneInfo, definition: Definition | None) -> int:
+def _explain_now(
+    given: Given, store: Store, name: str, id: str, zone: ZoneInfo, definition: Definition | None, traceback: bool
+) -> int:
     """Explain the row of a job or of an instance; else a one-time task."""
     job = explain_now(store, name, id, definition)
     if job is None and id == RECURRING:
@@ -332,6 +406,7 @@ def _explain_now(given: Given, store: Store, name: str, id: str, zone: ZoneInfo,
     else:
         what = name if id == RECURRING else f"{name} {id}"
         say(f"{what}: {found.state}", *_localized(found.sentences, zone))
+        print_tracebacks(found.attempts if traceback else (), zone)
     return exits.FAILED if found.state == State.UNKNOWN else exits.OK
 
 

@@ -36,6 +36,7 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import (
     as_json,
     outcome,
+    print_attempts,
     print_fields,
     print_json,
     print_json_list,
@@ -220,6 +221,7 @@ def show_task(given: Given, name: str, id: str) -> None:
     """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
     with task_desk(given) as (client, reader):
         line, ends = client.get(name, id), client.history(name, id)
+        attempts = reader.attempts(name, id)
         lines, reasons = _routed(reader, [line] if line else [])
         zone = reader.common_zone()
     if line is None and not ends:
@@ -229,10 +231,11 @@ def show_task(given: Given, name: str, id: str) -> None:
     if given.json:
         shown = next(({**_task_json(one, reasons), "data": _data(one)} for one in lines), None)
         told = [{**_without_bytes(end), "result": end.result} for end in ends]
-        print_json({"task": shown, "history": told})
+        print_json({"task": shown, "history": told, "attempts": [as_json(one) for one in attempts]})
         return
     fields = [_line_fields(one, reasons, zone) for one in lines] + [_end_fields(end, zone) for end in ends]
     print_fields(chain(*fields))
+    print_attempts(attempts, zone, line.last_error if line else None)
     say_zones([zone])
 
 
@@ -255,7 +258,7 @@ def _line_fields(line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo) -> lis
         ("attempt", str(line.attempt)),
         ("worker", line.worker or "–"),
         ("last failure", moment(line.last_failure, zone)),
-        ("last error", line.last_error or "–"),
+        ("last error", error_summary(line.last_error) or "–"),
         ("data", json.dumps(_data(line), ensure_ascii=False)[:1000]),
     ]
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from slotwise.errors import pasteable
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
@@ -16,7 +17,7 @@ from slotwise.schedules.description import clock, short_text, zone_of
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import JobInfo, SlotInfo
+from slotwise.store.reading.views import AttemptInfo, JobInfo, SlotInfo
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.slots.store import Store
 
@@ -135,6 +136,7 @@ class Explanation:
     outcome: str
     reason: str | None
     sentences: tuple[str, ...]
+    attempts: tuple[AttemptInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ class TaskExplanation:
     id: str
     state: str
     sentences: tuple[str, ...]
+    attempts: tuple[AttemptInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +158,7 @@ class JobExplanation:
     id: str
     state: str
     sentences: tuple[str, ...]
+    attempts: tuple[AttemptInfo, ...] = ()
 
 
 #: Start and due time of a slot are compared with this tolerance: a due time may be rounded.
@@ -165,7 +169,10 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
-    return Explanation(job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked))
+    return Explanation(
+        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked),
+        attempts=tuple(facts.attempts),
+    )  # fmt: skip
 
 
 def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, Iterable[str]]:
@@ -189,11 +196,15 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
         state = State.UNKNOWN if end is None else end.outcome
         told = ["No row has this id, and no end is recorded: it has ended without a record, or was never scheduled."]
         if end is not None and end.finished is not None:
-            told = [how_ended(end.outcome, end.reason, f"at {when(end.finished)}")]
+            earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
+            told = [how_ended(end.outcome, end.reason, f"at {when(end.finished)}"), *earlier]
     else:
         state = State.RUNNING if row.picked else row.state or State.WAITING
         told = list(_task(facts, row, definition))
-    return TaskExplanation(task=facts.key.task_name, id=facts.key.task_instance, state=state, sentences=tuple(told))
+    return TaskExplanation(
+        task=facts.key.task_name, id=facts.key.task_instance, state=state, sentences=tuple(told),
+        attempts=tuple(facts.attempts),
+    )  # fmt: skip
 
 
 def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
@@ -209,13 +220,42 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
         yield paused_by(facts)
     else:
         yield from _until_due(facts, row, definition)
-    if facts.error and not row.picked:
+    yield from told_attempts(facts.attempts)
+    if facts.error and not row.picked and not facts.attempts:
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
 
 
 def _signs_of_life(row: Row, now: datetime) -> str:
     beat = f"; the last heartbeat was {about(now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
     return beat + ("; it was asked to stop" if row.cancel_requested else "")
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------
+
+#: So many of the newest attempts are told one by one.
+MOST_ATTEMPTS = 5
+
+
+def told_attempts(attempts: Iterable[AttemptInfo]) -> Iterator[str]:
+    """Say who had a slot or a task before, how each of those attempts ended, and since when a lost one is silent."""
+    found = list(attempts)
+    if (more := len(found) - MOST_ATTEMPTS) > 0:
+        yield f"{'One attempt' if more == 1 else f'{more} attempts'} before the last {MOST_ATTEMPTS} did not succeed."
+    for one in found[-MOST_ATTEMPTS:]:
+        claimed = f" at {when(one.claimed)}" if one.claimed else ""
+        if one.outcome == Outcome.LOST:
+            yield f"Attempt {one.number} was lost: {one.worker} claimed it{claimed}."
+            yield from _silence(one)
+            continue
+        how = "timed out" if one.reason == Reason.TIMEOUT else one.outcome
+        how = how if how in ("failed", "timed out") else f"ended as {how}{f' ({one.reason})' if one.reason else ''}"
+        ended, error = f" at {when(one.ended)}" if one.ended else "", error_summary(one.error)
+        yield f"Attempt {one.number} {how}{ended}, on {one.worker}{f': {error}' if error else ''}."
+
+
+def _silence(attempt: AttemptInfo) -> Iterator[str]:
+    if attempt.ended is not None:
+        yield f"{attempt.worker} was last heard of at {when(attempt.ended)}."
 
 
 # -- it began ---------------------------------------------------------------------------------------------------
@@ -238,11 +278,14 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
         yield _ORIGINS[entry.origin]
     if entry.missed_count:
         yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
+    yield from told_attempts(one for one in facts.attempts if one.token != entry.token)
     if entry.started is not None and entry.attempts:
         times, delay = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})", entry.started - entry.slot
         late = "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
         yield f"It started at {when(entry.started)}{times}, {late} on {entry.worker}."
     yield _ending(facts, entry)
+    if entry.outcome == Outcome.LOST and facts.attempts and facts.attempts[-1].token == entry.token:
+        yield from _silence(facts.attempts[-1])
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
         yield f"The last error: {entry.error.strip().splitlines()[-1]}"
@@ -460,16 +503,18 @@ def explain_now(
     last = next(reader.slots(name, id, limit=1, ended=True), None)
     if line is None and (last is None or id != RECURRING):
         return None
+    attempts = tuple[AttemptInfo, ...]()
     if line is not None and line.state == State.UNREADABLE:
         told: Iterable[str] = [f"Its row cannot be read: {line.reason}."]
     else:
         slot = reader.now() if line is None or line.next_slot is None else line.next_slot
         found = facts(store, name, slot, id)
-        told = _gone(found) if line is None else _present(line, found, definition)
+        told, attempts = _gone(found) if line is None else _present(line, found, definition), tuple(found.attempts)
     ended = [_last(last)] if last is not None else []
     return JobExplanation(
-        job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended)
-    )
+        job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended),
+        attempts=attempts,
+    )  # fmt: skip
 
 
 def _gone(facts: Facts) -> Iterator[str]:

@@ -19,7 +19,7 @@ from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
-from slotwise.store.reading.views import Health, JobInfo, SlotInfo
+from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
 from slotwise.store.schema.readable import WorkerInfo
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ class Inspection:
         """Return one slot as the ledger has it; None for one that has not started, or is part of a gap."""
         return self._read(lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING))
 
+    def attempts(self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None) -> list[AttemptInfo]:
+        """Return the attempts of a slot, the oldest first: those that did not succeed, and the ledger's own, the last.
+
+        Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
+        """
+        wanted = None if slot is None else instant_of(slot)
+        return self._read(lambda reader: reader.attempts(name_of(job), id or RECURRING, wanted))
+
     def explain(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> Explanation:
         """Return why a slot ran, or did not, in sentences."""
         name, wanted = name_of(job), instant_of(slot)
@@ -189,6 +197,7 @@ class AsyncInspection(Awaited[Inspection]):
     gaps = awaited(Inspection.gaps)
     pending = awaited(Inspection.pending)
     slot = awaited(Inspection.slot)
+    attempts = awaited(Inspection.attempts)
     explain = awaited(Inspection.explain)
     explain_task = awaited(Inspection.explain_task)
     tasks = awaited(Inspection.tasks)

@@ -10,7 +10,7 @@ import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise.explain.explanation import Explanation, explain
-from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
@@ -155,6 +155,15 @@ def filled(bench: Bench) -> None:
     operations.by("cid").backfill("plain", at(1), at(4), note="in vain")
 
 
+def failed_twice(bench: Bench) -> None:
+    """And once more it was stopped."""
+    retried = bench.beside(a_job("plain", retry=Retry.exponential(max_attempts=3, initial="1s", past_next_slot=True)))
+    for outcome in (Failed("boom"), Failed("timed out", reason="timeout"), Aborted("shutdown")):
+        retried.tick()
+        retried.settle(retried.claim_one("plain", "host:2:b"), outcome)
+    retried.claim_one("plain", "host:3:c")
+
+
 def died_thrice(bench: Bench) -> None:
     bench.tick()
     for _ in range(3):
@@ -253,7 +262,29 @@ def nothing(bench: Bench) -> None:
             "cancelled",
             ["not run: an operator cancelled it at 2026-01-01T12:02:30Z, before it began. At"],
         ),
-        (died_thrice, 1, "dead", ["(attempt 3)", "too many of its workers died", "lost 3 times"]),
+        (
+            died_thrice,
+            1,
+            "dead",
+            [
+                "Attempt 1 was lost: host:1:a claimed it at 2026-01-01T12:01:00Z. host:1:a was last heard of at "
+                "2026-01-01T12:01:00Z. Attempt 2 was lost:",
+                "(attempt 3)",
+                "too many of its workers died",
+                "lost 3 times",
+            ],
+        ),
+        (
+            failed_twice,
+            1,
+            "running",
+            [
+                "Attempt 1 failed at 2026-01-01T12:01:00Z, on host:2:b: boom.",
+                "Attempt 2 timed out at 2026-01-01T12:02:00Z, on host:2:b: timed out.",
+                "Attempt 3 ended as aborted (shutdown) at 2026-01-01T12:03:00Z, on host:2:b.",
+                "It started at 2026-01-01T12:03:00Z (attempt 4)",
+            ],
+        ),
         (
             filled,
             3,

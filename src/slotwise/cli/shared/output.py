@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slotwise.cli.shared.terminal import moment, say, say_json, say_styled
+from slotwise.cli.shared.terminal import moment, say, say_json, say_lines, say_styled
 from slotwise.contrib.logging import escaped, plain
 from slotwise.model.vocabulary import Outcome, State
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from slotwise.cli.shared.options import Given
     from slotwise.store.operations.job_operations import Paused
+    from slotwise.store.reading.views import AttemptInfo
 
     #: A listed thing, or a JSON object.
     Line: TypeAlias = DataclassInstance | Mapping[str, object]
@@ -54,7 +55,14 @@ def as_json(line: Line) -> dict[str, object]:
     """The fields of a dataclass by name; a JSON object stays as it is."""
     if isinstance(line, Mapping):
         return dict(line)
-    return {spec.name: plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)}
+    return {spec.name: _plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)}
+
+
+def _plain(value: object) -> object:
+    """As ``plain``, also of lists of dataclasses."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return as_json(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else plain(value)
 
 
 # -- the results of operations -------------------------------------------------------------------------------------
@@ -109,6 +117,32 @@ def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
             rest.append(Text(label) + cell)
     row[0].stylize("bold")
     return Group(row[0], Padding(Text(" · ").join(rest), (0, 0, 0, 2)))
+
+
+def print_attempts(attempts: Sequence[AttemptInfo], zone: ZoneInfo, error: str | None = None) -> None:
+    """Print the attempts as a table, and then the tracebacks, as Python prints them; ``error``: one more of those."""
+    if attempts:
+        rows: list[list[str | Text]] = [
+            [
+                str(one.number), outcome(one.outcome), one.reason or "–", one.worker or "–", moment(one.claimed, zone),
+                moment(one.ended, zone),
+            ]
+            for one in attempts
+        ]  # fmt: skip
+        say("")
+        print_table(("ATTEMPT", "OUTCOME", "WHY", "WORKER", "CLAIMED", "ENDED"), rows)
+    print_tracebacks(attempts, zone)
+    if error and error not in {one.error for one in attempts}:
+        say("", "last error:")
+        say_lines(error)
+
+
+def print_tracebacks(attempts: Sequence[AttemptInfo], zone: ZoneInfo) -> None:
+    """Print what each attempt failed with."""
+    for one in attempts:
+        if one.error:
+            say("", f"attempt {one.number}, ended {moment(one.ended, zone)} on {one.worker}:")
+            say_lines(one.error)
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:

@@ -18,7 +18,15 @@ from slotwise.schedules.text import readable
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
-from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, paused_by, slot_info
+from slotwise.store.reading.views import (
+    AttemptInfo,
+    SlotInfo,
+    attempts_of,
+    gap_info,
+    obstacle,
+    paused_by,
+    slot_info,
+)
 from slotwise.store.schema.readable import WorkerInfo, worker_infos
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.retention import pruned_until
@@ -91,6 +99,7 @@ class Facts(SlotState):
     orders: Sequence[AuditEntry]
     pruned_until: datetime | None
     load: Load = field(default_factory=Load)
+    attempts: Sequence[AttemptInfo] = ()
 
     @property
     def schedule(self) -> Schedule | None:
@@ -126,6 +135,7 @@ class TaskFacts:
     all_paused: Paused | None
     obstacle: str | None
     load: Load
+    attempts: Sequence[AttemptInfo] = ()
 
 
 def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
@@ -144,9 +154,9 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
     """Return all that the tables say about a slot."""
     slots = store.tables.slots
     with _looking(store, job, instance) as look:
-        started = look.of(slots).where(slots.c.started.is_not(None))
+        started, state = look.of(slots).where(slots.c.started.is_not(None)), look.state(slot)
         return Facts(
-            **look.state(slot),
+            **state, attempts=look.attempts(slot, state["entry"]),
             before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
             after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
             orders=look.orders(), pruned_until=pruned_until(look.connection, store), load=look.load(),
@@ -157,11 +167,12 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     """Return what the tables say about a one-time task."""
     tasks, slots = store.tables.tasks, store.tables.slots
     with _looking(store, task, id) as look:
-        found = look.first(look.of(tasks))
+        found, row = look.first(look.of(tasks)), look.row(tasks.c.task_instance == id)
+        end = look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc()))
+        attempts = look.attempts(None, end) if row is None else look.attempts(row.slot, None)
         return TaskFacts(
-            key=Key(task, id), now=look.now, row=look.row(tasks.c.task_instance == id),
-            error=None if found is None else found["last_error"],
-            end=look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc())),
+            key=Key(task, id), now=look.now, row=row, attempts=attempts,
+            error=None if found is None else found["last_error"], end=end,
             all_paused=all_paused(look.connection, store.tables), obstacle=obstacle(task, (), look.workers()),
             load=look.load(),
         )  # fmt: skip
@@ -192,6 +203,9 @@ class _Look:
     def slot(self, statement: sa.Select[tuple[object, ...]]) -> SlotInfo | None:
         found = self.first(statement)
         return None if found is None else slot_info(found)
+
+    def attempts(self, slot: datetime | None, last: SlotInfo | None) -> list[AttemptInfo]:
+        return attempts_of(self.connection, self.store.tables, Key(self.name, self.instance), slot, last)
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:
         tasks, columns = self.store.tables.tasks, self.store.dialect.row_columns

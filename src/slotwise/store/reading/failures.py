@@ -57,6 +57,26 @@ def failures(store: Store, since: datetime, *, name: str | None = None, limit: i
     return sorted(unique, key=lambda one: one.at, reverse=True)[:limit]
 
 
+def failed_attempts(store: Store, since: datetime, *, name: str | None = None, limit: int) -> list[Failure]:
+    """Return the newest attempts that failed or were lost, also of slots that succeeded later.
+
+    One-time tasks are among them if they keep a record; ``slot`` is their first due time.
+    """
+    table = store.tables.attempts
+    wanted = sa.select(table).where(table.c.ended >= since, table.c.outcome.in_((Outcome.FAILED, Outcome.LOST)))
+    wanted = wanted if name is None else wanted.where(table.c.task_name == name)
+    with store.transaction() as connection:
+        rows = connection.execute(wanted.order_by(table.c.ended.desc()).limit(limit)).mappings().all()
+    return [
+        Failure(
+            name=row["task_name"], id=row["task_instance"], slot=utc(row["slot"]), at=utc(row["ended"]),
+            outcome=row["outcome"], reason=row["reason"], attempts=row["number"], worker=row["worker"],
+            error=row["error"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
 def _of_slot(row: sa.RowMapping) -> Failure:
     is_task_end = row["origin"] == Origin.TASK
     return Failure(

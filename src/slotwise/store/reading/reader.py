@@ -12,18 +12,21 @@ import sqlalchemy as sa
 
 from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
-from slotwise.model.records import RECURRING
+from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.reading.views import (
+    AttemptInfo,
     Health,
     JobInfo,
     SlotInfo,
     Unreadable,
+    attempts_of,
     gap_info,
     job_info,
+    last_loss,
     obstacle,
     paused_by,
     slot_info,
@@ -51,6 +54,7 @@ class Reader:
         self._store = store
         self._tasks, self._slots = store.tables.tasks, store.tables.slots
         self._gaps, self._workers = store.tables.gaps, store.tables.workers
+        self._loss = last_loss(store.tables)
 
     def now(self) -> datetime:
         """Return the database's time."""
@@ -311,7 +315,8 @@ class Reader:
         """Return the ledger rows of these slots, by instance and slot."""
         key, found = sa.tuple_(self._slots.c.task_instance, self._slots.c.slot), {}
         for start in range(0, len(keys), PAGE):
-            wanted = sa.select(self._slots).where(self._slots.c.task_name == name, key.in_(keys[start : start + PAGE]))
+            these = keys[start : start + PAGE]
+            wanted = sa.select(self._slots, *self._loss).where(self._slots.c.task_name == name, key.in_(these))
             for line in connection.execute(wanted).mappings():
                 found[line["task_instance"], utc(line["slot"])] = line
         return found
@@ -347,7 +352,7 @@ class Reader:
         ledgers = every if instance is None else [_of(slots, name, instance)]
         if ended:
             ledgers = [ledger.where(*(~stands for stands in self._stand())) for ledger in ledgers]
-        sources = [(ledger, slots.c.slot, 1, slot_info) for ledger in ledgers]
+        sources = [(ledger.add_columns(*self._loss), slots.c.slot, 1, slot_info) for ledger in ledgers]
         sources.append((_of(gaps, name, instance).add_columns(self._run_since()), gaps.c.last_slot, 0, gap_info))
         start = None if before is None else _Place(before, 0, "")
 
@@ -373,8 +378,17 @@ class Reader:
 
     def slot(self, name: str, slot: datetime, instance: str = RECURRING) -> SlotInfo | None:
         """Return one slot of a job, or of an instance, from the ledger."""
-        found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
+        wanted = _of(self._slots, name, instance).add_columns(*self._loss)
+        found = self._rows(wanted.where(self._slots.c.slot == slot))
         return slot_info(found[0]) if found else None
+
+    def attempts(self, name: str, instance: str = RECURRING, slot: datetime | None = None) -> list[AttemptInfo]:
+        """Return the attempts of a slot, the oldest first; without one, those of the one-time tasks with this id."""
+        ended = _of(self._slots, name, instance).order_by(self._slots.c.slot.desc()).limit(1)
+        last = self._rows(ended if slot is None else ended.where(self._slots.c.slot == slot))
+        with self._store.transaction() as connection:
+            entry = slot_info(last[0]) if last else None
+            return attempts_of(connection, self._store.tables, Key(name, instance), slot, entry)
 
     def _run_since(self) -> sa.ColumnElement[int]:
         """The number of slots of a gap that a backfill has run since; triggers are not among them."""

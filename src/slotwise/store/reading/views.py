@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
 from slotwise.decide.ending import UNREADABLE
-from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.records import FOREVER, RECURRING, Key
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
@@ -19,6 +20,7 @@ from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.schema.readable import MALFORMED, Unread, WorkerInfo
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class SlotInfo:
     """A slot in the ledger; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since`` of them
     have a line of their own, since a backfill has run them.
 
-    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
+    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry. ``lost_by``: the
+    worker from which the slot was taken over last, silent since ``silent_since``.
     """
 
     slot: datetime
@@ -76,11 +79,31 @@ class SlotInfo:
     due: datetime | None = None
     error: str | None = None
     id: str = RECURRING
+    lost_by: str | None = None
+    silent_since: datetime | None = None
 
     @property
     def place(self) -> datetime:
         """The instant by which listings are ordered: of a gap, its last slot."""
         return self.last or self.slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptInfo:
+    """An attempt of a slot or of a one-time task. ``outcome`` is also ``aborted``, ``snoozed``, or ``running``.
+
+    ``ended`` is when its handler ended, or when its worker was last heard of. ``error`` is the whole traceback.
+    """
+
+    number: int
+    outcome: str
+    reason: str | None = None
+    worker: str | None = None
+    token: int | None = None
+    claimed: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +231,8 @@ def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
     last = slot_info(begun)
     return replace(
         line, reason=last.reason or line.reason, worker=last.worker, token=last.token, started=last.started,
-        finished=last.finished, took=last.took, error=last.error or line.error,
+        finished=last.finished, took=last.took, error=last.error or line.error, lost_by=last.lost_by,
+        silent_since=last.silent_since,
     )  # fmt: skip
 
 
@@ -219,8 +243,45 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
         attempts=row["attempts"], missed_count=row["collapsed"], worker=row["worker"], token=row["token"],
         started=started, finished=finished, took=finished - started if started and finished else None,
-        error=row["error"], id=row["task_instance"],
+        error=row["error"], id=row["task_instance"], lost_by=row.get("lost_by"),
+        silent_since=utc(row.get("silent_since")),
     )  # fmt: skip
+
+
+def last_loss(tables: Tables) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the columns ``lost_by`` and ``silent_since`` for a query of slots."""
+    slots, attempts = tables.slots, tables.attempts
+    mine = [slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")]
+    newest = sa.select(attempts).where(*mine, attempts.c.outcome == Outcome.LOST).order_by(attempts.c.token.desc())
+    columns = {"lost_by": attempts.c.worker, "silent_since": attempts.c.ended}
+    return tuple(
+        sa.case((slots.c.lost > 0, newest.with_only_columns(column).limit(1).scalar_subquery())).label(name)
+        for name, column in columns.items()
+    )
+
+
+def attempts_of(
+    connection: sa.Connection, tables: Tables, key: Key, slot: datetime | None, last: SlotInfo | None
+) -> list[AttemptInfo]:
+    """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in the ledger."""
+    attempts = tables.attempts
+    mine = [attempts.c.task_name == key.task_name, attempts.c.task_instance == key.task_instance]
+    wanted = sa.select(attempts).where(*mine, *([] if slot is None else [attempts.c.slot == slot]))
+    found = [
+        AttemptInfo(
+            number=row["number"], outcome=row["outcome"], reason=row["reason"], worker=row["worker"],
+            token=row["token"], claimed=utc(row["claimed"]), started=utc(row["started"]), ended=utc(row["ended"]),
+            error=row["error"],
+        )
+        for row in connection.execute(wanted.order_by(attempts.c.slot, attempts.c.token)).mappings()
+    ]  # fmt: skip
+    if last is None or not last.attempts or last.outcome == Outcome.CLAIMED or last.token in {a.token for a in found}:
+        return found
+    current = AttemptInfo(
+        number=last.attempts, outcome=last.outcome, reason=last.reason, worker=last.worker, token=last.token,
+        claimed=last.started, started=last.started, ended=last.finished, error=last.error,
+    )  # fmt: skip
+    return sorted([*found, current], key=lambda one: one.token or 0)
 
 
 def gap_info(row: sa.RowMapping) -> SlotInfo:
