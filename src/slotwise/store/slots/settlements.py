@@ -441,7 +441,7 @@ def _attempt(
     key = row.history_key or LedgerKey(*row.key, row.execution_time)
     yield {
         **key._asdict(), "token": row.version, "number": row.attempt, "worker": claim.holder, "claimed": claimed,
-        "started": entry.started if entry else claimed, "ended": ended,
+        "started": entry.started if entry else row.marked or claimed, "ended": ended,
         "outcome": next(one for one in (done.label, record.outcome, Outcome.LOST) if one != Outcome.DEAD),
         "reason": getattr(outcome, "reason", None) or record.reason, "error": record.error,
     }  # fmt: skip

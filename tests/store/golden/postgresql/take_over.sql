@@ -53,3 +53,11 @@ FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], 
 WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL;
+
+INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, worker, claimed, started, ended,
+    outcome, reason, error) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH
+    TIME ZONE, %(token)s::BIGINT, %(number)s::INTEGER, %(worker)s::VARCHAR, %(claimed)s::TIMESTAMP WITH TIME ZONE,
+    %(started)s::TIMESTAMP WITH TIME ZONE, %(ended)s::TIMESTAMP WITH TIME ZONE, %(outcome)s::VARCHAR,
+    %(reason)s::VARCHAR, %(error)s::VARCHAR) ON CONFLICT (task_name, task_instance, slot, token) DO UPDATE SET
+    number = excluded.number, worker = excluded.worker, claimed = excluded.claimed, started = excluded.started,
+    ended = excluded.ended, outcome = excluded.outcome, reason = excluded.reason, error = excluded.error;
