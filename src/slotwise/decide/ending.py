@@ -401,6 +401,16 @@ def hand_back(row: Row, reason: str) -> Transition:
     return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=record)
 
 
+def refuse(row: Row, now: datetime, flaw: str) -> Transition:
+    """A claimed row that must not run goes back: a job's comes up again in a minute, a task is dead."""
+    flaw = f"{UNREADABLE}{flaw}".replace("\0", "\\0")
+    back = defer(row, now + UNREADABLE_PAUSE, Reason.UNREADABLE, flaw)
+    if row.has_slot:
+        return back
+    dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time, "last_error": flaw}
+    return Transition(label=Outcome.DEAD, row={**(back.row or {}), **dead})
+
+
 def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | None = None) -> Transition:
     """A claimed row goes back, and comes up again at ``due``: a gate lets it start later, or it cannot be read here."""
     back = hand_back(row, reason)

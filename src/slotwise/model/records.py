@@ -104,6 +104,8 @@ class Row:
     wanted_due: datetime | None = None
     #: When a one-time task that gives up was marked as started, under this claim.
     marked: datetime | None = None
+    #: Why a row that was just claimed must not run.
+    flaw: str | None = None
 
     @property
     def key(self) -> Key:

@@ -14,6 +14,7 @@ from tests.store.bench import MINUTE, NOON, Bench, at
 
 from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, Snoozed, Succeeded
+from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
 
@@ -112,16 +113,59 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
     assert len(bench.claim("plain")) == 1
 
 
-@pytest.mark.parametrize("name", ["mail", "plain"])
-def test_a_held_row_that_nobody_can_read(bench: Bench, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flawed_row_is_claimed_and_refused(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """What a writer can insert makes no claim fail: others start, flawed rows are dead, one line counts them."""
+    blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
+    flaws = {
+        "version": (str(2**62 - 1), "its version cannot rise further"),
+        "attempt": (str(2**31 - 1), "its attempts cannot be counted"),
+        "task_data": (f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})", "payload too large: 1048641 bytes, at most"),
+    }
+    for column, (value, _) in flaws.items():
+        bench.client.schedule("mail", id=column)
+        write(bench, "mail", column, value, column)
+    bench.client.schedule("mail", id="good")
+    assert [claim.row.task_instance for claim in bench.claim("mail")] == ["good"]
+    for column, (_, flaw) in flaws.items():
+        row = stands(bench, "mail", column)
+        assert (row.state, row.picked, row.last_error.startswith(f"unreadable: {flaw}")) == ("dead", False, True)
+    assert (bench.row("mail", "task_data").attempt, bench.row("mail", "version").version < 2**62) == (0, True)
+    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [("mail", 3)]
+
+
+def test_a_flawed_job_is_due_again(bench: Bench) -> None:
+    """Its slot has left no trace in the ledger; the payload does not travel; once mended, the slot runs."""
+    bench.tick()
+    blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
+    write(bench, "plain", "task_data", f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})")
+    assert bench.claim("plain") == []
+    row = stands(bench, "plain")
+    assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
+    assert bench.slots("plain") == []
+    write(bench, "plain", "task_data", "NULL")
+    bench.tick(1.5)
+    assert len(bench.claim("plain")) == 1
+
+
+def test_a_flood_costs_a_line_a_minute(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """However many rows, and claims, and however different their problems."""
+    bench.client.schedule_many("mail", range(50))
+    with bench.store.transaction() as connection:
+        connection.exec_driver_sql("UPDATE scheduled_tasks SET version = 4611686018427387903 WHERE task_name = 'mail'")
+    while bench.store.claims.claim_tasks("host:1:a", 10, lease=MINUTE, names=["mail"]) or bench.store.claims.refused:
+        assert bench.store.claims.refused == ["mail"] * 10
+    assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [10]
+
+
+def test_a_held_row_that_nobody_can_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """A reaper lets go of it once, under its fence; nobody is asked to do so in each of its rounds."""
-    bench.client.schedule("mail", id="1")
+    name = "plain"
     bench.tick()
     claim = bench.claim_one(name)
     write(bench, name, "pending", BAD_DOCUMENT, claim.row.task_instance)
     _, rows = bench.store.held.look([name])
     (done,) = bench.store.settlements.take_over(rows)
-    assert (done.error, done.transition and done.transition.label) == (None, "dead" if name == "mail" else "postponed")
+    assert (done.error, done.transition and done.transition.label) == (None, "postponed")
     assert bench.store.held.look([name])[1] == []
     row = stands(bench, name, claim.row.task_instance)
     assert (row.picked, row.version > claim.token) == (False, True)

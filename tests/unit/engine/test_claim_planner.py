@@ -140,6 +140,9 @@ class Rounds:
         count: int = self._ask(tasks_claim(limit, names))
         return [a_claim(names[0], schedule=None, instance=str(number)) for number in range(count)]
 
+    def refused(self) -> list[str]:
+        return []
+
     def _ask(self, step: Step) -> Any:
         assert self.answers, f"{step} has no answer"
         self._do(step)

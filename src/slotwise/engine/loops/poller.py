@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
@@ -34,6 +35,9 @@ AHEAD = 0.1
 MOST_AHEAD = 3 * BATCH
 #: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
 RATE_WINDOW = 0.1
+#: A task floods when so many of its rows have filled claims. The next claim first takes one part in OTHERS of that
+#: number from all other tasks, whatever the priorities.
+FLOOD, OTHERS = 100, 8
 #: The pause until the next query for a free place of a limited task.
 FULL_PAUSE = timedelta(milliseconds=250)
 #: First and longest pause before the next attempt to claim a due row that was locked.
@@ -97,6 +101,8 @@ class Fairness:
         #: The limited tasks by name, and None for all others, the one that has waited longest first.
         self.line: list[str | None] = [None, *self.limited]
         self._active_claims = active_claims
+        #: How many rows of a task have filled claims since the others had their turn.
+        self._filled = Counter[str]()
         #: Where no place was free: until when the task rests, and its claims in this process.
         self._resting: dict[str, tuple[float, list[Claim]]] = {}
 
@@ -112,6 +118,24 @@ class Fairness:
         """Let a task rest whose due rows found no free place."""
         held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
         self._resting[name] = now + FULL_PAUSE.total_seconds(), held
+
+    def others(self) -> tuple[list[str], int]:
+        """If tasks flood, return those that may wait behind them, and how many of their rows go first now."""
+        floods = {name: rows for name, rows in self._filled.items() if rows >= FLOOD}
+        for name in floods:
+            del self._filled[name]
+        return [name for name in self.tasks if floods and name not in floods], max(floods.values(), default=0) // OTHERS
+
+    def found(self, names: Sequence[str], limit: int, refused: Collection[str], *, is_whole: bool) -> None:
+        """Count the rows of a claim that is full; one of all tasks that is not full ends all floods.
+
+        A task of which rows were ``refused`` floods at once.
+        """
+        if len(names) >= limit and len(self.tasks) > 1:
+            self._filled += Counter(dict(Counter(names).most_common(1)))
+        elif is_whole:
+            self._filled.clear()
+        self._filled += Counter(dict.fromkeys(refused, FLOOD))
 
     def served(self, turn: str | None, names: Collection[str] = ()) -> None:
         """Move the turn, and the tasks of which it claimed rows, to the end of the line."""
@@ -150,6 +174,8 @@ class ClaimPlanner:
         self._prefetch = Prefetch(runner.margin, self._elapsed())
         self._poll_interval, self._peers = poll_interval, peers
         self._queue_cursors = QueueCursors()
+        #: The jobs of which the last claim has refused rows; the next one leaves them out.
+        self._refused: list[str] = []
         #: When the next known row is due, in elapsed seconds: infinity if none is known.
         self._known_due = 0.0
         #: Pauses before the next attempt to claim locked rows.
@@ -264,7 +290,14 @@ class ClaimPlanner:
         return found + self._claim_in_turn(tasks if self._runs_ahead else tasks - found)
 
     def _claim_slots(self, limit: int) -> int:
-        return self._poller.claim_slots(limit, self._names) if limit > 0 and self._names else 0
+        if limit <= 0 or not self._names:
+            return 0
+        refused, self._refused = self._refused, []
+        others = [name for name in self._names if name not in refused] if refused else []
+        found = self._poller.claim_slots(limit, others) if others else 0
+        if not found:
+            found, self._refused = self._poller.claim_slots(limit, self._names), self._poller.refused()
+        return found
 
     def _claim_in_turn(self, limit: int) -> int:
         """Claim tasks in turn: one statement for all without a limit, and one claim per limited task that is due."""
@@ -282,26 +315,43 @@ class ClaimPlanner:
         return found
 
     def _claim_unlimited(self, limit: int) -> int:
-        """Claim from the queue cursors on while batches are full; otherwise, and once a second, from the beginning."""
-        names, cursors, claims = tuple(self._fairness.tasks), self._queue_cursors, list[Claim]()
+        """Claim from the queue cursors on while batches are full; otherwise, and once a second, from the beginning.
+
+        After a flood of a task its others go first, with a part of the room.
+        """
+        names, cursors, found = tuple(self._fairness.tasks), self._queue_cursors, 0
         if not names:
             return 0
-        if cursors.are_good(self._elapsed()):
-            claims += self._poller.claim_tasks(limit, names, cursors.ranges(names, full=False))
-            cursors.found(claims, limit)
-        if 2 * len(claims) < limit:
-            limit, began = limit - len(claims), self._elapsed()
-            others = self._poller.claim_tasks(limit, names, cursors.ranges(names, full=True))
-            cursors.looked(names, others, limit, began, self._elapsed())
-            claims += others
-        if claims:
-            self._fairness.served(None, {claim.row.task_name for claim in claims})
-        return len(claims)
+        others, share = self._fairness.others()
+        if others:
+            found = self._claim_tasks(min(share, limit), others)[1]
+        if found < limit and cursors.are_good(self._elapsed()):
+            claims, some = self._claim_tasks(limit - found, names, cursors.ranges(names, full=False))
+            cursors.found(claims, limit - found)
+            found += some
+        if 2 * found < limit:
+            limit, began = limit - found, self._elapsed()
+            claims, some = self._claim_tasks(limit, names, cursors.ranges(names, full=True))
+            cursors.looked(names, claims, limit, began, self._elapsed())
+            found += some
+        return found
+
+    def _claim_tasks(
+        self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None
+    ) -> tuple[list[Claim], int]:
+        """Return the claims, and how many rows were found, also those that were refused."""
+        claims = self._poller.claim_tasks(limit, names, ranges)
+        refused = self._poller.refused()
+        found = [claim.row.task_name for claim in claims] + refused
+        self._fairness.found(found, limit, set(refused), is_whole=ranges is not None)
+        if found:
+            self._fairness.served(None, set(found))
+        return claims, len(found)
 
     def _claim_limited(self, limit: int, name: str) -> int:
         found = self._poller.claim_slots(limit, [name])
         if found < limit:
-            found += len(self._poller.claim_tasks(limit - found, [name]))
+            found += len(self._poller.claim_tasks(limit - found, [name])) + len(self._poller.refused())
         if found:
             self._fairness.served(name)
         else:
@@ -415,6 +465,10 @@ class Poller(Service):
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
         self.listeners.publish(skipped(self.worker, row.key, gap))
+
+    def refused(self) -> list[str]:
+        """Return the tasks of the rows that the last claim has refused, one for each row."""
+        return self._store.claims.refused
 
     def _lost(self) -> int:
         """Return how many rows of dead holders may be claimed: one, and none beside another fresh one.

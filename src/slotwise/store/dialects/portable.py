@@ -26,10 +26,15 @@ from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
     CHANGED_COLUMNS,
+    CLAIMED_DATA,
+    FLAW,
     HOLD_COLUMNS,
+    LAST_ATTEMPT,
+    LAST_VERSION,
     ROW_COLUMNS,
     Change,
     Held,
+    claimed_of,
     decided,
     expect,
     hold_of,
@@ -54,6 +59,9 @@ Conditions: TypeAlias = list[sa.ColumnElement[bool]]
 #: What a row is without its holder.
 _RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due", "marked"))
 _RELEASED["picked"] = False
+
+#: What a release checks.
+_FENCE = ("task_name", "task_instance", "version", "picked_by")
 
 #: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
 #: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
@@ -147,17 +155,23 @@ class Portable:
         }  # fmt: skip
         return connection.execute(_entry(self.insert, self._slots, strict=gives_up), values).first() is not None
 
-    def undo_entry(self, connection: sa.Connection, row: Row) -> None:
-        """Restore the ledger to its state before this claim entered the row's slot, which never began.
+    def undo_entries(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
+        """Restore the ledger to its state before these claims entered their rows' slots, which never began.
 
-        An entry of this claim alone is deleted. An entry that stays gets the token of the waiting row. Race: a mark of
-        this claim that arrives late then finds nothing.
+        An entry of such a claim alone is deleted. An entry that stays gets the token of the waiting row. Race: a mark
+        of this claim that arrives late then finds nothing.
         """
-        slots, mine = self._slots, self._open_entry(row)
-        alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
-        if not connection.execute(slots.delete().where(*mine, *alone)).rowcount:
-            before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before, "token": slots.c.token + 1}
-            connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
+        entered = [{"name": key[0], "instance": key[1], "at": key[2], "its": row.version}
+                   for row in rows if (key := row.ledger_key)]  # fmt: skip
+        if not entered:
+            return
+        slots = self._slots
+        places = {"task_name": "name", "task_instance": "instance", "slot": "at", "token": "its"}
+        mine = [slots.c[column] == sa.bindparam(name) for column, name in places.items()] + [slots.c.finished.is_(None)]
+        alone = sa.and_(slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0)
+        before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before, "token": slots.c.token + 1}
+        connection.execute(slots.update().where(*mine, ~alone).values(outcome=Outcome.CLAIMED, **before), entered)
+        connection.execute(slots.delete().where(*mine, alone), entered)
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         """Read, without a lock, which of these claims of one holder still hold their rows."""
@@ -168,33 +182,36 @@ class Portable:
         return {Fence(Key(name, instance), version) for name, instance, version in found}
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
-        return sum(self._release(connection, change) for change in changes)
-
-    def _release(self, connection: sa.Connection, change: Change) -> int:
-        tasks, row = self._tasks, change.held.row
-        mine = self.under(row, row.picked_by)
-        if change.transition.row is None:
-            return connection.execute(tasks.delete().where(*mine)).rowcount
-        columns = stored(row, change.transition.row)
-        values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
-        released = tasks.update().where(*mine).values(**values, **_RELEASED, version=tasks.c.version + 1)
-        return connection.execute(released).rowcount
+        """Those that change the same columns go in one statement."""
+        tasks = self._tasks
+        alike: dict[tuple[str, ...] | None, list[Values]] = {}
+        for change in changes:
+            row, columns = change.held.row, change.transition.row
+            fence: Values = {f"its_{name}": getattr(row, name) for name in _FENCE}
+            new = {} if columns is None else stored(row, columns)
+            names = None if columns is None else tuple(name for name in CHANGED_COLUMNS if name in new)
+            alike.setdefault(names, []).append(fence | {f"new_{name}": new[name] for name in names or ()})
+        mine, count = [tasks.c[name] == sa.bindparam(f"its_{name}") for name in _FENCE], 0
+        for names, rows in alike.items():
+            changed: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names or ()}
+            version = _least(tasks.c.version, LAST_VERSION + 1) + 1
+            update = tasks.update().where(*mine).values(**changed, **_RELEASED, version=version)
+            count += connection.execute(tasks.delete().where(*mine) if names is None else update, rows).rowcount
+        return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         slots = self._slots
+        self.undo_entries(connection, [change.held.row for change in changes if change.forgets])
         for change in changes:
             row, record = change.held.row, change.transition.record
-            if row.ledger_key is None or record is None:
-                continue
-            if record.forget:
-                self.undo_entry(connection, row)
+            if row.ledger_key is None or record is None or record.forget:
                 continue
             values: Values = change.recorded
             values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
             if change.never_began:
                 values["started"] = slots.c.started_before
             if change.never_began and not record.final:
-                values["token"] = slots.c.token + 1  # see undo_entry
+                values["token"] = slots.c.token + 1  # see undo_entries
             connection.execute(slots.update().where(*self._open_entry(row)).values(values))
 
     def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
@@ -277,7 +294,7 @@ class Portable:
         if isinstance(outcome, records.Died):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         quarantined = self._quarantined(connection, error) | _RELEASED
-        statement = tasks.update().where(*mine).values(**quarantined, version=row.version + 1)
+        statement = tasks.update().where(*mine).values(**quarantined, version=min(row.version, LAST_VERSION + 1) + 1)
         found = connection.execute(statement.returning(tasks.c.state)).first()
         is_final = isinstance(outcome, records.Succeeded | records.Failed | records.Cancelled) and not getattr(
             outcome, "promised", False
@@ -325,11 +342,15 @@ class Portable:
         is_newer = is_plan(tasks) & (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot))
         taken = tasks.update().where(*of_key(tasks, key), *self._waiting(now))
         taken = taken.values(
-            picked=True, picked_by=order.holder, last_heartbeat=now, lease=order.lease, attempt=tasks.c.attempt + 1,
-            version=sa.case((tasks.c.version < version, version), else_=tasks.c.version + 1),
+            picked=True, picked_by=order.holder, last_heartbeat=now, lease=order.lease,
+            attempt=_least(tasks.c.attempt, LAST_ATTEMPT) + 1,
+            version=sa.case((tasks.c.version < version, version), else_=_least(tasks.c.version, LAST_VERSION) + 1),
             watermark=sa.case((is_newer, tasks.c.slot), else_=tasks.c.watermark),
         )  # fmt: skip
-        return row_of(connection.execute(taken.returning(*self.row_columns)).one())
+        data = sa.literal_column(CLAIMED_DATA, tasks.c.task_data.type)
+        columns = [data if column.name == "task_data" else column for column in self.row_columns]
+        *values, flaw = connection.execute(taken.returning(*columns, sa.literal_column(FLAW, sa.Text))).one()
+        return claimed_of(values, flaw)
 
     def _enter(self, connection: sa.Connection, row: Row, order: Order, now: datetime) -> bool:
         if is_weighed(row, now, order.weighed, order.late):
@@ -446,6 +467,10 @@ class Portable:
         return PortableTasks(self).rows
 
 
+def _least(column: Expression, most: int) -> Expression:
+    return sa.case((column > most, most), else_=column)
+
+
 def _has_written(connection: Joinable, table: sa.Table, insert: Upsert) -> bool:
     """Not by the count of rows: not every driver of a caller's connection has one."""
     return connection.execute(insert.returning(table.primary_key.columns[0])).fetchone() is not None
@@ -461,7 +486,7 @@ def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: boo
     }
     return statement.on_conflict_do_update(
         index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
-        set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
+        set_={**again, "attempts": _least(slots.c.attempts, LAST_ATTEMPT) + 1, "started_before": slots.c.started},
         where=slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started,
     ).returning(slots.c.token)
 

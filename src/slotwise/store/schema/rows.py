@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from slotwise.model.records import LedgerKey, Row, Transition
+from slotwise.model.vocabulary import Kind
+from slotwise.payload.payload import PAYLOAD_LIMIT
 
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
@@ -22,6 +26,17 @@ HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
     "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control", "pending",
 )  # fmt: skip
+
+#: The version that a claim raises at most, and the attempts: columns end there, and a claim must not fail.
+LAST_VERSION, LAST_ATTEMPT = 2**62 - 3, 2**31 - 2
+#: What a claim reads instead of the payload, so that no row fills the worker's memory; with room for a codec's header.
+CLAIMED_DATA = f"CASE WHEN length(task_data) <= {PAYLOAD_LIMIT + 64} THEN task_data END"
+#: Why a row that was just claimed must not run, or NULL. Any writer of the table may have written it.
+FLAW = f"""\
+CASE WHEN length(task_data) > {PAYLOAD_LIMIT + 64}
+         THEN 'payload too large: ' || length(task_data) || ' bytes, at most {PAYLOAD_LIMIT} are allowed'
+         WHEN version > {LAST_VERSION} THEN 'its version cannot rise further; give it a lower one'
+         WHEN attempt > {LAST_ATTEMPT} THEN 'its attempts cannot be counted; set attempt to 0' END"""
 
 #: What a transition may change on a row, with the PostgreSQL type of each.
 CHANGED_COLUMNS = {
@@ -62,6 +77,8 @@ def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     """The changes of a row as they are written: what stands in ``pending`` as one document, None without trouble."""
     if columns.keys().isdisjoint(PENDING):
         return dict(columns)
+    if row.flaw is not None:  # what stands there may be the flaw, and stays for whoever mends it
+        return {name: value for name, value in columns.items() if name not in PENDING}
     given = {name: columns.get(name, getattr(row, name)) for name in PENDING}
     pending = {
         name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items() if value
@@ -75,25 +92,52 @@ def decided(row: Row) -> dict[str, Any]:
     return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
 
-def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
+def waits_on(pending: Mapping[str, str] | str | None) -> dict[str, Any]:
     """The values that stand in ``pending``. A key of another release is not read."""
+    pending = json.loads(pending) if isinstance(pending, str) else pending
     found: dict[str, Any] = {name: pending[name] for name in PENDING if name in pending} if pending else {}
     return {name: value if name == "called_off" else datetime.fromisoformat(value) for name, value in found.items()}
 
 
 def row_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of ROW_COLUMNS."""
-    found = dict(zip(ROW_COLUMNS, values, strict=True))
-    found["consecutive_failures"] = found["consecutive_failures"] or 0
-    found |= waits_on(found.pop("pending"))
-    return Row(**found)
+    found, pending = _columns(ROW_COLUMNS, values)
+    try:
+        return Row(**found, **waits_on(pending))
+    except Exception:
+        if found["kind"] != Kind.TASK:
+            raise
+        return Row(**found)  # a task is claimed without it
+
+
+def claimed_of(values: Sequence[Any], flaw: str | None) -> Row:
+    """As ``row_of``, for a row that was just claimed: what cannot be read is its flaw."""
+    found, pending = _columns(ROW_COLUMNS, values)
+    return flawed(Row(**found), pending, flaw)
+
+
+def flawed(row: Row, pending: Mapping[str, str] | str | None, flaw: str | None) -> Row:
+    """The claimed row with what stands in ``pending``, and with its flaw."""
+    try:
+        return replace(row, flaw=flaw, **waits_on(pending))
+    except Exception as error:  # deep, long or foreign JSON
+        return replace(row, flaw=flaw or str(error))
 
 
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS, whatever they are; the rest is left at its default."""
-    found = dict(zip(HOLD_COLUMNS, values, strict=True))
-    pending = found.pop("pending")
-    return Row(**found, called_off=pending.get("called_off") if isinstance(pending, dict) else None)
+    found, pending = _columns(HOLD_COLUMNS, values)
+    with suppress(Exception):
+        found["called_off"] = waits_on(pending).get("called_off")
+    return Row(**found)
+
+
+def _columns(names: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any], Any]:
+    """The values by name, and what stands in ``pending``."""
+    found = dict(zip(names, values, strict=True))
+    if "consecutive_failures" in found:
+        found["consecutive_failures"] = min(found["consecutive_failures"] or 0, LAST_ATTEMPT)
+    return found, found.pop("pending")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE, defer
+from slotwise.decide.ending import defer, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.model.vocabulary import Outcome, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.port import Order, Range
@@ -42,6 +42,8 @@ OnSkipped: TypeAlias = Callable[[Row, Gap], object]
 
 logger = logging.getLogger(__name__)
 
+#: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
+MOST_APART = 20
 #: From so many names on, a look at what is due comes before the claim.
 MANY = 200
 
@@ -111,6 +113,8 @@ class Claims:
         self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
         self.slots_may_be_due = True
+        #: The tasks of the rows that the last claim has refused, one for each row.
+        self.refused: list[str] = []
 
     def claim(
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
@@ -127,7 +131,7 @@ class Claims:
 
         ``ranges``: rows behind these cursors are left to a claim without; see ``queue_cursors.py``.
         """
-        limit, is_bounded = min(limit, BATCH), self._is_bounded(names)
+        limit, is_bounded, self.refused = min(limit, BATCH), self._is_bounded(names), []
         if limit <= 0 or not names:
             return []
         order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
@@ -136,12 +140,17 @@ class Claims:
                 if is_bounded and (order := self._with_room(order, connection)).limit == 0:
                     return []
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, order)
+                if flawed := [(row, row.flaw) for row in rows if row.flaw]:
+                    rows = [row for row in rows if row.flaw is None]
                 if is_bounded and rows:
                     rows = self._admitted(connection, rows, rows[0].last_heartbeat or rows[0].execution_time)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
             return self._claim_apart(order, IS_TASK).claims
+        if flawed:
+            with self.transaction() as connection:
+                self.refuse(connection, flawed, self.dialect.now(connection))
         return [
             Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
             for row in rows
@@ -156,7 +165,7 @@ class Claims:
         Rows with nothing to run are moved on in the same transaction. Of rows whose holder has died before, also of
         one-time tasks, at most ``lost`` are taken.
         """
-        is_level = False
+        is_level, self.refused = False, []
         if len(names) > MANY:
             names, is_level = self._due.names(names)
             if not names:
@@ -218,6 +227,8 @@ class Claims:
             keys = self.dialect.by_row.due(connection, order, kind)
         all_taken = _Taken(len(keys), [], [])
         for key in keys:
+            if len(self.refused) >= MOST_APART:
+                break
             try:
                 taken = self._claim_one(order, key)
             except SQLAlchemyError:
@@ -235,11 +246,26 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            if self.warnings.are_new(key, describe(error)):
-                logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
+            self._note([key], describe(error))
             with self.transaction() as connection:
                 self.dialect.by_row.quarantine(connection, key, describe(error))
             return _Taken(0, [], [])
+
+    def refuse(self, connection: sa.Connection, bad: Sequence[tuple[Row, str]], now: datetime) -> None:
+        """Let go of claimed rows that must not run, each with its flaw."""
+        changes = [Change(held=Held(row=row, now=now), transition=refuse(row, now, flaw)) for row, flaw in bad]
+        expect(self.dialect.by_row.release(connection, changes), len(changes), bad[0][0])
+        self.dialect.by_row.record(connection, changes)
+        for name in {row.task_name for row, _ in bad}:
+            some = [(row.key, flaw) for row, flaw in bad if row.task_name == name]
+            self._note([key for key, _ in some], some[-1][1])
+
+    def _note(self, keys: Sequence[Key], problem: str) -> None:
+        """Count these rows of one task; log a line about it if none was logged a moment ago."""
+        self.refused += [key.task_name for key in keys]
+        (name, instance), problem = keys[-1], f"{problem:.1000}"
+        if rows := self.warnings.count(name, problem, len(keys)):
+            logger.warning("%s: rows that are quarantined: %d; the last is %r: %s", name, rows, instance, problem)
 
     def _with_room(self, order: Order, connection: sa.Connection) -> Order:
         return order._replace(limit=self._gates.room(order.names, order.limit, connection))
@@ -264,6 +290,8 @@ class Claims:
 
 def _can_read(row: Row) -> bool:
     """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
+    if row.flaw is not None:
+        return False
     try:
         return not row.is_plan or parse_schedule(row.schedule or "-") is not None
     except InvalidSchedule:
@@ -295,10 +323,12 @@ class LateClaims:
 
     def __init__(self, claims: Claims, connection: sa.Connection, now: datetime) -> None:
         self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, claims._gates
-        self._warnings, self._poll, self._strict = claims.warnings, claims.poll, claims.strict
+        self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
         self._connection, self._now = connection, now
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
+        #: The rows that cannot be read or decided, each with its flaw.
+        self._bad: list[tuple[Row, str]] = []
 
     def start(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
         """Return each claimed row with the slot that starts; None: nothing does, and the row has moved on.
@@ -306,6 +336,8 @@ class LateClaims:
         Beside each row: whether the ledger has not refused its slot, which is not entered there.
         """
         found: dict[Key, Row | None] = {row.key: None for row, _ in late}
+        self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
+        late = [(row, is_open) for row, is_open in late if row.flaw is None]
         # A slot that is too late leaves its place before the places are counted.
         beside = [
             (row, is_open) for row, is_open in late if row.is_detached and not (is_open and self._has_given_up(row))
@@ -322,29 +354,34 @@ class LateClaims:
                 self._defer(row, answer)
             else:
                 self._skip(row, answer.reason)
+        if self._bad:
+            self._claims.refuse(self._connection, self._bad, self._now)
         return found
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
-        """Return what becomes of each plan row that can be read; the others are put off."""
+        """Return what becomes of each plan row that can be read and decided."""
         keys = [row.key for row in rows]
         newest = self._dialect.newest_decided(self._connection, keys, self._strict) if keys else []
         plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
         full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
+        decided = []
         for one in plans:
-            one.decision = decide.at_claim(
-                one.row, one.schedule, self._now, one.newest, self._definitions[one.row.task_name],
-                is_full=one.row.key in full, poll=self._poll,
-            )  # fmt: skip
-        return plans
+            try:
+                one.decision = decide.at_claim(
+                    one.row, one.schedule, self._now, one.newest, self._definitions[one.row.task_name],
+                    is_full=one.row.key in full, poll=self._poll,
+                )  # fmt: skip
+            except Exception as error:  # values that no release writes
+                self._bad.append((one.row, str(error)))
+            else:
+                decided.append(one)
+        return decided
 
     def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
-            shown = f"schedule {row.schedule!r:.200}: {error}"
-            if self._warnings.are_new(row.key, shown):
-                logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
-            self._let_go(row, defer(row, self._now + UNREADABLE_PAUSE, Reason.UNREADABLE, f"{UNREADABLE}{shown}"))
+            self._bad.append((row, f"schedule {row.schedule!r:.200}: {error}"))
             return None
         # The ledger may be ahead of a row that was restored alone, or rightly of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest

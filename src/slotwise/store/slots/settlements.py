@@ -196,8 +196,8 @@ class Settlements:
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
-        if self._warnings.are_new(claim.key, why):
-            logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
+        if rows := self._warnings.count(claim.row.task_name, why):
+            logger.error("%s: rows that are quarantined: %d; the last is %r: %s", claim.key[0], rows, claim.key[1], why)
         try:
             with self.transaction() as connection:
                 label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))

@@ -94,25 +94,25 @@ def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
     return lambda tables, clock: Portable(tables, clock, insert, lambda connection: clock.override() or host_now())
 
 
-#: After so many seconds a problem of a row is logged again.
-AGAIN = 3_600.0
+#: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
+MINUTE, HOUR, MANY = 60.0, 3_600.0, 100
 
 
 class RowWarnings:
-    """Remembers what was logged about which row. Safe from any thread: at worst a problem is logged twice."""
+    """Counts bad rows by their task, so that a flood of them is one line a minute. Safe from any thread."""
 
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
-        self._told: dict[tuple[Key, str], float] = {}
+        self._told: dict[str, tuple[float, str, int]] = {}
 
-    def are_new(self, key: Key, complaint: str) -> bool:
-        """Return whether this was not logged about that row within the last hour, and note it."""
+    def count(self, name: str, problem: str, rows: int = 1) -> int:
+        """Return how many rows the line to log now is about, with those before; 0: it is too early for a line."""
         now = self._elapsed()
-        told = self._told.get((key, complaint))
-        if told is not None and now - told < AGAIN:
-            return False
-        self._told = {said: at for said, at in self._told.items() if now - at < AGAIN} | {(key, complaint): now}
-        return True
+        at, said, before = self._told.get(name, (now - HOUR, "", 0))
+        rows += before
+        is_due = now - at >= (HOUR if said == problem and rows < MANY else MINUTE)
+        self._told[name] = (now, problem, 0) if is_due else (at, said, rows)
+        return rows if is_due else 0
 
 
 class HeldRows:

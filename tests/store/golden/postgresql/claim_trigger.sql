@@ -30,8 +30,9 @@ INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time
 WITH due AS (
     UPDATE scheduled_tasks AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
-        version = greatest(t.version + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), attempt =
-            t.attempt + 1,
+        version = greatest(least(t.version, 4611686018427387901) + 1, (extract(epoch FROM statement_timestamp()) *
+            1000000)::bigint),
+        attempt = least(t.attempt, 2147483646) + 1,
         watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM scheduled_tasks AS d
@@ -77,8 +78,9 @@ WITH due AS (
                    OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < statement_timestamp() -
                        %(late)s::interval)))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
-    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
+    SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, 2147483646) + 1,
+        collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
+        started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
@@ -87,9 +89,13 @@ SELECT statement_timestamp(), kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
-    task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
-        priority, kind, slot, CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END,
-        next_slot, schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count,
-        cancel_requested, control, parked_due, wanted_due, unheld_since, pending
+    task_name, task_instance, execution_time, version, CASE WHEN length(task_data) <= 1048640 THEN task_data END,
+        last_success, last_failure, consecutive_failures, priority, kind, slot, CASE WHEN kind <> 'plan' OR
+        watermark IS DISTINCT FROM slot THEN watermark END, next_slot, schedule, plan_instance, origin, collapsed,
+        created_version, attempt, lost_count, cancel_requested, control, parked_due, wanted_due, unheld_since,
+        pending::text, CASE WHEN length(task_data) > 1048640
+         THEN 'payload too large: ' || length(task_data) || ' bytes, at most 1048576 are allowed'
+         WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
+         WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;

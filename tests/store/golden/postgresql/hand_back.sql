@@ -2,7 +2,7 @@ SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_n
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
     q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot, q.schedule,
     q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending
+    q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -21,14 +21,14 @@ CROSS JOIN LATERAL (
 
 UPDATE scheduled_tasks AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, marked = NULL, version = t.version + 1, execution_time = %(c_execution_time)s::timestamptz,
-        slot = %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz, watermark =
-        %(c_watermark)s::timestamptz, schedule = %(c_schedule)s::text, origin = %(c_origin)s::text, collapsed =
-        %(c_collapsed)s::bigint, attempt = %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, state =
-        %(c_state)s::text, control = %(c_control)s::bigint, parked_due = %(c_parked_due)s::timestamptz,
-        consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since = %(c_unheld_since)s::timestamptz,
-        last_success = %(c_last_success)s::timestamptz, last_failure = %(c_last_failure)s::timestamptz, last_error =
-        %(c_last_error)s::text, pending = %(c_pending)s::json
+    wanted_due = NULL, marked = NULL, version = least(t.version, 4611686018427387901 + 1) + 1, execution_time =
+        %(c_execution_time)s::timestamptz, slot = %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz,
+        watermark = %(c_watermark)s::timestamptz, schedule = %(c_schedule)s::text, origin = %(c_origin)s::text,
+        collapsed = %(c_collapsed)s::bigint, attempt = %(c_attempt)s::integer, lost_count =
+        %(c_lost_count)s::integer, state = %(c_state)s::text, control = %(c_control)s::bigint, parked_due =
+        %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since =
+        %(c_unheld_since)s::timestamptz, last_success = %(c_last_success)s::timestamptz, last_failure =
+        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text, pending = %(c_pending)s::json
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])

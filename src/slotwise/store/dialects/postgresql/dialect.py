@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -28,19 +27,23 @@ from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
     ADVANCED,
     CHANGED_COLUMNS,
+    CLAIMED_DATA,
+    FLAW,
     HOLD_COLUMNS,
+    LAST_ATTEMPT,
+    LAST_VERSION,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
     Held,
     decided,
     expect,
+    flawed,
     hold_of,
     ledger_instance,
     row_of,
     stored,
     utc,
-    waits_on,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
 
@@ -70,14 +73,18 @@ class PostgreSQL:
             "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else "statement_timestamp()",
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
-            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
+            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS).replace("t.pending", "t.pending::text"),
+            "last_version": str(LAST_VERSION),
+            "last_attempt": str(LAST_ATTEMPT),
             "task_columns": ", ".join(TASK_COLUMNS),
             "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
             "again": statements.AGAIN,
             "unasked": " AND ".join(f"t.{name} IS NULL" for name in UNASKED),
             # a settlement does not need the payload, which may be large
-            "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
+            "q_columns": ", ".join(f"q.{name}" for name in ROW_COLUMNS)
+            .replace("q.task_data", "NULL::bytea")
+            .replace("q.pending", "q.pending::text"),
         }
         for name in ("all_paused", "heads", "slots_are_due"):
             self._names[name] = getattr(statements, name.upper()).format(**self._names)
@@ -350,19 +357,19 @@ _turn = itemgetter(0, 1)
 #: What a claim reads of a slot's row: what it has written itself is known. A watermark at the slot, as most are then,
 #: is left out.
 SLOT_COLUMNS = (
-    "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
+    "task_name", "task_instance", "execution_time", "version", CLAIMED_DATA, "last_success", "last_failure",
     "consecutive_failures", "priority", "kind", "slot",
     "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
     "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
-    "parked_due", "wanted_due", "unheld_since", "pending",
+    "parked_due", "wanted_due", "unheld_since", "pending::text", FLAW,
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
 #: their first due time in the place of a slot: it is read only if it differs.
 TASK_COLUMNS = (
-    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
+    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", CLAIMED_DATA,
     "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.created_version",
-    "t.attempt", "t.cancel_requested", "t.last_heartbeat",
+    "t.attempt", "t.cancel_requested", "t.last_heartbeat", FLAW,
 )  # fmt: skip
 
 
@@ -371,28 +378,28 @@ def slot_of(values: Sequence[Any], order: Order, now: datetime) -> Row:
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
         next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
-        wanted, unheld_since, waits,
+        wanted, unheld_since, waits, flaw,
     ) = values  # fmt: skip
     watermark = slot if watermark is None and kind == Kind.PLAN else watermark
     row = Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True,
         picked_by=order.holder, task_data=data, last_success=last_success, last_failure=last_failure,
-        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        consecutive_failures=min(failures or 0, LAST_ATTEMPT), last_heartbeat=now, priority=priority, kind=kind,
+        slot=slot,        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
         lease=order.lease, cancel_requested=cancel, control=control, parked_due=parked,
         wanted_due=wanted, unheld_since=unheld_since,
     )  # fmt: skip
-    return row if waits is None else replace(row, **waits_on(waits))
+    return row if waits is None and flaw is None else flawed(row, waits, flaw)
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
     """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that runs."""
-    rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
+    rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, flaw, _ = values
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
         priority=-rank, task_data=data, slot=due if slot_is_due else slot, created_version=created,
-        attempt=attempt, cancel_requested=cancel, last_heartbeat=claimed,
+        attempt=attempt, cancel_requested=cancel, last_heartbeat=claimed, flaw=flaw,
     )  # fmt: skip
 
 

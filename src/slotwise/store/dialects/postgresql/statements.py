@@ -8,18 +8,22 @@ Rules behind them, each from an experiment:
   future rows; without a limit on the sort, it would cost as much as the whole backlog.
 - Rows that were lost before are few and have an index of their own. The array of both is cut at the end: the planner
   can only guess at a LIMIT that is computed.
+- No row makes a claim fail: numbers stop below the end of their columns, documents are read as text, and payloads
+  above the limit not at all. Such a row comes with its flaw.
 - The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
   a CASE, which no index fits: on a table never analysed, the planner would else search all due rows once more.
 - Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot deadlock.
 """
 
 from slotwise.store.dialects.portable import MAY_START
+from slotwise.store.schema.rows import LAST_ATTEMPT
 
 CLAIM = """\
 WITH due AS (
     UPDATE {tasks} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-        version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
+        version = greatest(least(t.version, {last_version}) + 1, (extract(epoch FROM {now}) * 1000000)::bigint),
+        attempt = least(t.attempt, {last_attempt}) + 1,
         watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {tasks} AS d
@@ -62,8 +66,9 @@ ORDER BY -coalesce(priority, 50), execution_time"""
 #: How CLAIM and BEGIN enter a slot that the ledger has already.
 AGAIN = f"""\
 ON CONFLICT (task_name, task_instance, slot) DO UPDATE
-    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
+    SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
+        collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
+        started = excluded.started, started_before = s.started
     WHERE {MAY_START}"""
 
 #: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
@@ -120,7 +125,8 @@ HEADS = """\
 CLAIM_TASKS = """\
 UPDATE {tasks} AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-    version = greatest(t.version + 1, (SELECT (extract(epoch FROM {now}) * 1000000)::bigint)), attempt = t.attempt + 1
+    version = greatest(least(t.version, {last_version}) + 1, (SELECT (extract(epoch FROM {now}) * 1000000)::bigint)),
+    attempt = least(t.attempt, {last_attempt}) + 1
 WHERE t.ctid = ANY (ARRAY(
     {heads}
     SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
@@ -274,7 +280,7 @@ REMOVE = f"DELETE FROM {{tasks}} AS t\nUSING {_HELD}"
 RELEASE = f"""\
 UPDATE {{tasks}} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, marked = NULL, version = t.version + 1, {{sets}}
+    wanted_due = NULL, marked = NULL, version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
 FROM {_HELD}"""
 
 # Renew claims, or mark tasks that give up as started.

@@ -1,0 +1,92 @@
+"""A real worker, before 100,000 rows of one name that nobody can run: another task starts within a second."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from slotwise import Every, JobContext, JobRegistry, job, task
+
+FLOOD = 100_000
+#: What a role with INSERT on the queue can write into a row, beside its key: columns and values.
+FLOODS = {
+    "version": "version = 4611686018427387903",
+    "attempt": "attempt = 2147483647",
+    "data": "task_data = 'no JSON'",
+    "priority": "priority = 32767; version = 4611686018427387903",
+    "lost": "lost_count = 2147483647; version = 4611686018427387903",
+    "document": """kind = 'plan'; pending = '{"catch_up_until": "the day after"}'""",
+    "number": "lost_count = 1; pending = ('{\"a\": ' || repeat('9', 5000) || '}')::json",
+    "schedule": "kind = 'plan'; schedule = 'EVERY|' || i",
+    "held": "picked = true; version = 4611686018427387903",
+}
+
+
+def flood(url: str, name: str, written: str) -> None:
+    """Insert the rows, due for an hour."""
+    columns = {"execution_time": "now() - interval '1 hour'", "picked": "false", "version": "1", "created_version": "1"}
+    columns |= dict(part.split(" = ", 1) for part in written.split("; "))
+    with psycopg.connect(url) as sql:
+        sql.execute(
+            f"INSERT INTO scheduled_tasks (task_name, task_instance, {', '.join(columns)}) "
+            f"SELECT '{name}', i::text, {', '.join(columns.values())} FROM generate_series(1, {FLOOD}) AS i"
+        )
+
+
+class Ends:
+    """When the handler of ``ping`` started."""
+
+    def __init__(self) -> None:
+        self._starts: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    def note(self, ctx: JobContext) -> None:
+        with self._changed:
+            self._starts[ctx.name] += 1
+            self._changed.notify_all()
+
+    def wait(self, name: str, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._starts[name] >= count, 60), self._starts
+
+
+@pytest.mark.parametrize(
+    "kind", [one if one in ("version", "schedule") else pytest.param(one, marks=pytest.mark.extended) for one in FLOODS]
+)
+def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Bad rows are set aside by the batch, after those of other names, and a log line counts them."""
+    ends = Ends()
+
+    @job(name="tick", schedule=Every("1d"))
+    def tick(ctx: JobContext) -> None:
+        """Returns."""
+
+    tasks = [task(name="mail")(ends.note), task(name="ping")(ends.note)]
+    caplog.set_level(logging.WARNING)
+    registry = JobRegistry(jobs=[tick], tasks=tasks, database_url=pg_url, process_hook=False)
+    is_slots = FLOODS[kind].startswith("kind")
+    registry.start()
+    try:
+        registry.client.schedule("ping")
+        ends.wait("ping", 1)
+        flood(pg_url, "tick" if is_slots else "mail", FLOODS[kind])
+        took = []
+        for count in range(2, 7):
+            began = time.monotonic()
+            registry.client.schedule("ping")
+            ends.wait("ping", count)
+            took.append(timedelta(seconds=time.monotonic() - began))
+        with psycopg.connect(pg_url) as sql:
+            left = sql.execute("SELECT count(*) FROM scheduled_tasks WHERE last_error IS NULL").fetchone()
+        print(kind, [f"{one.total_seconds():.3f} s" for one in took], "left:", left)
+        assert max(took) <= timedelta(seconds=1), took
+        told = [record for record in caplog.records if record.name.startswith("slotwise.store")]
+        assert len(told) <= 10, Counter(record.msg for record in told)
+    finally:
+        registry.stop()
