@@ -631,10 +631,17 @@ def test_a_task_that_succeeded_leaves() -> None:
 )
 def test_a_task_that_cannot_go_on_stays_as_dead(outcome: AttemptOutcome, policies: dict[str, Any], error: str) -> None:
     """Nothing vanishes: the row is parked with its state, the reason, and the due time it had."""
-    done = finish(outcome, row=task_row(execution_time=at(0.1)), **policies)
+    done = finish(outcome, row=task_row(execution_time=at(0.1), marked=at(0)), **policies)
     assert done.label == "dead"
     assert part(done, "state", "execution_time", "parked_due") == ("dead", FOREVER, at(0.1))
     assert error in columns(done)["last_error"]
+
+
+def test_a_task_that_gives_up_and_has_no_mark_is_handed_back() -> None:
+    """Its handler never started: it waits as before, and no attempt is counted."""
+    done = finish(Died(), row=task_row(execution_time=at(0.1)), on_lost="give_up")
+    assert done.label == "handed-back"
+    assert part(done, "execution_time", "attempt", "lost_count") == (at(0.1), 0, 0)
 
 
 def test_a_task_is_retried_like_a_job() -> None:
