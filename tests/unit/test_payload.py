@@ -14,9 +14,8 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.engine.run.outcomes import encoded
 from slotwise.jobs.definition import define
-from slotwise.payload.converters import shape_of
+from slotwise.payload.converters import encode_result, shape_of
 from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
 
 
@@ -324,7 +323,7 @@ def test_another_codec() -> None:
 )
 def test_keys_that_json_would_change(data: Any, words: str) -> None:
     """The handler sees the data that were given, or nobody does; so it is with results."""
-    for encode in (lambda: UNTYPED.encode(data, "mail"), lambda: encoded(data)):
+    for encode in (lambda: UNTYPED.encode(data, "mail"), lambda: encode_result(data)):
         with pytest.raises(InvalidPayload) as raised:
             encode()
         assert str(raised.value).endswith(words)

@@ -10,8 +10,9 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
@@ -19,17 +20,7 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
-from slotwise.engine.run.runner import (
-    NO_HOOKS,
-    Hooks,
-    Interceptor,
-    OnEnd,
-    Runner,
-    Verifiable,
-    VerifiableAtStart,
-    VerifiesHooks,
-    context_maker,
-)
+from slotwise.engine.run.runner import BeforeStart, Interceptor, OnEnd, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -41,8 +32,9 @@ from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.notifications import LOOK, ORDERS
+from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.retention import Pruner
-from slotwise.store.slots.settlements import SettlementHooks
+from slotwise.store.slots.settlements import AfterSettle, SettlementHooks
 from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
@@ -79,6 +71,34 @@ def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> 
     scheduled = [(name, found.schedule) for name, found in definitions.items() if found.schedule is not None]
     intervals = [shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled]
     return min([settings.poll_interval, *(max(one, SHORTEST_POLL) for one in intervals if one is not None)])
+
+
+@runtime_checkable
+class VerifiedAtStart(Protocol):
+    """A ``before_start`` hook that is verified when a worker starts."""
+
+    def verify_at_start(self, names: Collection[str]) -> object:
+        """Raise what ends the start. ``names`` are those of all jobs and tasks of the application."""
+
+
+@runtime_checkable
+class VerifiesHooks(Protocol):
+    """A handler that runs only under certain ``before_start`` hooks."""
+
+    def verify_hooks(self, hooks: Sequence[BeforeStart]) -> object:
+        """Raise what ends the start of a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Functions of an application that take part in a start, or in a transaction of the queue."""
+
+    before_start: tuple[BeforeStart, ...] = ()
+    at_insert: tuple[AtInsert, ...] = ()
+    after_settle: tuple[AfterSettle, ...] = ()
+
+
+NO_HOOKS = Hooks()
 
 
 class Worker:
@@ -228,10 +248,8 @@ class Worker:
             if isinstance(found.handler, VerifiesHooks):
                 found.handler.verify_hooks(self._before_start)
         for hook in self._before_start:
-            if isinstance(hook, VerifiableAtStart):
+            if isinstance(hook, VerifiedAtStart):
                 hook.verify_at_start(self._names)
-            elif isinstance(hook, Verifiable):
-                hook.verify()
         self.loop.start(self._stopping)
 
     def run_alone(self, on_end: OnEnd) -> None:

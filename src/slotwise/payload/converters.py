@@ -37,7 +37,7 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
-from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Misfit, Shape, member
+from slotwise.payload.payload import ANYTHING, JSON, PLAIN_TYPES, Misfit, Shape, member
 
 K = TypeVar("K")
 #: Makes a collection of its members.
@@ -327,3 +327,23 @@ def _typed_dict(kind: Any) -> Shape:
         return {name: member(field, given[name], name, writing) for name, field in fields.items() if name in given}
 
     return Shape(convert, frozenset({dict}))
+
+
+#: The largest result, in bytes; store a larger one elsewhere and return its key.
+RESULT_LIMIT = 65_536
+
+
+def encode_result(result: object) -> bytes:
+    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
+    kind: type = type(result)
+    try:
+        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
+        plain = shape.convert(result, True)
+        body = JSON.encode(plain)
+    except (Misfit, TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
+    except InvalidPayload:
+        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
+    if len(body) > RESULT_LIMIT:
+        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
+    return body

@@ -21,8 +21,8 @@ from slotwise.client.client import Client
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunOptions, Wanted
 from slotwise.engine.run.executors import Lifespan
-from slotwise.engine.run.runner import BeforeStart, Hooks, Interceptor, Threads
-from slotwise.engine.worker import Worker
+from slotwise.engine.run.runner import BeforeStart, Interceptor, Threads
+from slotwise.engine.worker import Hooks, Worker
 from slotwise.errors import (
     ConfigurationError,
     DatabaseUnreachable,

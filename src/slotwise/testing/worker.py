@@ -16,8 +16,8 @@ from slotwise.client.operations import Operations
 from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.runner import NO_HOOKS, Runner
-from slotwise.engine.worker import Worker
+from slotwise.engine.run.runner import Runner
+from slotwise.engine.worker import NO_HOOKS, Worker
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import define
 from slotwise.model.clock import ManualClock

@@ -11,9 +11,9 @@ import pytest
 from tests.store.bench import NOON, Bench, at
 
 from slotwise import Cancel, ConfigurationError, Every, InvalidPayload, Item, Retry, Snooze, job, task
-from slotwise.engine.run.outcomes import RESULT_LIMIT
 from slotwise.jobs.definition import define
 from slotwise.model.records import FOREVER
+from slotwise.payload.converters import RESULT_LIMIT
 from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock, ManualWorker
 

@@ -38,7 +38,7 @@ class Holding:
         self.unawaited: str | None = None
         #: The follow-ups of the handler, written if it succeeds.
         self.sequel: FollowUps | None = None
-        #: What start hooks hold for this attempt.
+        #: What start hooks hold for this attempt; None before they are called.
         self.held: ExitStack | None = None
         self.suspected = False
         #: When the last successful heartbeat was sent, and when the handler times out, in elapsed seconds.

@@ -55,7 +55,6 @@ class EventLoop:
         self._lifespan = lifespan
         self._is_needed = is_needed or lifespan is not None
         self._loop = host
-        self._own = host is None
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._leave: Callable[[], object] | None = None
@@ -72,8 +71,11 @@ class EventLoop:
         Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
         Raise what the lifespan raises; then nothing is left behind.
         """
-        if self._own and self._is_needed:
-            self._start_thread()
+        if self._loop is None and self._is_needed:
+            ready: Future[asyncio.AbstractEventLoop] = Future()
+            self._thread = threading.Thread(target=self._run, args=(ready,), name="slotwise-loop", daemon=True)
+            self._thread.start()
+            self._loop = ready.result()
         if self._lifespan is None:
             return
         try:
@@ -102,8 +104,11 @@ class EventLoop:
         try:
             self._leave_lifespan(within)
         finally:
-            if self._own:
-                self._stop_thread()
+            if self._thread is not None and self._loop is not None:
+                self._is_stopped = True
+                with suppress(RuntimeError):  # it has ended already
+                    self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(PATIENCE.total_seconds())
             self._loop = None
 
     def blame(self, error: BaseException) -> str | None:
@@ -171,12 +176,6 @@ class EventLoop:
 
     # -- a loop of ours ---------------------------------------------------------------------------------------
 
-    def _start_thread(self) -> None:
-        ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="slotwise-loop", daemon=True)
-        self._thread.start()
-        self._loop = ready.result()
-
     def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
         """Run the loop; end as asyncio.run does: running tasks are cancelled, asynchronous generators closed."""
         try:
@@ -192,14 +191,6 @@ class EventLoop:
             if ready.done():
                 raise
             ready.set_exception(error)
-
-    def _stop_thread(self) -> None:
-        if self._thread is None or self._loop is None:
-            return
-        self._is_stopped = True
-        with suppress(RuntimeError):  # it has ended already
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE.total_seconds())
 
 
 #: The module that the child runs.

@@ -31,8 +31,7 @@ from slotwise.model.records import (
     Succeeded,
 )
 from slotwise.model.vocabulary import Reason
-from slotwise.payload.converters import shape_of
-from slotwise.payload.payload import ANYTHING, JSON, Misfit
+from slotwise.payload.converters import encode_result
 
 #: A line of JSON between a worker and the child process of an attempt.
 Message: TypeAlias = dict[str, Any]
@@ -40,8 +39,6 @@ Message: TypeAlias = dict[str, Any]
 #: What a child reports, by the names of the types.
 _OUTCOMES = {kind.__name__: kind for kind in get_args(AttemptOutcome)}
 _FOLLOWS = 'isolation="process" has no follow-up tasks; schedule them with ctx.client'
-#: The largest result, in bytes; store a larger one elsewhere and return its key.
-RESULT_LIMIT = 65_536
 
 
 def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
@@ -52,26 +49,10 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
     sequel = sequel or FollowUps()
     if definition.result_retention is not None:
         try:
-            sequel.result = encoded(result)
+            sequel.result = encode_result(result)
         except InvalidPayload as error:
             sequel.problem = str(error)
     return sequel
-
-
-def encoded(result: object) -> bytes:
-    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
-    kind: type = type(result)
-    try:
-        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
-        plain = shape.convert(result, True)
-        body = JSON.encode(plain)
-    except (Misfit, TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
-    except InvalidPayload:
-        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
-    if len(body) > RESULT_LIMIT:
-        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
-    return body
 
 
 #: Frames of this package at the top of a traceback are left out.

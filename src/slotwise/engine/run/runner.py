@@ -12,13 +12,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.executors import EventLoop, Isolation
@@ -32,8 +31,6 @@ from slotwise.model.events import BatchSettled, HandlerEnded, HandlerStarted, Li
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
-from slotwise.store.queue.queue import AtInsert
-from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
@@ -217,47 +214,9 @@ class Threads:
 Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
-#: ``before_start(ctx)`` is called in a thread of the worker before each attempt, also of ``async def`` and isolated
-#: handlers. It raises Skip to refuse the start for good; with any other exception the attempt has failed. A context
-#: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
-#: is refused after all.
+#: Called in a thread of the worker before each attempt. Skip refuses the start for good; with any other exception the
+#: attempt has failed. A context manager that it returns is left when the attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
-
-
-@runtime_checkable
-class Verifiable(Protocol):
-    """A ``before_start`` hook that a worker verifies when it starts."""
-
-    def verify(self) -> object:
-        """Raise what ends the start."""
-
-
-@runtime_checkable
-class VerifiableAtStart(Protocol):
-    """A ``before_start`` hook that is verified with the names of the jobs when a worker starts; not by ``verify``."""
-
-    def verify_at_start(self, names: Collection[str]) -> object:
-        """Raise what ends the start. ``names`` are those of all jobs and tasks of the application."""
-
-
-@runtime_checkable
-class VerifiesHooks(Protocol):
-    """A handler that runs only under certain ``before_start`` hooks."""
-
-    def verify_hooks(self, hooks: Sequence[BeforeStart]) -> object:
-        """Raise what ends the start of a worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """Functions of an application that take part in a start, or in a transaction of the queue."""
-
-    before_start: tuple[BeforeStart, ...] = ()
-    at_insert: tuple[AtInsert, ...] = ()
-    after_settle: tuple[AfterSettle, ...] = ()
-
-
-NO_HOOKS = Hooks()
 
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)
@@ -382,10 +341,9 @@ class Runner:
 
     def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """Report the outcome, after what start hooks hold is given back. Its errors are logged: the outcome stands."""
-        held, holding.held = holding.held, None
-        if held is not None:
+        if holding.held is not None:
             try:
-                held.close()
+                holding.held.close()
             except Exception:
                 logger.exception("what a before_start hook returned has failed on the way out; the outcome stands")
         self.on_end(holding, outcome)
@@ -396,7 +354,7 @@ class Runner:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
-        if _is_called_off(holding.claim):
+        if holding.claim.row.cancel_requested is not None:
             return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
@@ -507,8 +465,3 @@ class Runner:
             took = timedelta(seconds=ended - begun)
             self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
         return outcome
-
-
-def _is_called_off(claim: Claim) -> bool:
-    """Whether an operator, or a newer slot, had cancelled the slot before this claim."""
-    return claim.row.cancel_requested is not None
