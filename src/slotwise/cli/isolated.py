@@ -160,7 +160,7 @@ def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:
 def _heed(word: Message, holding: Holding, worker: Worker) -> None:
     if "renewed" in word:
         holding.renew(word["renewed"])
-    if "draining" in word:
+    if word.get("draining"):
         worker.runner.is_draining = True
     if "stop" in word:
         holding.signal.set(word["stop"])

@@ -94,10 +94,9 @@ class Settler(Service):
         return [holding for holding in batch if holding.outcome is not SUCCEEDED or holding.is_slot]
 
     def _settle(self, batch: Sequence[Holding], *, wait: bool) -> None:
-        """Write these outcomes and publish their events; put aside those that cannot be written yet.
+        """Write these outcomes and publish their events. ``wait``: for locks.
 
-        ``wait``: for locks. An outcome is kept, even beyond its lease, until written or refused; the others do not wait
-        for it.
+        An outcome is kept, even beyond its lease, until it is written or refused; the others do not wait for it.
         """
         if not batch:
             return
@@ -127,13 +126,13 @@ class Settler(Service):
         """``written``: none for a batch in which all have succeeded."""
         if not self.listeners.hear(events.BatchSettled):
             return
-        usual, others = [] if written else list(batch), list[tuple[Holding, str, str | None]]()
-        for holding, settlement in zip(batch, written, strict=False):
-            if settlement.is_usual:
-                usual.append(holding)
-            elif settlement.error is None:
-                label = settlement.transition.label if settlement.transition else Outcome.LOST
-                others.append((holding, label, settlement.reason))
+        pairs = list(zip(batch, written, strict=False))
+        usual = [holding for holding, done in pairs if done.is_usual] if written else batch
+        others = [
+            (holding, done.transition.label if done.transition else Outcome.LOST, done.reason)
+            for holding, done in pairs
+            if not done.is_usual and done.error is None
+        ]
         count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
         self.listeners.publish(
             events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
@@ -185,10 +184,8 @@ class Heartbeat(Service):
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
 
     def _compare(self) -> None:
-        """Compare the rows under our boot id with the claims that this worker believes to hold.
+        """Stop handlers whose slots were cancelled, and hand back rows of ours that are not held: a reply was lost.
 
-        Signal handlers whose slots an operator, or a newer slot, has cancelled since the claim. Hand back rows that we
-        neither hold nor are claiming: a claim's reply was lost.
         Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
         statement was under way before the query, and none has begun since. Only the ledger knows whether the handler
         of a give-up job has started, so it decides, as at a loss.

@@ -47,11 +47,10 @@ RETRY = timedelta(minutes=5)
 
 
 class Watch:
-    """Measure, on a monotonic clock, how long each claim has been silent.
+    """Measure, on a monotonic clock, how long each claim has been silent (law 5).
 
     The time between two successful queries counts as at most one heartbeat interval, so an outage of the database or
-    a reaper that slept kills no claim. A claim is dead after two silent intervals if it has also expired by the
-    database's time, or after silence for the whole lease that the claim stores.
+    a reaper that slept kills no claim.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -110,8 +109,7 @@ class Reaper(Service):
         """Take over the rows of dead holders.
 
         Races: since the query, a holder may have sent a heartbeat, or another reaper may have acted. These rows are
-        left alone. So are locked rows, for instance during an order to thousands of them: the lock kept heartbeats
-        out as well, and the holder gets the time to send one afterwards.
+        left alone. So are locked rows: the lock kept heartbeats out as well, and the holder may send one afterwards.
         """
         for start in range(0, len(dead), BATCH):
             batch = dead[start : start + BATCH]
@@ -136,7 +134,7 @@ class Reaper(Service):
 
 
 class History(Service):
-    """Prune the ledger when it is this worker's turn, with a bounded number of transactions per round."""
+    """Prune the ledger when it is this worker's turn."""
 
     name = "pruner"
 
@@ -166,9 +164,8 @@ class WakeUp(Service):
     """Listen on a connection of its own, and reconnect whenever it is lost.
 
     Races: notifications that were sent while it did not listen are made up for by a poll as soon as it listens. A
-    transaction pooler accepts LISTEN and delivers nothing, or delivers to another client: so a notification of our
-    own, sent through the ordinary pool, must arrive first. ``stop`` may come while it connects, or waits for its own
-    notification: the bell, once rung, keeps ringing.
+    transaction pooler accepts LISTEN and delivers nothing, or to another client: so a notification of our own, sent
+    through the ordinary pool, must arrive first. ``stop`` may come at any time: the bell, once rung, keeps ringing.
     """
 
     name = "wake-up"

@@ -29,11 +29,9 @@ OFFSET_STEP = timedelta(milliseconds=1)
 LONGEST_OFFSET = timedelta(milliseconds=25)
 #: A poll comes early by up to this fraction of the interval.
 POLL_JITTER = 0.1
-#: Tasks claimed ahead should start within this time, in seconds: enough for the next claim to return.
-AHEAD = 0.1
-#: At most this many are claimed ahead: a batch being claimed, one that runs, and one being settled.
-MOST_AHEAD = 3 * BATCH
-#: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
+#: Tasks claimed ahead should start within this time, in seconds, and are at most so many.
+AHEAD, MOST_AHEAD = 0.1, 3 * BATCH
+#: Seconds, at least, over which ends are counted: several settlements must fit.
 RATE_WINDOW = 0.1
 #: A task floods when so many of its rows have filled claims. The next claim first takes one part in OTHERS of that
 #: number from all other tasks, whatever the priorities.
@@ -147,11 +145,7 @@ class Fairness:
 
 
 class ClaimPlanner:
-    """Plan the rounds of a poller: claim what is due, then sleep until the next row, at most for the poll interval.
-
-    Race: other workers may not know of a slot or a retry that this worker has settled and that is due soon. If this
-    worker has no room at that time, it wakes them.
-    """
+    """Plan the rounds of a poller: claim what is due, then sleep until the next row, at most for the poll interval."""
 
     def __init__(
         self,
@@ -180,7 +174,7 @@ class ClaimPlanner:
         self._known_due = 0.0
         #: Pauses before the next attempt to claim locked rows.
         self._locked: Iterator[timedelta] | None = None
-        #: When to check what is due although there is no room.
+        #: When to check what is due although there is no room, and wake other workers, which may not know of it.
         self._crowded_until: float | None = None
         self._woken_for_tasks = False
 
@@ -189,10 +183,7 @@ class ClaimPlanner:
         self._woken_for_tasks = self._woken_for_tasks or not self._one_time.isdisjoint(names)
 
     def round(self, free: int, *, slots_may_be_due: bool) -> timedelta:
-        """Do one round and return how long to sleep after it.
-
-        ``free``: how many slots can start now. ``slots_may_be_due``: as the last claim of one-time tasks has seen it.
-        """
+        """Do one round, with room for ``free`` slots, and return how long to sleep after it."""
         now, slots = self._elapsed(), free if self._names else 0
         tasks, fills_up = self.room_for_tasks(now)
         if fills_up and not slots_may_be_due:
@@ -202,16 +193,14 @@ class ClaimPlanner:
         if slots <= 0 and tasks <= 0:
             return crowded
         names, queued = self._names if slots > 0 else [], self._fairness.tasks if tasks > 0 else []
-        # One query for the next due time will do, where a claim takes two statements. Race: a row that was known to
-        # become due may be due by now; it is claimed at once.
+        # While no known row is due, one look for the next due time will do, where a claim takes two statements.
         limited = self._fairness.limited
         only_looks = now < self._known_due and not self._woken_for_tasks and not limited
         if only_looks and (pause := self._look(names, queued)):
             return self._sleep(min(pause, crowded))
         self._poller.begin(max(slots, tasks))
         if found := self._claim_due(slots, tasks, slots_may_be_due):
-            # After a partial batch little is left, so its handlers start first. It does not mean that the queue is
-            # empty: rows may have been locked.
+            # After a partial batch little is left, so its handlers start first. But rows may have been locked.
             is_partial = 2 * found < min(max(slots, tasks), BATCH)
             self._locked, self._known_due = None, math.inf if is_partial else 0.0
             if is_partial:
@@ -300,7 +289,7 @@ class ClaimPlanner:
         return found
 
     def _claim_in_turn(self, limit: int) -> int:
-        """Claim tasks in turn: one statement for all without a limit, and one claim per limited task that is due."""
+        """Claim tasks in turn: all without a limit at once, and each limited task that is due."""
         if limit <= 0:
             return 0
         awake, found = self._fairness.awake(self._elapsed()), 0
@@ -428,7 +417,7 @@ class Poller(Service):
     # -- what the planner may do ------------------------------------------------------------------------------
 
     def begin(self, capacity: int) -> None:
-        """Report that claims follow, with room for ``capacity``."""
+        """Report that claims follow."""
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=capacity))
 

@@ -28,10 +28,7 @@ REMINDER = timedelta(minutes=1)
 
 
 class Common:
-    """What the loops of a worker share: listeners, clock, pauses, and whether the database is away.
-
-    An outage is reported once for all loops: one "lost" and one "back" event, and a line in the log per minute.
-    """
+    """What the loops of a worker share: listeners, clock, pauses, and outages, reported once for all loops."""
 
     def __init__(
         self,
@@ -54,9 +51,10 @@ class Common:
         with self._lock:
             now, is_news = self.elapsed(), not self._cut_off
             self._cut_off.add(loop)
-            self._begun = now if is_news else self._begun
-            is_due = is_news or now - self._told >= REMINDER.total_seconds()
-            self._told = now if is_due else self._told
+            if is_news:
+                self._begun = now
+            if is_due := is_news or now - self._told >= REMINDER.total_seconds():
+                self._told = now
         if is_news:
             self.listeners.publish(DatabaseLost(worker=self.worker, loop=loop, error=describe(error)))
         elif is_due:
@@ -93,10 +91,8 @@ class WorkerCommon(Common):
 class Service(ABC):
     """A loop: ``run_once`` does one round and returns how long to sleep (None: until woken).
 
-    The driver is simple on purpose; tests call ``run_once``. During an outage of the database the loop waits with
-    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Every other error is logged,
-    and the loop continues; so it does when the database is busy (a deadlock, a timeout). A stopped service is not
-    started again.
+    After any error the loop continues, with growing, jittered pauses, which no wake-up shortens. A stopped service is
+    not started again.
     """
 
     name = "service"
@@ -110,9 +106,8 @@ class Service(ABC):
         self.wake: Callable[[], None] = self._wake.set
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        #: When the current round began, in elapsed seconds; None between rounds. A round that does not end is stuck.
+        #: When the current round began and the last one ended, in elapsed seconds; None if there is none.
         self.busy_since: float | None = None
-        #: When the last round ended, also one that failed, in elapsed seconds; None before the first one has ended.
         self.progress: float | None = None
 
     @abstractmethod
@@ -144,9 +139,7 @@ class Service(ABC):
 
     def _drive(self) -> None:
         while True:
-            # Race: stop() may come at any moment. The wake-up is cleared before the look at ``_stopping``: the
-            # other way round, a stop between the two would lose its wake-up, and the sleep might never end.
-            self._wake.clear()
+            self._wake.clear()  # race: a stop between this and the look at ``_stopping`` must not lose its wake-up
             if self._stopping.is_set():
                 return
             self.busy_since = self.elapsed()
@@ -166,7 +159,7 @@ class Service(ABC):
         return pause
 
     def _pause_after(self, error: BaseException) -> timedelta:
-        """Return a growing pause, jittered because every loop of every worker meets the same outage."""
+        """Report the error, and return a growing pause."""
         if is_busy(error):
             logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
         elif self.common.is_transient(error):

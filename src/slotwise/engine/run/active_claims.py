@@ -78,16 +78,11 @@ class Holding:
             return self.started
 
     def end(self, *, unstarted: bool = False) -> bool:
-        """Mark the attempt as ended; return True for the first caller only.
-
-        ``unstarted``: only if its handler has not started, which then never will; else return False.
-        """
+        """Mark the attempt as ended; False if it had ended before, or if it has started and must be ``unstarted``."""
         with self._lock:
             if self.ended or (unstarted and self.started):
                 return False
-            self.ended = True
-            if self.is_slot:
-                self.ended_at = self._elapsed()
+            self.ended, self.ended_at = True, self._elapsed() if self.is_slot else None
             return True
 
     def renew(self, sent: float) -> None:
@@ -100,7 +95,7 @@ class Holding:
         return self._elapsed() - self.since
 
     def left(self) -> float:
-        """Seconds of the lease that are left; zero or less: the claim is lost."""
+        """Seconds of the lease that are left; the claim is lost at zero."""
         return -math.inf if self._lost else self._lease - (self._elapsed() - self.renewed)
 
     def lease_left(self) -> timedelta:
@@ -183,16 +178,14 @@ class ActiveClaims:
                     self._slots[holding.claim.fence] = holding
         return added
 
-    def remove(self, claims: Iterable[Claim]) -> list[Holding | None]:
-        """Release these claims and return the holding of each, None where it was not held."""
+    def remove(self, claims: Iterable[Claim]) -> None:
+        """Release these claims; one that is not held counts, too."""
         with self._lock:
-            found = [self._held.pop(claim.fence, None) for claim in claims]
-            for holding in found:
-                if holding is not None:
-                    self._slots.pop(holding.claim.fence, None)
-            self.removed += len(found)
+            for claim in claims:
+                self._held.pop(claim.fence, None)
+                self._slots.pop(claim.fence, None)
+                self.removed += 1
             self._changed.notify_all()
-            return found
 
     def get(self, claim: Claim) -> Holding | None:
         return self._held.get(claim.fence)
@@ -200,8 +193,9 @@ class ActiveClaims:
     def ended_ago(self, claim: Claim) -> timedelta:
         """Time since the attempt of a held slot has ended."""
         holding = self._held.get(claim.fence)
-        ended_at = None if holding is None else holding.ended_at
-        return timedelta(seconds=0 if ended_at is None else self.elapsed() - ended_at)
+        if holding is None or holding.ended_at is None:
+            return timedelta(0)
+        return timedelta(seconds=self.elapsed() - holding.ended_at)
 
     def wait_empty(self, seconds: float | None) -> bool:
         """Wait until no claim is held; return False if the time ran out first."""

@@ -1,14 +1,10 @@
 """Where handlers run that need more than a thread: the event loop, with the lifespan around it, and child processes.
 
 A child process can be killed for certain. It imports the same application and reads the claim from the database, under
-its fence; nothing is pickled. Parent and child exchange lines of JSON over one socket. Heartbeats, timeouts and the
-settlement stay with the parent. The child receives each renewal and a stop, and reports when its handler starts and how
-it ended.
+its fence. Heartbeats, timeouts and the settlement stay with the parent; both exchange lines of JSON over one socket.
 
 Races: the child sends "starting" before it enters the handler, and the message arrives even if the child is killed
-then. So a child that ends without a message has not started its handler. The socket breaks when either process ends:
-a child without a parent kills its whole group, and on Linux the kernel does it, even while the handler blocks all
-threads.
+then. So a child that ends without a message has not started its handler. A child whose socket breaks kills its group.
 """
 
 from __future__ import annotations
@@ -52,9 +48,8 @@ class EventLoop:
         self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None, *, is_needed: bool = True
     ) -> None:
         """``is_needed``: whether there are coroutines to run; a lifespan needs a loop anyway."""
-        self._lifespan = lifespan
+        self._lifespan, self._loop = lifespan, host
         self._is_needed = is_needed or lifespan is not None
-        self._loop = host
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._leave: Callable[[], object] | None = None
@@ -66,9 +61,8 @@ class EventLoop:
         self.state: object = None
 
     def start(self, stopping: threading.Event | None = None) -> None:
-        """Start the loop's thread if it is ours, and enter the lifespan.
+        """Start the loop's thread if it is ours, and enter the lifespan; return early when ``stopping`` is set.
 
-        Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
         Raise what the lifespan raises; then nothing is left behind.
         """
         if self._loop is None and self._is_needed:
@@ -242,17 +236,15 @@ class Isolation:
     def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         """Run one attempt to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
+        claim, end = holding.claim, theirs.fileno()
+        order = {
+            **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
+            "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
+        }  # fmt: skip
         with ours:
             with theirs:
-                command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
-                child = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-                )
-            claim = holding.claim
-            order = {
-                **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
-                "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
-            }  # fmt: skip
+                command = [sys.executable, "-P", "-m", MODULE, str(end)]
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end], start_new_session=True)
             return _Attempt(Channel(ours), child, holding, self._patience).run(order, begun, draining)
 
 
@@ -260,8 +252,7 @@ class _Attempt:
     """One child process, from its start to its end."""
 
     def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
-        self._channel, self._child, self._holding = channel, child, holding
-        self._patience = patience
+        self._channel, self._child, self._holding, self._patience = channel, child, holding, patience
         self._born = elapsed()
         self._told: float | None = None
         self._outcome: AttemptOutcome | None = None
@@ -269,17 +260,15 @@ class _Attempt:
 
     def run(self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         self._channel.send(**order)
-        renewed, drains = self._holding.renewed, False
+        sent: Message = {"renewed": self._holding.renewed, "draining": False}
         try:
             while (said := self._channel.lines(LOOK)) is not None:
                 for word in said:
                     self._hear(word, begun)
-                if self._holding.renewed != renewed:
-                    renewed = self._holding.renewed
-                    self._channel.send(renewed=renewed)
-                if draining() and not drains:
-                    drains = True
-                    self._channel.send(draining=True)
+                news = {"renewed": self._holding.renewed, "draining": draining()}
+                if news != sent:
+                    self._channel.send(**news)
+                    sent = news
                 self._stop_if_told()
         finally:
             self._kill()

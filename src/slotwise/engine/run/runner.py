@@ -1,8 +1,7 @@
 """Run attempts, on a bounded pool of threads, on the event loop or in a child: context, start and end of each.
 
-The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
-handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
-thread stands by, so that a handler that blocks delays no other. ``Standby`` decides when that thread joins.
+One thread runs short handlers one after the other: under the GIL a second thread would only cost switches. While work
+is queued, one further thread stands by, so that a handler that blocks delays no other.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ SHORT = 0.0002
 
 
 class Standby:
-    """The rule by which a standby thread joins: it looked in time, and no work was taken since the look before.
+    """The rule by which a standby thread joins: no work was taken since its last look.
 
-    Race: while any thread holds the GIL, the working threads make no progress, and the standby thread looks late. So a
-    late look proves nothing by itself. Several in a row do: a handler computes, and others must not wait for it.
+    Race: while any thread holds the GIL, no work is taken, and the standby thread looks late. So of late looks, only
+    several in a row count.
     """
 
     __slots__ = ("_due", "_late", "_pause", "_taken")
@@ -141,8 +140,7 @@ class Threads:
     def _attend(self) -> None:
         """Make sure that a thread stands by.
 
-        Race: work is queued while the last standby thread goes idle. The work is queued before the lock is taken, and
-        a thread that goes idle checks the queue under the lock: one of the two sees the other.
+        Race: the standby thread goes idle meanwhile. It checks the queue under the lock, and the work is queued before.
         """
         with self._lock:
             if self._standby is not None or not self._queue:
@@ -236,7 +234,7 @@ def context_maker(store: Store, client: object, stopping: Callable[[], bool], lo
 
 
 class Runner:
-    """Run held claims, never more than ``capacity`` at once, counted until each is settled."""
+    """Run held claims, never more than ``capacity`` at once."""
 
     def __init__(
         self,
@@ -256,13 +254,11 @@ class Runner:
         self.capacity, self._threads = capacity, Threads(capacity)
         self._definitions, self._active_claims, self._listeners = definitions, active_claims, listeners
         self._mark_running, self._make_context = mark_running, make_context
-        #: Gets the outcome of each attempt.
+        #: Called with the outcome of each attempt, and at the start of each one with a timeout.
         self.on_end: OnEnd
-        #: Gets the starts of attempts that have a timeout.
         self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: None
         #: A claim that could not start for this long is handed back.
-        self.margin = margin
-        self._margin = margin.total_seconds()
+        self.margin, self._margin = margin, margin.total_seconds()
         self._loop, self._isolation = loop, isolation
         self._interceptors, self._before_start = interceptors, tuple(before_start)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
@@ -290,10 +286,7 @@ class Runner:
         return max(self.capacity - len(slots) - max(self._threads.busy - running, 0), 0)
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        """Run the handlers of these claims, and report the outcome of each. ``first``: before waiting ones.
-
-        Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
-        """
+        """Run the handlers of these claims, or let them wait for a thread. ``first``: before waiting ones."""
         self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
         self._is_timed = self._is_loud or self._listeners.hear(BatchSettled)
         work: list[Work] = []
@@ -325,9 +318,8 @@ class Runner:
         self._report(holding, outcome)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
-        """Start marks of give-up jobs and start hooks may wait, so they have a thread."""
         try:
-            if self._before_start or definition.name in self._marked:
+            if self._before_start or definition.name in self._marked:  # these wait, so they have a thread
                 refused = await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding)))
             else:
                 refused = self._refusal(holding)
@@ -340,7 +332,7 @@ class Runner:
             self._threads.submit(partial(self._report, holding, outcome))
 
     def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        """Report the outcome, after what start hooks hold is given back. Its errors are logged: the outcome stands."""
+        """Give back what start hooks hold, and report the outcome."""
         if holding.held is not None:
             try:
                 holding.held.close()
@@ -440,7 +432,7 @@ class Runner:
             stack.enter_context(interceptor(ctx))
 
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
-        """Return the context. Raise Fail where the stored data cannot be read."""
+        """Return the context. Raise Fail for stored data that cannot be read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:
             try:
