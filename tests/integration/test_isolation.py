@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import ConfigurationError, JobRegistry, job, task
-from slotwise.engine.run.executors import MODULE, Channel
+from slotwise.engine.process.isolation import MODULE, Channel
 from slotwise.schedules import Once
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database

@@ -391,7 +391,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.slot_run.PATIENCE", "run.executors.PATIENCE", "worker.LONGEST_ASIDE"):
+    for place in ("process.slot_run.PATIENCE", "run.event_loop.PATIENCE", "worker.LONGEST_ASIDE"):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")

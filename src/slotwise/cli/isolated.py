@@ -17,10 +17,9 @@ from typing import TypedDict, cast
 
 from slotwise.cli.shared.application import load_registry
 from slotwise.contrib.logging import configure
+from slotwise.engine.process.isolation import Channel, say_outcome
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.executors import Channel
-from slotwise.engine.run.outcomes import say_outcome
 from slotwise.engine.worker import Worker
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import Event, HandlerStarted

@@ -19,8 +19,8 @@ from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop, Isolation, Lifespan
-from slotwise.engine.run.runner import BeforeStart, Interceptor, OnEnd, Runner, context_maker
+from slotwise.engine.run.event_loop import EventLoop, Lifespan
+from slotwise.engine.run.runner import BeforeStart, Interceptor, Isolate, OnEnd, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -117,6 +117,7 @@ class Worker:
         interceptors: tuple[Interceptor, ...] = (),
         hooks: Hooks = NO_HOOKS,
         lifespan: Lifespan | None = None,
+        isolate: Isolate | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
         client: object = None,
         clock: Clock | None = None,
@@ -173,8 +174,7 @@ class Worker:
             loop=self.loop,
             interceptors=interceptors,
             before_start=hooks.before_start,
-            # A child that does not stop is killed before the shutdown gives it up.
-            isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
+            isolate=isolate,
         )
         self.poller = Poller(
             common, names=claimed, poll_interval=self.poll_interval, runner=self.runner, peers=peers,

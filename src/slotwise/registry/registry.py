@@ -18,11 +18,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from slotwise.client.client import Client
+from slotwise.engine.process.isolation import Isolation
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunOptions, Wanted
-from slotwise.engine.run.executors import Lifespan
+from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor, Threads
-from slotwise.engine.worker import Hooks, Worker
+from slotwise.engine.worker import Hooks, Worker, aside
 from slotwise.errors import (
     ConfigurationError,
     DatabaseUnreachable,
@@ -219,6 +220,8 @@ class JobRegistry:
             interceptors=self.interceptors,
             hooks=self.hooks,
             lifespan=self.lifespan,
+            # A child that does not stop is killed before the shutdown gives it up.
+            isolate=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6).run,
             host_loop=host_loop,
             client=self.client,
             clock=self._clock,

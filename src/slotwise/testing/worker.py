@@ -45,7 +45,7 @@ class HeldRunner(Runner):
     """A runner that holds claimed slots and tasks until the test runs them, each to its end."""
 
     def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts | {"isolation": None})
+        super().__init__(**parts)
         #: Claims that the test has neither run nor ended.
         self.waiting: list[Holding] = []
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop
+from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import BeforeStart, Interceptor, Runner
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define

@@ -11,9 +11,8 @@ from datetime import timedelta
 import pytest
 from tests.unit.engine.parts import a_claim
 
+from slotwise.engine.process.isolation import Channel, _Attempt, outcome_of, say_outcome
 from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.engine.run.executors import Channel, _Attempt
-from slotwise.engine.run.outcomes import outcome_of, say_outcome
 from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
 
 OUTCOMES: list[AttemptOutcome] = [

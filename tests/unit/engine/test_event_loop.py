@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.engine.parts import PATIENCE
 
-from slotwise.engine.run import executors
-from slotwise.engine.run.executors import EventLoop
+from slotwise.engine.run import event_loop
+from slotwise.engine.run.event_loop import EventLoop
 
 #: Loops of tests before: of lifespans, say, that were never left.
 OTHERS: set[threading.Thread] = set()
@@ -150,7 +150,7 @@ def test_what_runs_at_the_end_is_cancelled() -> None:
 
 def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left behind, in a daemon thread."""
-    monkeypatch.setattr(executors, "PATIENCE", executors.LIFESPAN_CHECK)
+    monkeypatch.setattr(event_loop, "PATIENCE", event_loop.LIFESPAN_CHECK)
     go, entered = threading.Event(), threading.Event()
 
     async def blocks() -> None:

@@ -1,4 +1,4 @@
-"""Where handlers run: threads, the event loop, child processes, and the claims that are active.
+"""Where handlers run: threads, the event loop, and the claims that are active.
 
 Imports the store and below.
 """

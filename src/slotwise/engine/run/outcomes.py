@@ -7,18 +7,15 @@ import inspect
 import os
 import sys
 import traceback
-from dataclasses import fields, replace
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, get_args
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
-from slotwise.model.error_text import error_summary, storable
+from slotwise.model.error_text import storable
 from slotwise.model.records import (
     SUCCEEDED,
     Aborted,
@@ -32,13 +29,6 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.converters import encode_result
-
-#: A line of JSON between a worker and the child process of an attempt.
-Message: TypeAlias = dict[str, Any]
-
-#: What a child reports, by the names of the types.
-_OUTCOMES = {kind.__name__: kind for kind in get_args(AttemptOutcome)}
-_FOLLOWS = 'isolation="process" has no follow-up tasks; schedule them with ctx.client'
 
 
 def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
@@ -144,39 +134,3 @@ def _of_handler(error: BaseException) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
         trace = trace.tb_next
     return trace
-
-
-def say_outcome(outcome: AttemptOutcome) -> Message:
-    """Return an outcome as JSON data: its type and its fields, without the exception."""
-    said = {one.name: getattr(outcome, one.name) for one in fields(outcome) if one.name != "exception"}
-    match outcome:
-        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if follows or arrivals:
-            return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
-        case Succeeded(sequel=FollowUps(result=result, problem=problem)):
-            said["sequel"] = {"result": None if result is None else result.decode(), "problem": problem}
-        case Snoozed(duration=duration):
-            said["duration"] = duration // timedelta(microseconds=1)
-    return {"say": "ended", "outcome": type(outcome).__name__, "fields": said}
-
-
-def outcome_of(said: Message) -> AttemptOutcome:
-    """Return the outcome that ``say_outcome`` encoded."""
-    found = said["fields"]
-    if "duration" in found:
-        found["duration"] = timedelta(microseconds=found["duration"])
-    if found.get("sequel"):
-        result = found["sequel"]["result"]
-        problem = found["sequel"]["problem"]
-        found["sequel"] = FollowUps(result=None if result is None else result.encode(), problem=problem)
-    outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
-    if isinstance(outcome, Failed) and "\n" in outcome.error:
-        return replace(outcome, exception=RemoteError(error_summary(outcome.error), outcome.error))
-    return outcome
-
-
-class RemoteError(Exception):
-    """What the handler raised in a child process: its traceback as text."""
-
-    def __init__(self, summary: str, traceback: str) -> None:
-        super().__init__(summary)
-        self.add_note(traceback)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop, Isolation
+from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
 from slotwise.errors import InvalidPayload
 from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
@@ -212,6 +212,9 @@ class Threads:
 Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
+#: Runs an attempt in a process of its own; calls the second argument when its handler starts, and the third to learn
+#: whether the worker drains.
+Isolate: TypeAlias = Callable[[Holding, Callable[[], None], Callable[[], bool]], AttemptOutcome]
 #: Called in a thread of the worker before each attempt. Skip refuses the start for good; with any other exception the
 #: attempt has failed. A context manager that it returns is left when the attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
@@ -249,7 +252,7 @@ class Runner:
         loop: EventLoop,
         interceptors: tuple[Interceptor, ...] = (),
         before_start: Sequence[BeforeStart] = (),
-        isolation: Isolation | None = None,
+        isolate: Isolate | None = None,
     ) -> None:
         self.capacity, self._threads = capacity, Threads(capacity)
         self._definitions, self._active_claims, self._listeners = definitions, active_claims, listeners
@@ -259,7 +262,7 @@ class Runner:
         self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: None
         #: A claim that could not start for this long is handed back.
         self.margin, self._margin = margin, margin.total_seconds()
-        self._loop, self._isolation = loop, isolation
+        self._loop, self._isolate = loop, isolate
         self._interceptors, self._before_start = interceptors, tuple(before_start)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
         #: starts every claim at once.
@@ -270,7 +273,7 @@ class Runner:
         #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
         #: payload type. Looked up for each attempt, without a call. A child process sets its mark itself.
         self._marked = {
-            name for name, found in definitions.items() if found.gives_up and not (isolation and found.isolation)
+            name for name, found in definitions.items() if found.gives_up and not (isolate and found.isolation)
         }
         self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
         self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
@@ -294,7 +297,7 @@ class Runner:
             definition = self._definitions[holding.claim.row.task_name]
             if self.is_draining:
                 self.on_end(holding, HandedBack(Reason.SHUTDOWN))
-            elif definition.is_async and not (definition.isolation and self._isolation):
+            elif definition.is_async and not (definition.isolation and self._isolate):
                 try:
                     self._loop.submit(self._run_async(holding, definition))
                 except RuntimeError as error:
@@ -368,9 +371,9 @@ class Runner:
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
-        if definition.isolation and self._isolation is not None:
+        if definition.isolation and self._isolate is not None:
             starts: list[float | None] = []
-            outcome = self._isolation.run(
+            outcome = self._isolate(
                 holding, lambda: starts.append(self._began(holding, definition)), lambda: self.is_draining
             )
             return self._ended(holding, timed_out(holding, definition) or outcome, starts[0] if starts else None)

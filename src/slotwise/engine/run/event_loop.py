@@ -1,34 +1,17 @@
-"""Where handlers run that need more than a thread: the event loop, with the lifespan around it, and child processes.
-
-A child process can be killed for certain. It imports the same application and reads the claim from the database, under
-its fence. Heartbeats, timeouts and the settlement stay with the parent; both exchange lines of JSON over one socket.
-
-Races: the child sends "starting" before it enters the handler, and the message arrives even if the child is killed
-then. So a child that ends without a message has not started its handler. A child whose socket breaks kills its group.
-"""
+"""The event loop where coroutines of handlers run, with the lifespan around it."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from typing import TypeAlias, TypeVar
 
-from slotwise.engine.run.active_claims import Holding
-from slotwise.engine.run.outcomes import Message, outcome_of
 from slotwise.model.clock import elapsed
-from slotwise.model.records import Aborted, AttemptOutcome, Failed, HandedBack
-from slotwise.model.vocabulary import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -185,132 +168,3 @@ class EventLoop:
             if ready.done():
                 raise
             ready.set_exception(error)
-
-
-#: The module that the child runs.
-MODULE = "slotwise.cli.isolated"
-#: Seconds within which the child must import the application and start the handler.
-START_LIMIT = 120.0
-#: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
-LOOK = 0.1
-
-
-class Channel:
-    """Lines of JSON over a socket."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._rest = b""
-
-    def send(self, **said: object) -> None:
-        """Send a message; one to a process that is gone is dropped."""
-        with suppress(OSError):
-            self._socket.sendall(json.dumps(said).encode() + b"\n")
-
-    def lines(self, timeout: float | None) -> Iterator[Message] | None:
-        """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side is gone."""
-        self._socket.settimeout(timeout)
-        try:
-            received = self._socket.recv(65_536)
-        except TimeoutError:
-            return iter(())
-        except OSError:
-            return None
-        if not received:
-            return None
-        *complete, self._rest = (self._rest + received).split(b"\n")
-        return iter([json.loads(line) for line in complete])
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class Isolation:
-    """Run attempts in child processes, each in a process group of its own."""
-
-    def __init__(self, settings: Mapping[str, object], app: str | None, *, patience: timedelta) -> None:
-        """``patience``: how long a handler may take to stop when asked."""
-        self._order = {"app": app, "settings": settings}
-        self._patience = patience.total_seconds()
-
-    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
-        """Run one attempt to its end; ``begun`` is called when its handler starts."""
-        ours, theirs = socket.socketpair()
-        claim, end = holding.claim, theirs.fileno()
-        order = {
-            **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
-            "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
-        }  # fmt: skip
-        with ours:
-            with theirs:
-                command = [sys.executable, "-P", "-m", MODULE, str(end)]
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end], start_new_session=True)
-            return _Attempt(Channel(ours), child, holding, self._patience).run(order, begun, draining)
-
-
-class _Attempt:
-    """One child process, from its start to its end."""
-
-    def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
-        self._channel, self._child, self._holding, self._patience = channel, child, holding, patience
-        self._born = elapsed()
-        self._told: float | None = None
-        self._outcome: AttemptOutcome | None = None
-        self._started = False
-
-    def run(self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
-        self._channel.send(**order)
-        sent: Message = {"renewed": self._holding.renewed, "draining": False}
-        try:
-            while (said := self._channel.lines(LOOK)) is not None:
-                for word in said:
-                    self._hear(word, begun)
-                news = {"renewed": self._holding.renewed, "draining": draining()}
-                if news != sent:
-                    self._channel.send(**news)
-                    sent = news
-                self._stop_if_told()
-        finally:
-            self._kill()
-            status = self._child.wait()
-        return self._outcome or self._end(status)
-
-    def _hear(self, word: Message, begun: Callable[[], None]) -> None:
-        match word["say"]:
-            case "starting":
-                self._started = True
-                # Race: from here on complete_in may have committed, and the child be killed before it reports that.
-                self._holding.promised = True
-                begun()
-            case "ended":
-                self._outcome = outcome_of(word)
-                self._told = self._told or elapsed()  # leftovers get the same time as a stopped handler
-
-    def _stop_if_told(self) -> None:
-        """Ask the handler to stop, then kill it after the patience. On a lost claim, kill at once."""
-        reason = self._holding.stop_reason
-        if reason is None and self._told is None:
-            if not self._started and elapsed() - self._born > START_LIMIT:
-                self._outcome = Failed(
-                    "its process did not start the handler in time; an import of the application must not block"
-                )
-                self._kill()
-            return
-        if self._told is None:
-            self._told = elapsed()
-            self._channel.send(stop=reason)
-        if reason == Reason.LOST or elapsed() - self._told > self._patience:
-            self._kill()
-
-    def _kill(self) -> None:
-        """Kill the child and all its processes, before it is reaped: until then no other process has its number."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-    def _end(self, status: int) -> AttemptOutcome:
-        """Return the outcome of a child that ended without a report."""
-        if (reason := self._holding.stop_reason) is not None:
-            return Aborted(reason) if self._started else HandedBack(reason)
-        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
-        when = "" if self._started else " before its handler started"
-        return Failed(f"its process ended {how}{when}", promised=self._started)
