@@ -41,8 +41,7 @@ class Membership:
     """Register a worker as alive, with its attributes and whether it drains. Safe between threads."""
 
     def __init__(self, roster: WorkerRegistry, make_badge: Callable[[], Badge]) -> None:
-        self._worker_registry = roster
-        self._make_badge = make_badge
+        self._worker_registry, self._make_badge = roster, make_badge
         self._lock = threading.Lock()
         self._badge: Badge | None = None
         self._skew: float | None = None
@@ -57,12 +56,9 @@ class Membership:
         self.renew()
 
     def renew(self) -> float | None:
-        """Renew the registration and return the clock drift against the database, in seconds; None when not joined.
-
-        Race: a heartbeat may be on its way while the worker leaves. It must not bring the row back.
-        """
+        """Renew the registration and return the clock drift against the database, in seconds; None when not joined."""
         with self._lock:
-            if self._badge is None:
+            if self._badge is None:  # race: a heartbeat on its way must not bring the row of a leaving worker back
                 return None
             state = State.DRAINING if self.is_draining else State.RUNNING
             skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
@@ -70,10 +66,8 @@ class Membership:
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._skew_told:
             self._skew_told = True
-            logger.warning(
-                "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not",
-                skew,
-            )
+            line = "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not"
+            logger.warning(line, skew)
         return skew
 
     def leave(self) -> None:
@@ -88,8 +82,7 @@ class Membership:
                 logger.warning("cannot sign out: %s; other workers delete the row later", describe(error))
 
 
-FIRST_PAUSE = timedelta(milliseconds=300)
-LONGEST_PAUSE = timedelta(seconds=15)
+PAUSES = timedelta(milliseconds=300), timedelta(seconds=15)
 #: Pauses while another transaction holds a row of ours, usually a worker that starts at the same time.
 BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
@@ -97,11 +90,10 @@ BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 def keep_trying(enter: Callable[[], None], common: Common, stopping: threading.Event) -> bool:
     """Enter the cluster; return False if a stop was requested first.
 
-    A busy database is no outage and is retried soon. Raise DatabaseRefused: waiting does not help against a wrong
-    password or name, and the deploy should fail. This holds at the start only: later a server that is being replaced
-    may return the same error.
+    A busy database is no outage and is retried soon. Raise DatabaseRefused, so that a deploy with a wrong password
+    fails; only at the start, because a server that is being replaced may return the same error later.
     """
-    away, busy = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE), growing_pauses(*BUSY_PAUSES)
+    away, busy = growing_pauses(*PAUSES), growing_pauses(*BUSY_PAUSES)
     while not stopping.is_set():
         try:
             enter()
@@ -133,16 +125,10 @@ class SignIn:
         version: str,
         born: float | None,
     ) -> None:
-        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
-        seconds; by default, the time of planning counts."""
+        """``born``: see ``Worker``."""
         self.membership = Membership(WorkerRegistry(store), self._make_badge)
-        self._common = common
-        self._identity = identity
-        self._settings = settings
-        self._store = store
-        self._capacity = capacity
-        self._version = version
-        self._born = born
+        self._common, self._identity, self._settings, self._store = common, identity, settings, store
+        self._capacity, self._version, self._born = capacity, version, born
         self._refused: list[str] = []
 
     def enter(self) -> None:
@@ -193,14 +179,11 @@ class SignIn:
 
     def _make_badge(self) -> Badge:
         identity, settings = self._identity, self._settings
-        passed_over = {
-            name: sorted(found.runs_on)
-            for name, found in self._store.definitions.items()
-            if not found.may_run_on(settings.tags)
-        }
+        known = self._store.definitions
+        passed_over = {name: sorted(one.runs_on) for name, one in known.items() if not one.may_run_on(settings.tags)}
         return Badge(
             worker=str(identity), host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
-            capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(self._store.definitions),
+            capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(known),
             lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=self._refused,
             passed_over=passed_over,
         )  # fmt: skip

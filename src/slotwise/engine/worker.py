@@ -1,7 +1,4 @@
-"""The composition root of a process: build the loops, start them in order, and end them in order.
-
-At the end it hands back what has not started, lets handlers finish, and never lets one run twice.
-"""
+"""The composition root of a process: build the loops, start them in order, and end them in order."""
 
 from __future__ import annotations
 
@@ -128,12 +125,9 @@ class Worker:
         seconds; by default, the time of planning counts."""
         self.settings = settings
         redact_also(settings.redact)
-        #: Also those that ``only`` leaves out.
         self._names = frozenset(definitions)
-        self.definitions = {
-            name: found for name, found in definitions.items() if not settings.only or name in settings.only
-        }
-        # Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
+        self.definitions = {name: definitions[name] for name in definitions if name in (settings.only or definitions)}
+        # This worker claims what it has the tags for. It plans and takes over the others, too.
         claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
@@ -143,11 +137,9 @@ class Worker:
         self.active_claims = ActiveClaims(self.clock.elapsed)
         #: The longest time between two polls.
         self.poll_interval = poll_interval(settings, self.definitions)
-        self.store = Store(
-            database, self.definitions, clock=self.clock, poll=self.poll_interval, at_insert=hooks.at_insert
-        )  # fmt: skip
+        self.database, poll, at_insert = database, self.poll_interval, hooks.at_insert
+        self.store = Store(database, self.definitions, clock=self.clock, poll=poll, at_insert=at_insert)
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
-        self.database = database
         self._stopping = threading.Event()
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
@@ -191,8 +183,7 @@ class Worker:
         self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
         self.history = History(common, keep)
-        #: The loops in their start order: those that renew claims, and settle them to the end, before the others. Each
-        #: has a ``name`` and tells its ``progress`` and whether it is ``busy_since`` long ago.
+        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
         self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
         #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
@@ -205,10 +196,9 @@ class Worker:
     def start(self) -> None:
         """Check the tables, plan the jobs, start the loops. Wait while the database is unreachable.
 
-        A worker starts once. If a stop is requested meanwhile, it returns without having started. If it may hold
-        claims already, it drains: in the thread that requested the stop, or here if that is this thread.
-        Raise DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what
-        the lifespan raises; then nothing is left behind.
+        A worker starts once. If a stop is requested meanwhile, it has not started, or drains if it may hold claims.
+        Raise DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing
+        is left behind.
         """
         with self._turn:
             self.is_starting = True
@@ -253,7 +243,7 @@ class Worker:
         self.loop.start(self._stopping)
 
     def run_alone(self, on_end: OnEnd) -> None:
-        """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
+        """Start only what runs handlers, for a child with one attempt."""
         self.runner.on_end = on_end
         self.loop.start()
 
@@ -279,7 +269,7 @@ class Worker:
     # -- stop -------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Request a stop, from any thread: the thread that waits for it drains. A repeated request changes nothing."""
+        """Request a stop, from any thread: the thread that waits for it drains."""
         self._stopping.set()
         if self.is_starting:
             self.database.limit_replies(REPLY_PATIENCE)
@@ -298,11 +288,10 @@ class Worker:
         """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``.
 
         Return the number of handlers that did not stop, outcomes that could not be written, and lifespans that were
-        not left. Such handlers keep their claims, and heartbeats continue, until they return or the process ends. With
-        ``ending`` the caller ends the process right after this: then their slots are handed back as the last write.
+        not left. Such handlers keep their claims until they return or the process ends. With ``ending`` the caller ends
+        the process right after this: then their slots are handed back as the last write.
 
-        Concurrent and later calls wait for the same drain and return the same number. Raise what the lifespan raises
-        on exit, after everything has ended.
+        Other calls wait for the same drain. Raise what the lifespan raises on exit, after everything has ended.
         """
         self.request_stop()  # before the lock: a start that waits for the database gives up
         with self._turn:
@@ -378,10 +367,9 @@ class Worker:
                 self.database.limit_replies(None)
 
     def close(self, *, bounded: bool = False) -> None:
-        """End everything now, for a worker that holds nothing.
+        """End everything now, for a worker that holds nothing. ``bounded``: limit the time of the lifespan's exit.
 
-        After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the
-        exit has the same time limit as at the end of a process.
+        After a cancellation it is limited, too: a handler that still runs may block it.
         """
         self._end(*self.loops)
         try:
@@ -411,15 +399,15 @@ class Worker:
         self.settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
 
     def _keep_until_returned(self, count: int) -> None:
-        """Keep the claims of handlers that still run while the process continues."""
         logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
-        threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
-        self._tell_end()
 
-    def _keep(self) -> None:
-        self.active_claims.wait_empty(None)
-        self._finish()
-        self.database.close()
+        def keep() -> None:
+            self.active_claims.wait_empty(None)
+            self._finish()
+            self.database.close()
+
+        threading.Thread(target=keep, name="slotwise-keep-claims", daemon=True).start()
+        self._tell_end()
 
     def _write_outcomes(self) -> int:
         """Write the last outcomes and return how many could not be written."""
