@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,6 @@ import sqlalchemy as sa
 from slotwise import migrate
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.engine.process.supervisor import Leash
 from slotwise.errors import SlotwiseError
 from slotwise.store.connect.dsn import database_url
 
@@ -48,7 +48,7 @@ class WorkerProcess:
 
     number: int
     process: subprocess.Popen[bytes]
-    leash: Leash
+    lifeline: socket.socket
     fate: str = ""
 
     @property
@@ -100,21 +100,20 @@ class Stage:
     def start_worker(self) -> WorkerProcess:
         """Start another worker process, whose output goes to a file.
 
-        It drains when the demo has ended, even by SIGKILL: its leash breaks. The kernel wakes a worker frozen at
+        It drains when the demo has ended, even by SIGKILL: its lifeline breaks. The kernel wakes a worker frozen at
         that moment, as it wakes stopped processes of a group whose last parent in the session has ended.
         """
         number = len(self.workers) + 1
         environment = {**os.environ, **SETTINGS, "DATABASE_URL": self.url, HOME: str(self.home)}
         environment.pop("SLOTWISE_DATABASE_URL", None)
-        leash = Leash()
+        ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "slotwise", "worker", "--app", "slotwise.demo.jobs", "--log-format", "json"]
-        with (self.home / f"worker-{number}.log").open("wb") as output:
+        with theirs, (self.home / f"worker-{number}.log").open("wb") as output:
             process = subprocess.Popen(
-                [*command, f"--lifeline={leash.descriptor}"], pass_fds=[leash.descriptor], env=environment,
+                [*command, f"--lifeline={theirs.fileno()}"], pass_fds=[theirs.fileno()], env=environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.home, process_group=0,
             )  # fmt: skip
-        leash.hand_over()
-        worker = WorkerProcess(number, process, leash)
+        worker = WorkerProcess(number, process, ours)
         self.workers.append(worker)
         return worker
 
@@ -167,4 +166,4 @@ class Stage:
             if worker.is_running:
                 worker.process.kill()
                 worker.process.wait()
-            worker.leash.close()
+            worker.lifeline.close()

@@ -1,9 +1,8 @@
 """Keep worker processes running: fresh interpreters, restarted when they die, stopped with the supervisor.
 
 A socket, the lifeline, connects the supervisor and each child. It carries "I am up", "drain" and "cancel", and breaks
-when either process dies. Signals would not do: a tool that stops a group of processes (systemd, a terminal,
-``timeout``) signals the children as well. The supervisor's own signal would then be the second for each child, and a
-second signal cancels. A message may arrive twice and means the same.
+when either process dies. Signals would not do: systemd, a terminal and ``timeout`` signal the children as well, so the
+supervisor's own would be the second one, which cancels. A message may arrive twice and means the same.
 """
 
 from __future__ import annotations
@@ -49,54 +48,16 @@ class Lifeline:
         threading.Thread(target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True).start()
 
     def _listen(self, reactions: dict[bytes, Callable[[], object]]) -> None:
-        try:
+        with suppress(OSError):
             while word := self._socket.recv(1):
                 reactions[word]()
-        except OSError:
-            pass
         reactions[_DRAIN]()
-
-
-class Leash:
-    """The supervisor's end of the lifeline of one child."""
-
-    def __init__(self) -> None:
-        self._socket, self._theirs = socket.socketpair()
-
-    @property
-    def descriptor(self) -> int:
-        """The child's end, to pass on; close our copy with ``hand_over``."""
-        return self._theirs.fileno()
-
-    def hand_over(self) -> None:
-        """Close our copy of the child's end."""
-        self._theirs.close()
-
-    def wait_until_up(self) -> bool:
-        """Wait until the child reports that it is up; return False if it is gone."""
-        try:
-            return self._socket.recv(16).startswith(_UP)
-        except OSError:  # closed when the child is gone
-            return False
-
-    def drain(self) -> None:
-        """Ask the child to let handlers finish, and end."""
-        _say(self._socket, _DRAIN)
-
-    def cancel(self) -> None:
-        """Ask the child to cancel what runs."""
-        _say(self._socket, _CANCEL)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def _say(line: socket.socket, word: bytes) -> None:
     """Send without blocking: a frozen child does not read, and must not block its supervisor."""
-    try:
+    with suppress(OSError):
         line.send(word, socket.MSG_DONTWAIT)
-    except OSError:
-        return
 
 
 FIRST_PAUSE = timedelta(milliseconds=250)
@@ -119,20 +80,18 @@ class Child:
         self.is_up = False
         self.since = elapsed()
         self._on_up, self._on_gone = on_up, on_gone
-        self._leash = Leash()
+        self._line, theirs = socket.socketpair()
+        end = theirs.fileno()
         try:
             # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains, cancels, kills.
             self.process = subprocess.Popen(
-                [*command, f"--lifeline={self._leash.descriptor}"],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[self._leash.descriptor],
-                process_group=0,
+                [*command, f"--lifeline={end}"], stdin=subprocess.DEVNULL, pass_fds=[end], process_group=0
             )
         except BaseException:
-            self._leash.close()
+            self._line.close()
             raise
         finally:
-            self._leash.hand_over()
+            theirs.close()
         for work in (self._listen, self._wait):
             threading.Thread(target=work, name=f"slotwise-child-{place}", daemon=True).start()
 
@@ -145,19 +104,20 @@ class Child:
         if count > 2:
             self.process.kill()
         elif count == 2:
-            self._leash.cancel()
+            _say(self._line, _CANCEL)
         else:
-            self._leash.drain()
+            _say(self._line, _DRAIN)
             if not self.is_up:
                 self.process.terminate()
 
     def _listen(self) -> None:
-        if self._leash.wait_until_up():
-            self._on_up(self)
+        with suppress(OSError):  # closed when the child is gone
+            if self._line.recv(16).startswith(_UP):
+                self._on_up(self)
 
     def _wait(self) -> None:
         status = self.process.wait()
-        self._leash.close()
+        self._line.close()
         self._on_gone(self, status)
 
 
@@ -165,10 +125,9 @@ class Supervisor:
     """Run ``processes`` children of ``command`` until a stop is requested.
 
     The first child starts alone, the others when it is up. If it exits with a status of ``fatal`` before that, the
-    configuration is wrong, a restart would not help, and the supervisor exits with that status. Once a child has been
-    up, every child that ends is restarted, after pauses that grow from 250 ms to 30 s while it keeps ending soon. All
-    children get the start time of the supervisor, so that a restarted one never looks like a newer deploy. All drain by
-    themselves if the supervisor is killed.
+    configuration is wrong, and the supervisor exits with that status. Later, every child that ends is restarted, after
+    pauses that grow while it keeps ending soon. All get the start time of the supervisor, so that a restarted one never
+    looks like a newer deploy. All drain by themselves if the supervisor is killed.
     """
 
     def __init__(self, command: Sequence[str], processes: int, *, fatal: Collection[int]) -> None:
