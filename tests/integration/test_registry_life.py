@@ -29,6 +29,7 @@ from slotwise import (
     task,
 )
 from slotwise.engine.loops import held_claims
+from slotwise.engine.process.slot_run import SingleRun, SlotRun
 from slotwise.model import events
 from slotwise.model.records import Failed
 
@@ -367,7 +368,7 @@ def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(url: str, 
 def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Race: a heartbeat between the commit of the claim and its arrival in the holdings must not hand it back."""
     registry = a_registry(url, heard)
-    run = registry._make_run("hourly")
+    run = SingleRun(registry._single_worker(), "hourly")
     claim = run._claim
 
     def claim_with_a_heartbeat_after_it() -> Any:
@@ -395,7 +396,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
-    run = registry._make_run("deaf")
+    run = SingleRun(registry._single_worker(), "deaf")
     with ThreadPoolExecutor(1) as threads:
         ended = threads.submit(run.run)
         assert entered.wait(PATIENCE)
@@ -513,7 +514,7 @@ def test_a_hook_is_verified_before_anything_is_claimed(url: str, heard: Heard) -
         registry.client.schedule("mail")
         heard.wait("settled", job="mail")
     assert door.said == ["verified", "asked"]
-    registry._make_run("hourly").run()
+    SingleRun(registry._single_worker(), "hourly").run()
     assert door.said == ["verified", "asked"] * 2
     registry.database.close()
 
@@ -522,7 +523,8 @@ def test_a_hook_that_cannot_be_used_ends_the_start(url: str, heard: Heard) -> No
     """The start raises what the hook raised; the lifespan is not entered, and nothing stays."""
     life, door = Life(), Door(ConfigurationError("a transaction pooler is in between"))
     registry = a_registry(url, heard, before_start=[door], lifespan=life)
-    for start in (registry._make_slot_run("hourly", "due").run, registry._make_run("hourly").run, registry.start):
+    alone = [kind(registry._single_worker(), "hourly").run for kind in (SlotRun, SingleRun)]
+    for start in (*alone, registry.start):
         with pytest.raises(ConfigurationError, match="a transaction pooler"):
             start()
     assert (life.said, door.said) == ([], ["verified"] * 3)

@@ -105,9 +105,9 @@ def run(
     registry = given.registry(crontabs.jobs()).listen(LogListener())
     if wanted is not None:
         slot = wanted.within(_zone(registry, name), "--slot") if isinstance(wanted, Written) else wanted
-        slot_run = registry._make_slot_run(name, slot, early=early, waits=not no_wait, tell=_say)
+        slot_run = SlotRun(registry._single_worker(), name, slot, early=early, waits=not no_wait, tell=_say)
         return _run_slot(given, registry, slot_run)
-    single = registry._make_run(name)
+    single = SingleRun(registry._single_worker(), name)
     signals = StopSignals(_reaction(single))
     try:
         with signals, _output_for_answers(given.json), lifespan_of(single.worker):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 from slotwise.client.client import Client
 from slotwise.engine.process.isolation import Isolation
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, SlotRunOptions, Wanted
+from slotwise.engine.process.slot_run import Ended, SingleRun
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import BeforeStart, Interceptor, Threads
 from slotwise.engine.worker import Hooks, Worker, aside
@@ -181,17 +181,13 @@ class JobRegistry:
         Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and the errors of an unavailable database.
         """
         try:
-            return self._make_run(name).run()
+            return SingleRun(self._single_worker(), name).run()
         finally:
             self.database.close()
 
-    def _make_run(self, name: str) -> SingleRun:
-        """The object behind ``run_now``, so that another thread can cancel it."""
-        return SingleRun(self._build_worker(self.settings.replace(only=frozenset())), name)
-
-    def _make_slot_run(self, name: str, wanted: Wanted, **options: Unpack[SlotRunOptions]) -> SlotRun:
-        """The object that runs a slot of the schedule in the foreground; see ``SlotRun``."""
-        return SlotRun(self._build_worker(self.settings.replace(only=frozenset())), name, wanted, **options)
+    def _single_worker(self) -> Worker:
+        """A worker for one slot in the foreground, whatever ``only`` says."""
+        return self._build_worker(self.settings.replace(only=frozenset()))
 
     def _make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
         """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
@@ -240,19 +236,16 @@ class JobRegistry:
     ) -> None:
         """Start a worker in this process and return when it claims. Waits while the database is away.
 
-        ``timeout`` bounds that wait; then DatabaseUnreachable is raised, and nothing is left running. An attempt to
-        connect that is under way is not interrupted, so it may take up to a heartbeat interval longer. With
-        ``wait=False`` it returns at once, and a thread starts the worker: a web server comes up while the database is
-        away. If that fails, the error is logged and is the ``start_error``; ``stop`` ends it in any state.
+        ``timeout`` bounds that wait; an attempt to connect may take up to a heartbeat interval longer. Then
+        DatabaseUnreachable is raised. With ``wait=False`` it returns at once, and a thread starts the worker. If that
+        fails, the error is logged and is the ``start_error``; ``stop`` ends it in any state.
 
-        Verifies that every enabled job has its row. In a script's main thread, SIGTERM and SIGINT then drain the
-        worker, unless ``process_hook=False``. If another thread stops it meanwhile, it returns without a worker.
-        ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use ``async with``, or
-        ``wait=False``.
+        In a script's main thread, SIGTERM and SIGINT then drain the worker, unless ``process_hook=False``. If another
+        thread stops it meanwhile, it returns without a worker. ``host_loop`` runs the ``async def`` handlers; do not
+        wait in that loop for this call: use ``async with``, or ``wait=False``.
 
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
-        nothing is left running. Raises ConfigurationError if it is running, or was running when its parent process
-        forked this one.
+        nothing is left running. Raises ConfigurationError if it is running, also in the parent of a forked process.
         """
         limit = None if timeout is None else parse_duration(timeout)
         if limit is not None and not wait:
@@ -303,9 +296,8 @@ class JobRegistry:
         """Drain and stop. Return how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that
         did not stop, outcomes that could not be written, a lifespan that was not left.
 
-        Such handlers keep their claims, with heartbeats, until they return or the process ends, so no other worker
-        starts their slots. A second call waits for the first one and changes nothing. Raises what the lifespan raises
-        while it is left; everything else has ended nevertheless.
+        Such handlers keep their claims until they return or the process ends, so no other worker starts their slots. A
+        second call waits for the first one. Raises what the lifespan raises on exit, after everything has ended.
         """
         return self._stop(self._worker, grace)
 
@@ -472,8 +464,7 @@ async def _run_beside(
 ) -> None:
     """Run ``work`` on a thread of its own while the loop goes on.
 
-    Race: this task may be cancelled meanwhile, and the thread goes on. It would leave a worker without an owner, on a
-    loop that may be closed soon. So ``on_cancel`` stops it, and what it did is waited for and undone.
+    Race: this task may be cancelled meanwhile, and the worker would have no owner. So it is stopped, and undone.
     """
     cancelled: asyncio.CancelledError | None = None
     threads = Threads(1, "slotwise-life")

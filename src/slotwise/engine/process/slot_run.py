@@ -1,22 +1,19 @@
 """Run one slot of a job in the foreground: one of its own, now, or one of the schedule, as in the pod of a CronJob.
 
 A slot of its own is a trigger, claimed before other workers see it. A slot of the schedule is claimed from the job's
-row, by the same statement, decision and ledger as in a pool. So the job's policies decide: a slot that is too late is
-skipped, and with ``CatchUp.all`` the older slots run first. Catch-up may also run the newest missed slot for the one
-that was asked for. The process pursues and reports each slot that it started, and stays until the ledger has its end.
-It leaves earlier if another holder has the slot, or if it waits for a retry, and a live worker can finish that.
+row as in a pool, so the job's policies decide: catch-up may run older slots first, or the newest for the one that was
+asked for. The process reports each slot that it started, and stays until the ledger has its end. It leaves earlier if
+another holder has the slot, or if it waits for a retry, and a live worker can finish that.
 
 Races:
 
 - Two processes, or a process and a worker, claim the slot at once: the row's lock lets one of them. The other finds a
   held row, and waits or leaves.
 - The slot ends between two looks: rows are read before the ledger (``slot_state``), so its end is seen.
-- The holder dies: nobody else may be alive to notice. So a process that waits runs its reaper between its
-  looks. Death is observed as in any worker, and the row is claimed as the next attempt.
+- The holder dies, and no worker is alive to notice: a process that waits runs its reaper between its looks.
 - This process loses its claim while it runs the slot: the settlement is rejected, and the process looks again.
 - The reply to a claim is lost: the next heartbeat finds the row and hands it back. Until then it counts as held.
-- A stop comes while the slot runs: the process drains like a worker, and hands back what does not end in time as its
-  last write. A stop that comes while it waits ends it at once, since it holds nothing.
+- A stop comes while the slot runs: the process drains like a worker. One that comes while it waits ends it at once.
 - The caller's clock is ahead, and the slot before the coming one is still to start: both run here, in this order. If
   only the older one ran, each later process would be one slot behind.
 - Two processes plan a new job at once: the key of the row permits one insert; both then see the same slots.
@@ -32,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Literal, TypeAlias, TypeVar
 
 from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.run.active_claims import Holding
@@ -43,7 +40,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
 from slotwise.model.records import TICK, Aborted, Claim, Key, Row
-from slotwise.model.vocabulary import Outcome, Reason, Release, State
+from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.operations.slot_operations import claim_trigger
@@ -179,27 +176,19 @@ class SingleRun:
             raise ClaimLost(f"job {claim.row.task_name!r}: the claim was lost; another worker may run slot {slot}")
         line = Reader(self.worker.store).slot(claim.row.task_name, slot)
         return Ended(
-            job=claim.row.task_name,
-            slot=slot,
-            attempt=claim.row.attempt,
-            token=claim.token,
-            outcome=end.outcome if isinstance(end, Settled) else Release.HANDED_BACK,
-            reason=end.reason,
-            error=line.error if line else None,
-            took=took,
-            left_behind=left_behind,
-        )
+            job=claim.row.task_name, slot=slot, attempt=claim.row.attempt, token=claim.token, outcome=end.outcome,
+            reason=end.reason, error=line.error if line else None, took=took, left_behind=left_behind,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotEnd:
     """What became of the slot as far as this process has seen.
 
-    ``outcome`` is that of the ledger; or ``waiting``, ``running`` or ``paused`` for a slot that was left to others,
-    with the reason in ``left``. ``ran_here``: how many attempts of the slot this process made; ``ended_here``: whether
-    it settled the slot, and has not lost its claim. ``others``: the ends of the other slots that this process started,
-    because catch-up decided so. ``unfinished``: a handler did not stop, or an outcome could not be written; end the
-    process at once.
+    ``outcome`` is that of the ledger, or the state of a slot that was left to others, with the reason in ``left``.
+    ``ran_here``: how many attempts of the slot this process made; ``ended_here``: whether it settled the slot.
+    ``others``: the ends of the other slots that it started, because catch-up decided so. ``unfinished``: a handler did
+    not stop, or an outcome could not be written; end the process at once.
     """
 
     job: str
@@ -219,16 +208,9 @@ class SlotEnd:
 
     @property
     def succeeded(self) -> bool:
-        """Whether nothing is left to do here: the slot succeeded, was not to run, or is in the hands of others.
-
-        False if it ended badly, or if an attempt of this process failed and others make the next one. The same applies
-        to each of ``others``.
-        """
-        if not all(other.succeeded for other in self.others):
-            return False
-        if self.left is not None:
-            return not self.ran_here
-        return self.outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED)
+        """Whether the slot, and each of ``others``, succeeded, was not to run, or was left to others unstarted."""
+        here = not self.ran_here if self.left is not None else self.outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED)
+        return here and all(other.succeeded for other in self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +257,7 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
     if row is None:
         return None
     if row.picked:
-        what = "it is" if row.slot == found.slot else f"slot {_told(row.slot)} is"
+        what = "it is" if row.slot == found.slot else f"slot {_shown(row.slot)} is"
         held = f"{what} held by {row.picked_by}"
         if row.picked_by == me:  # the reply to the claim was lost: the next heartbeat hands it back
             return Stay(held)
@@ -285,10 +267,10 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
     if row.state == State.DELETED:
         return Leave("the job was deleted", State.DELETED)
     if row.attempt:
-        why = f"attempt {row.attempt + 1} is due at {_told(row.execution_time)}"
+        why = f"attempt {row.attempt + 1} is due at {_shown(row.execution_time)}"
         left = _others(found, why, State.WAITING, waits=waits)
         return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
-    why = f"it is due at {_told(row.due)}" if row.state is None else f"it is {row.state}"
+    why = f"it is due at {_shown(row.due)}" if row.state is None else f"it is {row.state}"
     return Stay(f"{why}: waiting", row.due) if waits else Leave(why, State.WAITING)
 
 
@@ -298,34 +280,27 @@ def _others(found: SlotState, why: str, state: State, *, waits: bool) -> Leave |
     return None if waits else Leave(f"{why}; not waiting", state)
 
 
-class SlotRunOptions(TypedDict, total=False):
-    """``early``: how long to wait for a slot that is about to come, because the caller's clock may be ahead of the
-    database's. ``waits``: wait for another holder where no worker is live. ``tell`` receives a line for each wait.
-    """
-
-    early: timedelta
-    waits: bool
-    tell: Callable[[str], None]
-
-
-def _silent(line: str) -> None:
-    """No-op callback."""
-
-
 class SlotRun:
-    """Run a slot of the schedule of job ``name`` with ``worker``, which must not have been started.
-
-    Raise UnknownTask for no job.
-    """
+    """Run a slot of the schedule of job ``name`` with ``worker``, which must not have been started."""
 
     def __init__(
-        self, worker: Worker, name: str, wanted: Wanted = "due", **options: Unpack[SlotRunOptions]
-    ) -> None:  # fmt: skip
-        self.worker = worker
+        self,
+        worker: Worker,
+        name: str,
+        wanted: Wanted = "due",
+        *,
+        early: timedelta = timedelta(0),
+        waits: bool = True,
+        tell: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        """``early``: how long to wait for a slot that is about to come, because the caller's clock may be ahead.
+
+        ``waits``: wait for another holder where no worker is live. ``tell`` receives a line for each wait. Raise
+        UnknownTask for no job.
+        """
+        self.worker, self._name, self._wanted = worker, name, wanted
         self._definition = definition_of(worker, name)
-        self._name, self._wanted = name, wanted
-        self._early, self._waits = options.get("early", timedelta(0)), options.get("waits", True)
-        self._tell = options.get("tell", _silent)
+        self._early, self._waits, self._tell = early, waits, tell
         self._asked = threading.Event()
         self._told: str | None = None
         self._ran: Counter[datetime] = Counter()
@@ -419,12 +394,12 @@ class SlotRun:
         """
         if schedule.next_after(wanted - TICK) != wanted and self._state(wanted).entry is None:
             near = [schedule.latest_before(wanted), schedule.next_after(wanted)]
-            nearest = " and ".join(_told(one) for one in near if one is not None)
+            nearest = " and ".join(_shown(one) for one in near if one is not None)
             cure = f"its nearest slots are {nearest}" if nearest else f"its schedule, {schedule}, has no slots"
-            raise ConfigurationError(f"{_told(wanted)} is no slot of job {self._name!r}; {cure}")
+            raise ConfigurationError(f"{_shown(wanted)} is no slot of job {self._name!r}; {cure}")
         if self._waits and wanted - now > self._early:
             raise ConfigurationError(
-                f"slot {_told(wanted)} of job {self._name!r} has not come, it is {_told(now)} in the database; wait, "
+                f"slot {_shown(wanted)} of job {self._name!r} has not come, it is {_shown(now)} in the database; wait, "
                 "or allow a longer --early"
             )
         return wanted
@@ -432,7 +407,7 @@ class SlotRun:
     def _await(self, slot: datetime) -> None:
         """Wait until the slot has come by the database's clock."""
         while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
-            self._say(f"slot {_told(slot)} has not come yet: waiting")
+            self._say(f"slot {_shown(slot)} has not come yet: waiting")
             self._sleep(left)
 
     # -- until its end ----------------------------------------------------------------------------------------
@@ -443,7 +418,7 @@ class SlotRun:
         if slot > found.now:
             if self._waits or slot - found.now <= self._early:
                 return None
-            why = f"it has not come, it is {_told(found.now)} in the database; not waiting"
+            why = f"it has not come, it is {_shown(found.now)} in the database; not waiting"
             return SlotEnd(job=self._name, slot=slot, outcome=State.WAITING, left=why)
         if not found.is_over and not self._schedule.runs(slot):  # the ledger has it once the next slot has come
             return SlotEnd(job=self._name, slot=slot, outcome=Outcome.SKIPPED, reason=Reason.CALENDAR)
@@ -463,7 +438,7 @@ class SlotRun:
                     else:
                         self._sleep(CONTENDED)
                 case Stay():
-                    self._say(f"slot {_told(slot)}: {step.why}")
+                    self._say(f"slot {_shown(slot)}: {step.why}")
                     if found.row is not None and found.row.picked:
                         self._lasting(self.worker.reaper.run_once)
                     self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
@@ -487,7 +462,7 @@ class SlotRun:
         """Return what to do. A slot that the schedule never had to decide runs only by an explicit order."""
         if (step := self._next(found)) is not None:
             return step
-        at = _told(found.slot)
+        at = _shown(found.slot)
         why = (
             f"it came before the job had this schedule, and is not in the ledger; to run it: "
             f"slotwise backfill {self._name} --from {at} --to {at}"
@@ -559,7 +534,7 @@ class SlotRun:
             self._tell(line)
 
 
-def _told(instant: datetime | None) -> str:
+def _shown(instant: datetime | None) -> str:
     return "none" if instant is None else instant.isoformat().replace("+00:00", "Z")
 
 
