@@ -33,10 +33,9 @@ _masks = threading.local()
 
 
 class Requests:
-    """Count stop requests instead of signals: one stop often arrives as two signals.
+    """Count stop requests instead of signals: one stop often arrives as two, and a second request cancels what runs.
 
-    ``timeout`` signals its child and then the child's group; systemd can send SIGHUP after SIGTERM; a terminal that
-    closes sends both to all. Counting the second as a further request would cancel what runs.
+    ``timeout`` signals its child and then the child's group; systemd can send SIGHUP after SIGTERM.
     """
 
     def __init__(self, elapsed: Stopwatch = elapsed) -> None:
@@ -57,17 +56,13 @@ class Requests:
 class StopSignals:
     """While entered, each of these signals calls ``react(number, count)``; on exit the former handlers return.
 
-    Further signals within a second count as the same request and are not passed on.
-
     Races: a Python signal handler runs only at the next bytecode of the main thread, which never comes if the signal
     arrives just before that thread begins to wait. It also interrupts that thread anywhere, even inside a lock that the
-    reaction needs. So the number goes through the interpreter's wake-up socket, which the C-level handler writes at
-    once, and a thread reacts. Use in the main thread only.
-    A signal that the parent process ignores (``nohup command``, ``command &`` in a script) stays ignored.
-    A fork of this process (``multiprocessing``) has the former handlers: its signals do not count here.
+    reaction needs. So the number goes through the interpreter's wake-up socket, and a thread reacts. Use in the main
+    thread only. A signal that the parent process ignores (``nohup command``) stays ignored. A fork of this process has
+    the former handlers.
 
-    ``final``: the process ends next. Further signals are ignored instead of restoring the former handlers: a signal
-    would kill a worker that has drained, and show in its exit status.
+    ``final``: the process ends next, so further signals are ignored: one would show in the exit status.
     """
 
     def __init__(self, react: Callable[[int, int], None], *, final: bool = False, elapsed: Stopwatch = elapsed) -> None:
@@ -153,9 +148,8 @@ _registered = False
 def _at_exit(stop: Callable[[], object]) -> None:
     """Call ``stop`` at exit, when the script and its threads have ended, but pools still accept work.
 
-    Race: ``atexit`` runs too late. concurrent.futures has closed its pools by then, and a handler that uses
-    ``asyncio.to_thread`` or an executor would fail during the drain that lets it finish. So we register where the pools
-    register, after them: the last one is called first.
+    Race: ``atexit`` runs after concurrent.futures has closed its pools, and a handler that uses one would fail during
+    the drain. So we register where the pools register, after them: the last one is called first.
     """
     global _registered  # once per process: it cannot be unregistered
     _stops.append(stop)
@@ -180,13 +174,12 @@ class ProcessHook:
     A further signal, after a second, calls ``hurry``. A signal that is ignored (SIG_IGN), or whose handler was not set
     from Python, stays as it is.
 
-    Race: the handler interrupts the main thread anywhere, even inside a lock that the drain needs. So a thread drains.
-    It is started in advance, because no thread can be started at the end of the interpreter.
+    Race: the handler interrupts the main thread anywhere, even inside a lock that the drain needs. So a thread drains,
+    which is started in advance: none can be at the end of the interpreter.
     """
 
     def __init__(self, stop: Callable[[], object], hurry: Callable[[], object]) -> None:
-        self._stop = stop
-        self._hurry = hurry
+        self._stop, self._hurry = stop, hurry
         self._pid = os.getpid()
         self._former: dict[int, Handler] = {}
         self._requests = Requests()
