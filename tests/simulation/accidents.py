@@ -83,7 +83,7 @@ class Accidents(Stage):
         by = timedelta(seconds=self.rng.choice((*back, 20, 90, 600) if self.steps_on else back))
         self.trace.add(self.clock.now(), "clock", f"is stepped by {by.total_seconds():+.0f} s")
         self.clock.set(self.clock.now() + by)
-        self.laws.claims_of.clock_stepped()
+        self.laws.clock_stepped(self.clock.now())
 
     def _schedule_tasks(self, agent: Agent) -> None:
         """Ids are used again, on purpose."""

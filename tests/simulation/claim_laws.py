@@ -38,9 +38,10 @@ class ClaimLaws:
             self._in_its_pace(claim, definition)
             self.before[row.task_name] = claim
 
-    def clock_stepped(self) -> None:
-        """Starts of before count for a longer or a shorter time."""
+    def clock_stepped(self, now: datetime) -> None:
+        """Starts of before count for a longer or a shorter time; after a step back, future ones do not count."""
         self.counted.clear()
+        self.before = {job: claim for job, claim in self.before.items() if claim.claimed_at <= now}
 
     def _keeps_its_rate(self, claim: Claim, definition: Definition) -> None:
         """rate_limit: so many within any window, whatever became of them."""

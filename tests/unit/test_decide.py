@@ -794,6 +794,24 @@ def test_two_starts_keep_their_distance(outcome: AttemptOutcome, policies: Any, 
     assert part(transition, "slot", "execution_time") == (slot, due)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "policies", "due"),
+    [
+        pytest.param(Succeeded(), {"min_interval": 5 * MINUTE}, at(1), id="the next slot"),
+        pytest.param(Snoozed(MINUTE), {"min_interval": 5 * MINUTE}, IN_TIME + MINUTE, id="a snooze"),
+        pytest.param(Died(), {"min_interval": 5 * MINUTE}, IN_TIME, id="after a loss"),
+        pytest.param(Succeeded(), {"catch_up": CatchUp.all(pace=10 * SECOND)}, at(3), id="the next slot of a tail"),
+    ],
+)
+def test_a_start_in_the_future_keeps_nothing_apart(outcome: AttemptOutcome, policies: Any, due: datetime) -> None:
+    """The clock was stepped back since: a job does not stand still until that time comes again."""
+    is_tail = "catch_up" in policies
+    row = plan_row(origin="catch_up", catch_up_until=at(2)) if is_tail else plan_row()
+    now = at(3) if is_tail else IN_TIME
+    transition = finish(outcome, row=row, now=now, ledger=entry("running", started=at(6)), **policies)
+    assert part(transition, "execution_time") == (due,)
+
+
 @pytest.mark.parametrize(("least", "slot"), [(50 * SECOND, at(0)), (MINUTE, at(1))], ids=["before it", "at it"])
 def test_a_retry_that_its_distance_moves_beyond_the_next_slot(least: timedelta, slot: datetime) -> None:
     """It is not made, however soon its strategy wants it."""

@@ -50,8 +50,16 @@ class Ending:
 
     def spaced(self, due: datetime) -> datetime:
         """``due``, or as much later as ``min_interval`` asks after the start of this attempt."""
-        least = self.definition.min_interval
-        return due if least is None or self.began is None else max(due, self.began + least)
+        return self.apart(due, self.definition.min_interval)
+
+    def apart(self, due: datetime, least: timedelta | None) -> datetime:
+        """``due``, or ``least`` after the start of this attempt.
+
+        After a clock step back, a start that lies in the future moves nothing. One that never began moves nothing, too.
+        """
+        if least is None or self.began is None or self.began > self.now:
+            return due
+        return max(due, self.began + least)
 
     def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
         """The columns of a row that waits for another attempt, or with a slot that was kept.
@@ -309,9 +317,8 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
     """The next slot of the tail. After the last one, what came due meanwhile is a new tail if the last run was shorter
     than the interval; else it is overlap's.
     """
-    catch_up, late, due = ending.definition.catch_up, tuple[Gap, ...](), ending.spaced(ending.now)
-    if catch_up.pace is not None and ending.began is not None:  # None: called off before it started
-        due = max(due, ending.began + catch_up.pace)
+    catch_up, late = ending.definition.catch_up, tuple[Gap, ...]()
+    due = ending.apart(ending.spaced(ending.now), catch_up.pace)
     slot, until = schedule.running.next_after(base), row.catch_up_until
     newest = newest_come(schedule, until or base, ending.now)
     if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
