@@ -69,6 +69,8 @@ class Course:
     claimed: datetime | None = None
     started: datetime | None = None
     beat: datetime | None = None
+    #: When its slot had started before that.
+    started_before: datetime | None = None
     #: When the handler returned, if that was before its settlement.
     ended: datetime | None = None
     completed: bool = False
@@ -104,6 +106,8 @@ class Contract:
     #: When the schedule's last attempt started, and the one before it.
     last_start: datetime | None = None
     before: datetime | None = None
+    #: When each slot started last, whoever ordered it.
+    starts: dict[datetime, datetime] = field(default_factory=dict)
     #: How many orders were given.
     orders: int = 0
 
@@ -205,7 +209,11 @@ class Contract:
         """Rule 3: the oldest queued slot starts. A queue does not lift ``start_within``."""
         assert self.unheld_since is not None
         queued = self.come(min(self.unheld_since, self.now))
+        soonest = self._too_soon()
         late = [slot for slot in queued if not self.terms.may_start(slot, self.now - self.terms.wait)]
+        if late != queued and soonest is not None:
+            self._put_off(course, soonest)
+            return None
         self._skip(late, "late")
         if late == queued:
             self._wait_for_new()
@@ -265,6 +273,9 @@ class Contract:
         course.claimed, course.ended, course.completed = self.now, None, False
         if course.origin not in ("trigger", "retry", "backfill"):
             self.before, self.last_start = self.last_start, self.now
+        course.started_before = self.starts.get(course.slot)
+        if not self.terms.gives_up:
+            self.starts[course.slot] = self.now
         before = self.fates.get(course.slot)
         if before is None or before.in_gap:
             course.gap, self.fates[course.slot] = before, Fate("running")
@@ -273,9 +284,32 @@ class Contract:
         fate.attempts, fate.collapsed = course.attempt, course.collapsed
         return course
 
+    def _never_started(self, course: Course) -> None:
+        """The claim is given back, or called off, before its handler has started."""
+        if course.started_before is not None:
+            self.starts[course.slot] = course.started_before
+        else:
+            self.starts.pop(course.slot, None)
+
+    def _too_soon(self) -> datetime | None:
+        """Return when a slot of the schedule may start, if that is later than now: ``min_interval`` after the last
+        start of its job. An operator's order does not wait for it, and counts.
+        """
+        if self.terms.min_interval is None or not self.starts:
+            return None
+        earliest = max(self.starts.values()) + self.terms.min_interval
+        return earliest if earliest > self.now else None
+
+    def _put_off(self, course: Course, due: datetime) -> None:
+        """Rule 7: ``min_interval`` moves the due time only, and ``unheld_since`` along."""
+        if self.unheld_since is not None and self.unheld_since >= course.due:
+            self.unheld_since += due - course.due
+        course.due = due
+
     def marked(self, course: Course) -> None:
         """``give_up``: the worker has recorded that the handler starts."""
         self.fates[course.slot].outcome, course.started = "running", self.now
+        self.starts[course.slot] = self.now
         if course.origin in ("schedule", "catch_up"):
             self.last_start = self.now
 
@@ -298,8 +332,13 @@ class Contract:
         A single slot that has come and is within its limits starts. Otherwise, catch-up chooses among all that have
         come. ``none``, ``latest`` and ``first`` are through with this claim; ``all`` goes on (rule 5).
         """
+        until, soonest = self.catch_up_until, self._too_soon()
         own = self._tail(course, self.come(self.now))
         choice = self.terms.catch_up(own, self.now - self.terms.wait)
+        if choice.slot is not None and soonest is not None:
+            self.catch_up_until = until
+            self._put_off(course, soonest)
+            return None
         for reason, slots in choice.skipped.items():
             self._skip(slots, reason)
         if choice.slot is None:

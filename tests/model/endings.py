@@ -74,8 +74,10 @@ class Endings(Contract):
     def handed_back(self, course: Course, reason: str) -> None:
         """The attempt never started: as if it had not been claimed. Rule 1: it held nothing."""
         course.attempt -= 1
-        if course.is_plan and (not course.called_off or self.terms.gives_up):
-            self.last_start = self.before
+        if not course.called_off or self.terms.gives_up:
+            self._never_started(course)
+            if course.is_plan:
+                self.last_start = self.before
         if course.called_off:
             if not course.is_plan:
                 course.started = None
@@ -105,8 +107,10 @@ class Endings(Contract):
         if course.completed:
             return self._final(course, "succeeded", is_lost=True)
         if course.called_off:
-            if fate.outcome == "claimed" and self.terms.gives_up and course.is_plan:
-                self.last_start = self.before
+            if fate.outcome == "claimed" and self.terms.gives_up:
+                self._never_started(course)
+                if course.is_plan:
+                    self.last_start = self.before
             self._forget_start(course)
             return self._final(course, "cancelled", course.called_off, is_lost=True)
         if fate.outcome == "claimed":

@@ -12,6 +12,7 @@ from tests.model import points
 
 from slotwise.jobs.policies import Overlap
 from slotwise.model.records import Died
+from slotwise.store.slots.gates import START
 
 LONG_AGO = datetime(1990, 1, 1, tzinfo=UTC)
 NOTHING = timedelta(0)
@@ -157,6 +158,9 @@ MUTANTS: dict[str, Mutant] = {
         definition=lambda a: replace(a.definition, catch_up=replace(a.definition.catch_up, pace=None)),
     ),
     "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
+    "a slot starts min_interval after what an operator ordered": answering(
+        points.KEEPS_APART, lambda answers, _: [START] * len(answers)
+    ),
     # rule 6: allow and cancel_previous
     "so many run side by side": given(points.AT_CLAIM, is_full=lambda a: False),
     "a slot that is looked at in time, and finds no place, is overlap's": given(

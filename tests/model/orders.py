@@ -236,6 +236,7 @@ class Orders(Endings):
         self.timeline.change(at, times)
         if self.plan is None or (not self.plan.attempt and self.plan.slot > self.now):
             self._wait_for_new()
+            self._keep_distance()
 
     def _supersede(self, at: datetime) -> None:
         """A row remembers one earlier schedule. What that still owes is skipped when a further change comes, unless no
@@ -264,3 +265,9 @@ class Orders(Endings):
         ahead = [slot for slot in self.fates if slot > self.now]
         self.timeline.change(max([self.now, *ahead]), times)
         self._wait_for_new()
+        self._keep_distance()
+
+    def _keep_distance(self) -> None:
+        """A plan brings no two starts nearer to each other than ``min_interval``."""
+        if self.plan is not None and (soonest := self._too_soon()) is not None:
+            self.plan.due = max(self.plan.due, soonest)

@@ -11,6 +11,7 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger
+from slotwise.store.slots.gates import MinInterval
 from slotwise.store.slots.settlements import onward
 
 # ends
@@ -43,6 +44,8 @@ MOVED_DUE = slot_operations.moved
 CHOOSE_MISSED = claim.choose_missed
 LATEST_START = claim._limit
 HAS_DECIDED_AHEAD = claim.has_decided_ahead
+
+KEEPS_APART = MinInterval.admit
 
 # overlap
 AT_CLAIM = claim.at_claim

@@ -201,6 +201,32 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             later(400), step("poll", pick=0), step("skip_next"), *[later(50)] * 8, step("begin", pick=0), run(1),
         ],
     ),
+    "a slot started in one claim with a retry that an operator ordered": (
+        Terms(min_interval=seconds(50)), every(60),
+        [
+            run(60), step("fail", pick=0, final=True), later(50), later(10), step("retry", pick=0), run(0), later(50),
+            run(0),
+        ],
+    ),
+    "a slot started right after a trigger": (
+        Terms(min_interval=seconds(50)), every(60),
+        [later(50), step("trigger", rule="beside"), run(0), run(10), run(40)],
+    ),
+    "a slot started right after a backfill of a range": (
+        Terms(catching="none", grace=seconds(10), min_interval=seconds(50)), every(60),
+        [
+            later(170), later(50), step("poll", pick=0),
+            step("backfill", ago=seconds(400), at_once=1, failed=False, pace=0), later(10), run(0), run(10), run(40),
+        ],
+    ),
+    "a deploy brought a slot together with a trigger": (
+        Terms(min_interval=seconds(50)), every(300),
+        [step("trigger", rule="beside"), run(1), step("redeploy", times=every(20)), run(20), run(31)],
+    ),
+    "a queued slot was put off, and its queue was catch-up's then": (
+        Terms(overlap="queue_all", min_interval=seconds(40)), every(20),
+        [run(20), *[later(50)] * 2, step("trigger", rule="beside"), run(0), step("succeed", pick=0), run(1), run(45)],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.simulation.trace import Trace
 from slotwise.jobs.definition import Definition
 from slotwise.model.events import Reaped, Settled
 from slotwise.model.records import TICK, Claim, Fence, Key
-from slotwise.model.vocabulary import PLANNED, Reason
+from slotwise.model.vocabulary import Reason
 from slotwise.schedules import Schedule, succeed
 
 #: Rows that operators have ordered, beside the slots of the plan.
@@ -53,8 +53,8 @@ class Laws:
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
     #: Slots of which a start was refused, perhaps after its mark was committed.
     unsure: set[Slot] = field(default_factory=set)
-    #: When the claims of each job were made that came to start.
-    claimed_at: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
+    #: When the claims of each job were made that came to start, and whether an operator had ordered them.
+    claimed_at: dict[str, list[tuple[datetime, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         shared: Any = self.trace, self.definitions
@@ -93,16 +93,24 @@ class Laws:
         """The claim was not started after all; its mark may stand until it is handed back."""
         self.unsure.add(_slot(claim))
 
+    def clock_stepped(self, now: datetime) -> None:
+        """After a step back, starts that lie in the future keep nothing apart."""
+        self.claims_of.clock_stepped(now)
+        for name, starts in self.claimed_at.items():
+            self.claimed_at[name] = [(at, is_ordered) for at, is_ordered in starts if at <= now]
+
     def _keeps_its_distance(self, claim: Claim) -> None:
-        """min_interval: two starts by the schedule are so far apart, by the database's time."""
-        if not claim.row.is_plan and claim.row.origin not in PLANNED:
-            return
-        name, least = claim.row.task_name, self.definitions[claim.row.task_name].min_interval
-        others = self.claimed_at[name]  # a handler may be entered after that of a later claim
-        nearest = min((abs(claim.claimed_at - other) for other in others), default=None)
-        others.append(claim.claimed_at)
-        if least is not None and nearest is not None and nearest < least and not self.after_restores:
-            raise self._broken("min_interval", f"{nearest} from another start", claim)
+        """min_interval: two starts are so far apart, by the database's time. What an operator orders does not wait, nor
+        does a retry for it.
+        """
+        name, is_ordered = claim.row.task_name, claim.row.origin in ORDERED
+        least, others = self.definitions[name].min_interval, self.claimed_at[name]
+        if least is not None and not is_ordered and not self.after_restores:
+            for other, was_ordered in others:
+                apart = claim.claimed_at - other  # a handler may be entered after that of a later claim
+                if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart >= timedelta(0))):
+                    raise self._broken("min_interval", f"{apart} from another start", claim)
+        others.append((claim.claimed_at, is_ordered))
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""

@@ -206,6 +206,33 @@ def test_no_hand_brings_two_starts_nearer_than_min_interval(bench: Bench) -> Non
     assert own.claim_one("apart").slot == at(2)
 
 
+def test_a_slot_keeps_its_min_interval_from_what_an_operator_orders(bench: Bench) -> None:
+    """The order does not wait; the schedule's next slot does, and keeps its identity."""
+    own = Bench(bench.database, [a_job("apart", min_interval="30s")]).planned()
+    own.tick(0.9)
+    Operations(lambda: own.store, author="test").trigger("apart")
+    assert own.claim_one("apart").row.origin == "trigger"
+    own.tick(0.1)
+    assert own.claim("apart") == []
+    assert own.row("apart").execution_time == at(1.4)
+    own.tick(0.4)
+    assert own.claim_one("apart").slot == at(1)
+
+
+def test_a_start_in_the_future_hides_none_before_it(bench: Bench) -> None:
+    """The clock was stepped back: such a start stops nothing, and one since then does."""
+    own = Bench(bench.database, [a_job("apart", min_interval="30s")]).planned()
+    own.tick(10)
+    own.settle(own.claim_one("apart"))
+    own.clock.set(at(5))
+    own.change("apart", execution_time=at(5))
+    Operations(lambda: own.store, author="test").trigger("apart")
+    assert [claim.row.origin for claim in own.claim("apart")] == ["trigger"]
+    assert own.row("apart").execution_time == at(5.5)
+    own.tick(0.5)
+    assert own.claim_one("apart").slot == at(11)
+
+
 def test_the_claim_enters_no_slot_that_a_gate_may_stop(make: MakeBench, closed: type[Closed]) -> None:
     """What is not written need not be deleted: a slot of such a job is written once."""
     bench = make()

@@ -14,22 +14,20 @@ from slotwise.decide.claim import Advance
 from slotwise.errors import InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key
-from slotwise.model.vocabulary import PLANNED, State
+from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
-from slotwise.store.dialects.portable import of_key
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import utc
+from slotwise.store.slots.gates import last_start
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.
 BATCH = 500
-#: Of so many slots one may have been started again after newer ones.
-_NEWEST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ class Planner:
                 outdated = replace(kept, change="outdated", refused=str(schedule), planned_by=theirs)
                 return kept if same else outdated
             changes = Advance(row={}) if same else replanned(row, schedule, now)
-            self._keep_distance(connection, job, changes.row)
+            self._keep_distance(connection, job, changes.row, now)
             told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
             write(connection, self._store, row, replace(changes, row=told | changes.row), now)
             if same:
@@ -140,20 +138,14 @@ class Planner:
         with located(f"job {job.name}", InvalidSchedule):
             return job.schedule.bind(job.name, calendars_of(connection, self._store.tables, job.schedule))
 
-    def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
+    def _keep_distance(
+        self, connection: sa.Connection, job: Definition, columns: dict[str, Any], now: datetime
+    ) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
         where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
         if job.min_interval is None or where not in columns:
             return
-        slots = self._store.tables.slots
-        newest = (
-            sa.select(slots.c.started)
-            .where(*of_key(slots, Key(job.name, RECURRING)), slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
-            .order_by(slots.c.slot.desc())
-            .limit(_NEWEST)
-            .subquery()
-        )
-        last = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
+        last = connection.scalar(sa.select(last_start(self._store.tables, job.name, RECURRING, now)))
         if last is not None:
             columns[where] = max(columns[where], utc(last) + job.min_interval)
 
@@ -164,7 +156,7 @@ class Planner:
         key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
         (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
         columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
-        self._keep_distance(connection, job, columns)
+        self._keep_distance(connection, job, columns, now)
         return columns | {"priority": job.priority, "plan": _document_of(job, revision)}
 
 

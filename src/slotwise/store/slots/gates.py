@@ -34,7 +34,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant, from_micros, to_micros
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import is_detached
+from slotwise.store.schema.tables import Tables, is_detached
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ class ConcurrentSlots(Gate):
 
 
 class MinInterval(Gate):
-    """Two starts of a job by its schedule are at least ``min_interval`` apart.
+    """A slot of the schedule starts at least ``min_interval`` after the last start of its job.
 
-    A settlement moves the due time already; this gate keeps the rule where an operator or a restore has set it.
+    A settlement moves the due time already. This gate keeps the rule where an operator or a restore has set it, and
+    after a start that an operator has ordered: an order does not wait, the schedule's next slot does.
+
+    Race: a start whose claim has not committed is not seen, nor with ``give_up`` one that is claimed and not marked.
     """
-
-    #: A retry may have started one of these after newer ones.
-    _NEWEST = 20
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
         super().__init__(dialect, definitions, settings)
@@ -192,30 +192,38 @@ class MinInterval(Gate):
         self.names = frozenset(self._least)
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
-        found = transaction.execute(self._last_starts(rows))
+        tasks = self._tables.tasks
+        found = transaction.execute(
+            sa.select(
+                tasks.c.task_name, tasks.c.task_instance,
+                last_start(self._tables, tasks.c.task_name, tasks.c.task_instance, now),
+            )
+            .where(tasks.c.task_name.in_({row.task_name for row in rows}))
+            .where(tasks.c.task_instance.in_({row.task_instance for row in rows}))
+        )  # fmt: skip
         started, answers = {Key(name, instance): utc(at) for name, instance, at in found}, list[Answer]()
         for row in rows:
             at, least = started.get(row.key), self._least[row.task_name]
-            # After a clock step back, a start that lies in the future stops nothing.
-            answers.append(START if at is None or not at <= now < at + least else Later(at + least))
+            answers.append(START if at is None or now >= at + least else Later(at + least))
         return answers
 
-    def _last_starts(self, rows: Sequence[Row]) -> sa.Select[Any]:
-        tasks, slots = self._tables.tasks, self._tables.slots
-        newest = (
-            sa.select(slots.c.started)
-            .where(slots.c.task_name == tasks.c.task_name, slots.c.task_instance == tasks.c.task_instance)
-            .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
-            .order_by(slots.c.slot.desc())
-            .limit(self._NEWEST)
-            .correlate(tasks)
-            .subquery("newest")
-        )
-        last = sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
-        return sa.select(tasks.c.task_name, tasks.c.task_instance, last).where(
-            tasks.c.task_name.in_({row.task_name for row in rows}),
-            tasks.c.task_instance.in_({row.task_instance for row in rows}),
-        )
+
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
+
+
+def last_start(tables: Tables, name: Any, instance: Any, now: datetime) -> sa.ScalarSelect[Any]:
+    """Return when a slot of this plan started last. After a clock step back, a start in the future does not count."""
+    slots = tables.slots
+    newest = (
+        sa.select(slots.c.started)
+        .where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.started <= now)
+        .order_by(slots.c.slot.desc())
+        .limit(_NEWEST)
+        .correlate(tables.tasks)
+        .subquery("newest")
+    )
+    return sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
 
 
 #: A first start this much later than its slot counts as late, as do the runs of missed slots.
