@@ -79,8 +79,15 @@ class InvalidPayload(InvalidJob):
     """Data is not what its task takes, or cannot be read."""
 
 
+class NewerPayload(InvalidPayload):
+    """Data was written by a newer release; workers of that release can read it."""
+
+
 class InvalidSchedule(ConfigurationError):
     """A schedule cannot be understood, or can never fire."""
+
+    #: It is of a kind that only a newer release may know.
+    may_be_newer: bool = False
 
 
 class InvalidSetting(ConfigurationError):

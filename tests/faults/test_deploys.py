@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
+import pytest
+import sqlalchemy as sa
 from tests.faults.bench import Bench
 from tests.faults.conftest import MakeBench
 
-from slotwise import Every, Schedule
+from slotwise import Every, Item, Schedule
 from slotwise.model.records import TICK
 from slotwise.schedules import succeed
 
@@ -76,3 +80,35 @@ def _activated_between(earliest: datetime, latest: datetime) -> Iterator[Schedul
     """Every schedule that the job may have had: the old one up to some instant in between, then the new one."""
     instants = {earliest, *OLD.slots(earliest, latest), *NEW.slots(earliest, latest)}
     return (succeed(OLD, instant, NEW) for instant in sorted({*instants, *(instant - TICK for instant in instants)}))
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
+    """What the new release has written waits for its workers, beside old ones: none is lost, dead, or runs twice."""
+    stage = bench("parcel,sealed", poll_interval="100ms")
+    old, new = stage.start("old", beneath={"CAST_RELEASE": "1"}), stage.start("new")
+    for player in (old, new):
+        stage.wait("worker-start", by=player)
+    client, until, count = stage.registry.client, time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        of_both = [Item({"grams": 1}, id=f"both-{count + n}") for n in range(5)]
+        with stage.connect() as connection:  # as the old release schedules them
+            client.schedule_many("parcel", of_both, connection=connection)
+            stored = sa.text(
+                "update scheduled_tasks set task_data = '{\"kilos\": 1}' where not picked"
+                " and task_instance like 'both-%'"
+            )
+            connection.execute(stored)
+        client.schedule_many("parcel", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)])
+        client.schedule_many("sealed", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)])
+        count += 5
+        stage.rest(timedelta(milliseconds=200))
+    stage.wait_for_empty_queue(within=150)
+    stage.end_all()
+
+    noted = Counter((line.job, line.instance) for line in stage.log.read())
+    wanted = [("parcel", "both"), ("parcel", "new"), ("sealed", "new")]
+    assert noted == {(job, f"{kind}-{n}"): 1 for job, kind in wanted for n in range(count)}
+    assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {new.pid}
+    assert old.pid in {line.pid for line in stage.log.read()}
+    assert stage.events.all("handed-back", by=old, reason="newer")

@@ -26,6 +26,7 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import moment, say
+from slotwise.decide.ending import A_WHILE
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
@@ -215,7 +216,7 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
-    notes += [_unreadable(one, zone) for one in found.unreadable if one.dead]
+    notes += [_unreadable(one, zone) for one in found.unreadable if one.dead or _is_recent(one, found)]
     if found.unreadable_workers:
         notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
     if found.paused:
@@ -237,7 +238,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str, zone: 
         oldest = moment(found.oldest_due, zone)
         problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {oldest}")
     problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
-    problems += [_unreadable(one, zone) for one in found.unreadable if not one.dead]
+    problems += [_unreadable(one, zone) for one in found.unreadable if not (one.dead or _is_recent(one, found))]
     if found.silent:
         problems.append(f"claims whose lease ran out and that no worker takes over: {found.silent}")
     return problems
@@ -246,7 +247,13 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str, zone: 
 def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
     since = f", due since {moment(found.since, zone)}" if found.since else ""
-    return f"{found.task}: {rows} unreadable{since}: {error_summary(found.error)}"
+    what = "waiting for a newer worker" if found.newer else "unreadable"
+    return f"{found.task}: {rows} {what}{since}: {error_summary(found.error)}"
+
+
+def _is_recent(found: Unreadable, health: Health) -> bool:
+    """Whether the rows wait for a newer worker no longer than a rolling deploy may take to start one."""
+    return found.newer and found.since is not None and health.now - found.since < A_WHILE
 
 
 def _summary(found: Health) -> str:

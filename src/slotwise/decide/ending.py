@@ -137,8 +137,8 @@ def at_finish(
             done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
             # A one-time task that was called off goes: it is not retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
-        case records.HandedBack(reason):
-            return hand_back(row, reason)
+        case records.HandedBack(reason, error):
+            return hand_back(row, reason) if error is None else left_alone(row, now, error)
         case records.Aborted(reason):
             return _aborted(ending.judged(row), ending, reason)
         case records.Died():
@@ -395,6 +395,11 @@ def removed(row: Row, schedule: Schedule | None, transition: Transition, now: da
 UNREADABLE_PAUSE = timedelta(minutes=1)
 #: How the error of such a row begins; who looks after the cluster counts those.
 UNREADABLE = "unreadable: "
+#: The same, of a row that a newer release has written; and the shortest pause before it comes up again.
+NEWER = "waits for a newer worker: "
+_SHORTEST = timedelta(seconds=1)
+#: How long rows may wait for a newer worker, as in a rolling deploy, before that is a problem.
+A_WHILE = timedelta(minutes=1)
 
 
 def hand_back(row: Row, reason: str) -> Transition:
@@ -410,12 +415,20 @@ def hand_back(row: Row, reason: str) -> Transition:
 
 def refuse(row: Row, now: datetime, flaw: str) -> Transition:
     """A claimed row that must not run goes back: a job's comes up again in a minute, a task is dead."""
-    flaw = f"{UNREADABLE}{flaw}".replace("\0", "\\0")
+    flaw = (flaw if flaw.startswith(NEWER) else f"{UNREADABLE}{flaw}").replace("\0", "\\0")
     back = defer(row, now + UNREADABLE_PAUSE, Reason.UNREADABLE, flaw)
     if row.has_slot:
         return back
     dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time, "last_error": flaw}
     return Transition(label=Outcome.DEAD, row={**(back.row or {}), **dead})
+
+
+def left_alone(row: Row, now: datetime, error: str) -> Transition:
+    """The row goes back to wait for a newer worker. It comes up again the later the longer it has waited, so that rows
+    that no live worker can read cost little.
+    """
+    pause = min(max((now - (row.slot or row.due)) / 2, _SHORTEST), UNREADABLE_PAUSE)
+    return replace(defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK)
 
 
 def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | None = None) -> Transition:

@@ -225,9 +225,13 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The claim was handed back before its handler started; no attempt is used up."""
+    """The claim was handed back before its handler started; no attempt is used up.
+
+    ``error``: why only a newer release can run it.
+    """
 
     reason: str = Reason.SHUTDOWN
+    error: str | None = None
     name = Release.HANDED_BACK
 
 

@@ -190,6 +190,7 @@ class Reason(_Word):
     UNKNOWN = "unknown", None, None, "its worker did not know of the claim"
     MARK_REFUSED = "mark refused", None, None, "its start was no longer allowed"
     MARK_NOT_ACKNOWLEDGED = "mark not acknowledged", None, None, "it is unknown whether its start was allowed"
+    NEWER = "newer", None, None, "it waits for a newer worker"
     TIMEOUT = "timeout", None, None, "it timed out"
     RECOVERY = "recovery", None, None, "recovery_rate limits late starts"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from slotwise.errors import ConfigurationError, InvalidPayload
+from slotwise.errors import ConfigurationError, InvalidPayload, NewerPayload
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -259,17 +259,14 @@ class Payload:
         return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
     def decode(self, stored: bytes | None) -> object:
-        """Return the data, upgraded to this version. Raise InvalidPayload for unreadable data."""
+        """Return the data, upgraded to this version. Raise NewerPayload, or InvalidPayload for unreadable data."""
         if stored is None:
             return self.typed(None)
         return self.typed(self._upgraded(*_decoded(stored)))
 
     def _upgraded(self, plain: object, version: int) -> object:
         if version > self.version:
-            raise InvalidPayload(
-                f"task_data has version {version}, this worker knows {self.version}; deploy workers before "
-                "applications that schedule, then retry the task"
-            )
+            raise NewerPayload(f"task_data has version {version}, this worker knows {self.version}")
         for older in range(version, self.version):
             try:
                 plain = self.upgrades[older](plain)
@@ -311,7 +308,7 @@ def _decoded(stored: bytes) -> tuple[object, int]:
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     name = header[1].decode() if header else JSON.name
     if (codec := CODECS.get(name)) is None:
-        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
+        raise NewerPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
     try:
         return (codec.decode(stored[header.end() :]), int(header[2])) if header else (codec.decode(stored), 1)
     except Exception as error:  # a user's codec may raise any exception

@@ -116,7 +116,9 @@ def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
         return kinds[kind.upper()]
     near = get_close_matches(kind.upper()[:20], kinds, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise InvalidSchedule(f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}")
+    error = InvalidSchedule(f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}")
+    error.may_be_newer = True
+    raise error
 
 
 #: Each kind with its constructor, how many values it takes, and its options.

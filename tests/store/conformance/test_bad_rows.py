@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.store.bench import MINUTE, NOON, Bench, at
 
 from slotwise.decide import claim, ending
-from slotwise.model.records import RECURRING, Claim, Failed, Snoozed, Succeeded
+from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
@@ -288,3 +288,27 @@ def test_looks_stop_at_nothing(bench: Bench) -> None:
     _, rows = bench.store.held.look(["plain", "retried"])
     assert len(rows) == len(bench.store.held.held_by("host:1:a")) == 2
     assert bench.store.held.beat("host:1:a", claims) == set()
+
+
+@pytest.mark.parametrize("name", ["mail", "once"])
+def test_what_waits_for_a_newer_worker(bench: Bench, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It comes up again soon, and the later the longer it has waited; no attempt is counted, and it is not dead.
+
+    Health counts it; after a minute it is logged, once per task and minute.
+    """
+    for number in range(2):
+        bench.client.schedule(name, id=str(number))
+    for waited, pause in ((0, 1), (1, 1), (60, 30), (600, 60)):
+        bench.clock.set(at(0) + timedelta(seconds=waited))
+        claims = bench.claim(name)
+        endings = [(claim, HandedBack("newer", "task_data has version 2")) for claim in claims]
+        settled = bench.store.settlements.settle(endings)
+        assert [one.transition and one.transition.label for one in settled] == ["handed-back"] * 2
+        row = bench.row(name, "1")
+        assert row.execution_time == bench.clock.now() + timedelta(seconds=pause)
+        assert (row.picked, row.state, row.attempt, row.consecutive_failures) == (False, None, 0, 0)
+    (told,) = bench.inspect.health(timedelta(minutes=1)).unreadable
+    assert (told.task, told.rows, told.newer, told.dead, told.since) == (name, 2, True, False, at(0))
+    assert told.error == "task_data has version 2"
+    said = [record.getMessage() for record in caplog.records if "newer worker" in record.getMessage()]
+    assert len(said) == 1

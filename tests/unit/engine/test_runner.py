@@ -16,13 +16,14 @@ import pytest
 from tests.kit.breaks import always
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
-from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
+from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, TaskContext, job, task
 from slotwise.engine.run import outcomes
 from slotwise.engine.run.outcomes import error_text
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.error_text import ERROR_LIMIT
 from slotwise.model.events import HandlerEnded
 from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Succeeded
+from slotwise.payload.payload import plain
 
 Handler = Callable[[JobContext], object]
 
@@ -292,6 +293,32 @@ def test_a_job_that_gives_up_starts_only_under_its_mark(
     with Rig(subject, mark=mark) as rig:
         assert rig.run() == HandedBack(reason)
     assert entered == []
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+@pytest.mark.parametrize("stored", [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"], ids=["version", "codec"])
+def test_what_a_newer_release_has_written_is_left_to_it(is_async: bool, stored: bytes) -> None:
+    """The handler is not called, and no attempt is used up."""
+    entered: list[object] = []
+
+    async def later(ctx: TaskContext[None]) -> None:
+        entered.append(ctx)
+
+    subject = task(name="mail")(later if is_async else entered.append)  # type: ignore[arg-type]
+    with Rig(subject) as rig:
+        outcome = rig.run("mail", task_data=stored, schedule=None)
+    assert isinstance(outcome, HandedBack)
+    assert (outcome.reason, outcome.error is None, entered) == ("newer", False, [])
+
+
+def test_what_a_handler_cannot_read_itself_is_its_failure() -> None:
+    """It has started: the attempt counts."""
+
+    def read(ctx: TaskContext[None]) -> None:
+        plain(b"slotwise/nonesuch/1\n1")
+
+    with Rig(task(name="mail")(read)) as rig:
+        assert isinstance(rig.run("mail", schedule=None), Failed)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from slotwise.engine.run.active_claims import Holding
-from slotwise.errors import InvalidPayload, JobCancelled
+from slotwise.errors import InvalidPayload, JobCancelled, NewerPayload
 from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
@@ -23,6 +23,7 @@ from slotwise.model.records import (
     Cancelled,
     Failed,
     FollowUps,
+    HandedBack,
     Skipped,
     Snoozed,
     Succeeded,
@@ -47,6 +48,10 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
 
 #: Frames of this package at the top of a traceback are left out.
 _OWN = str(Path(__file__).parent)
+
+
+class LeftAlone(Exception):
+    """Only a newer release can read the data of this attempt, whose handler has not been called."""
 
 
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
@@ -88,6 +93,8 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
             return timed_out(holding, definition) or Cancelled(storable(said))
         case Skip(reason=said):
             return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
+        case LeftAlone() | NewerPayload() if isinstance(error, LeftAlone) or not holding.started:
+            return HandedBack(Reason.NEWER, storable(error))
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
     try:

@@ -20,8 +20,8 @@ from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
-from slotwise.errors import InvalidPayload
+from slotwise.engine.run.outcomes import LeftAlone, forks, leave_fork, raised, returned, timed_out
+from slotwise.errors import InvalidPayload, NewerPayload
 from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
@@ -435,11 +435,13 @@ class Runner:
             stack.enter_context(interceptor(ctx))
 
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
-        """Return the context. Raise Fail for stored data that cannot be read."""
+        """Return the context. Raise Fail for stored data that no release can read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:
             try:
                 _ = ctx.data
+            except NewerPayload as error:
+                raise LeftAlone(str(error)) from error
             except InvalidPayload as error:
                 raise Fail(str(error)) from error
         return ctx

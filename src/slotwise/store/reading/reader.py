@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import UNREADABLE
+from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import Kind, Origin, State
@@ -192,15 +192,23 @@ class Reader:
         tasks = self._tasks
         since = sa.func.min(sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time))
         dead = sa.func.coalesce(tasks.c.state, "") == State.DEAD
+        newer = tasks.c.last_error.startswith(NEWER)
         found = connection.execute(
-            sa.select(tasks.c.task_name, dead, sa.func.count(), since, sa.func.max(tasks.c.last_error))
-            .where(~tasks.c.picked, tasks.c.last_error.startswith(UNREADABLE))
-            .group_by(tasks.c.task_name, dead)
-            .order_by(tasks.c.task_name, dead)
+            sa.select(tasks.c.task_name, dead, newer, sa.func.count(), since, sa.func.max(tasks.c.last_error))
+            .where(~tasks.c.picked, newer | tasks.c.last_error.startswith(UNREADABLE))
+            .group_by(tasks.c.task_name, dead, newer)
+            .order_by(tasks.c.task_name, dead, newer)
         )
         return [
-            Unreadable(task=name, rows=rows, since=utc(first), error=error.removeprefix(UNREADABLE), dead=is_dead)
-            for name, is_dead, rows, first, error in found
+            Unreadable(
+                task=name,
+                rows=rows,
+                since=utc(first),
+                error=error.removeprefix(UNREADABLE).removeprefix(NEWER),
+                dead=is_dead,
+                newer=bool(is_newer),
+            )
+            for name, is_dead, is_newer, rows, first, error in found
         ]
 
     def health(self, overdue_after: timedelta) -> Health:

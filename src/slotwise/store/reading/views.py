@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import UNREADABLE
+from slotwise.decide.ending import NEWER, UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING, Key
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
@@ -118,6 +118,8 @@ class Unreadable:
     since: datetime | None
     error: str
     dead: bool
+    #: A newer release has written them, and its workers can read them.
+    newer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ def _job_info(
     if state == State.WAITING and row["execution_time"] <= now:
         reason = obstacle(row["task_name"], declared.runs_on, workers)
         state = state_of_stuck(reason) if reason else state
-    if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith(UNREADABLE):
+    if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith((UNREADABLE, NEWER)):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
     return JobInfo(
         job=row["task_name"], id=row["task_instance"], state=state, reason=reason, schedule=row["schedule"],

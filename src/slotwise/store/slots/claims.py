@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import defer, refuse
+from slotwise.decide.ending import NEWER, defer, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Release
@@ -381,7 +381,8 @@ class LateClaims:
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
-            self._bad.append((row, f"schedule {row.schedule!r:.200}: {error}"))
+            kind = NEWER if error.may_be_newer else ""
+            self._bad.append((row, f"{kind}schedule {row.schedule!r:.200}: {error}"))
             return None
         # The ledger may be ahead of a row that was restored alone, or rightly of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest

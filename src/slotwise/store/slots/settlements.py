@@ -295,7 +295,10 @@ class Settlements:
         try:
             schedule = parse_schedule(text or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
-            schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {text!r:.200}: {problem}"
+            kind = decide.NEWER if problem.may_be_newer else decide.UNREADABLE
+            schedule, error = Disabled(), f"{kind}schedule {text!r:.200}: {problem}"
+        if isinstance(outcome, records.HandedBack) and outcome.error is not None:
+            self._warnings.newer(row, held.now, outcome.error)
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
             ended_ago=ended_ago,

@@ -7,6 +7,7 @@ ledger, never the queue, since heartbeats must go on while that transaction is o
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.decide.ending import A_WHILE
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
@@ -97,6 +99,8 @@ def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
 #: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
 MINUTE, HOUR, MANY = 60.0, 3_600.0, 100
 
+logger = logging.getLogger(__name__)
+
 
 class RowWarnings:
     """Counts bad rows by their task, so that a flood of them is one line a minute. Safe from any thread."""
@@ -104,6 +108,12 @@ class RowWarnings:
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
         self._told: dict[str, tuple[float, str, int]] = {}
+
+    def newer(self, row: Row, now: datetime, error: str) -> None:
+        """Warn about a row that has waited for a newer worker for a minute; at most once per task and minute."""
+        name, since = row.task_name, row.slot or row.due
+        if now - since >= A_WHILE and (rows := self.count(name, "newer")):
+            logger.warning("%s: rows (%d) wait for a newer worker, since %s: %s", name, rows, since, error)
 
     def count(self, name: str, problem: str, rows: int = 1) -> int:
         """Return how many rows the line to log now is about, with those before; 0: it is too early for a line."""
