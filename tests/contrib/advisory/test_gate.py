@@ -141,12 +141,13 @@ def test_the_key_is_kept_after_a_short_run(pg_empty_url: str, other: psycopg.Con
         ([plain], "'plain' has no lock key; declare it with @distributed_scheduled"),
         (["plain"], "'plain' has no lock key; declare it with @distributed_scheduled"),
         ({"a": "5101"}, "job 'a': the lock key '5101' is not a whole number of 64 bits; correct it"),
+        (5101, "AdvisoryGate: 5101 has no keys; pass jobs with a key, or names with keys"),
         ({"a": True}, "job 'a': the lock key True is not a whole number of 64 bits; correct it"),
         ({"a": 2**63}, "job 'a': the lock key 9223372036854775808 is not a whole number of 64 bits; correct it"),
     ],
     ids=[
         "one key for two jobs", "one key for two jobs that are declared", "two keys", "a plain job", "a name",
-        "a string", "a bool", "65 bits",
+        "a string", "a number", "a bool", "65 bits",
     ],
 )  # fmt: skip
 def test_keys_that_are_no_keys(keys: Any, words: str) -> None:
@@ -168,6 +169,8 @@ def test_refusals() -> None:
         AdvisoryGate("sqlite:///a.db", {})
     with pytest.raises(InvalidSetting, match="check_every"):
         AdvisoryGate("postgresql://host/db", {}, check_every="0s")
+    with pytest.raises(InvalidSetting, match=r'no locks; write \{"job": "lock"\}'):
+        LockGate(SQLLocks("sqlite:///a.db"), ["cleanup"], at_most_for="1h")  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match="1 to 64"):
         LockGate(SQLLocks("sqlite:///a.db"), {"cleanup": "x" * 65}, at_most_for="1h")
 

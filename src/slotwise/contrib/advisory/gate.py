@@ -53,6 +53,8 @@ _LOOKS: Final = 20
 
 def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dict[str, int]:
     """Return the key of each job's name. Raise ConfigurationError for a job without a key, or with another's."""
+    if not isinstance(keys, Iterable):
+        raise ConfigurationError(f"AdvisoryGate: {keys!r:.60} has no keys; pass jobs with a key, or names with keys")
     found: dict[str, int] = {}
     names: dict[int, str] = {}
     for name, key in keys.items() if isinstance(keys, Mapping) else map(_name_and_key, keys):

@@ -10,7 +10,7 @@ from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST, check_names
 from slotwise.contrib.locks.lease import Lease
 from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
-from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
+from slotwise.errors import InvalidSetting, LockLost, LockNotAcquired, LockUnavailable
 from slotwise.jobs.context import Context, Skip
 
 
@@ -30,6 +30,8 @@ class LockGate:
         at_most_for: timedelta | str,
         at_least_for: timedelta | str = timedelta(0),
     ) -> None:
+        if not isinstance(names, Mapping):
+            raise InvalidSetting(f'LockGate: {names!r:.60} has no locks; write {{"job": "lock"}}')
         self._provider = provider
         self._names = dict(names)
         self._at_most_for = at_most_for
