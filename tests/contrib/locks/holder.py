@@ -4,12 +4,15 @@ SIDE is ``slotwise``, ``keeping`` (slotwise with keep_alive) or ``shedlock``. Co
 
 ``hold``          acquire, print ``held TOKEN``, and ``over …`` after a line on the standard input
 ``loop N LOG``    acquire N times as fast as possible; write each block's beginning and end to the log
+``storm LOG``     acquire again and again, whatever happens; append process and token to the log all processes share
 
-The log is the judge: its times are of the system's monotonic clock, which all processes share.
+The log is the judge: its times are of the system's monotonic clock, which all processes share. What is appended to a
+file stands in the order in which it was written.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -80,6 +83,22 @@ def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Pa
                 done += 1
 
 
+def storm(url: str, name: str, at_most: timedelta, log: Path) -> None:
+    from slotwise.locks import Lock, LockLost, LockNotAcquired
+
+    lock = Lock(name, at_most_for=at_most, provider=provider_of(url, "500ms"), keep_alive=True)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND)
+    while True:
+        try:
+            with lock as lease:
+                for _ in range(5):
+                    lease.assert_held()
+                    os.write(file, f"{os.getpid()} {lease.token}\n".encode())
+                    time.sleep(0.01)
+        except (LockNotAcquired, LockLost):
+            time.sleep(0.01)
+
+
 def ours(url: str, name: str, at_most: timedelta) -> Callable[[Callable[[int], None]], bool]:
     from slotwise.locks import Lock, LockNotAcquired
 
@@ -117,6 +136,8 @@ def main(side: str, url: str, name: str, seconds: str, command: str, *rest: str)
     at_most = timedelta(seconds=float(seconds))
     if command == "hold":
         hold(side, url, name, at_most)
+    elif command == "storm":
+        storm(url, name, at_most, Path(rest[0]))
     else:
         loop(side, url, name, at_most, int(rest[0]), Path(rest[1]))
 

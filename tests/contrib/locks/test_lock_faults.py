@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 from tests.contrib.locks.conftest import close
 from tests.contrib.locks.holder import provider_of
 from tests.contrib.locks.servers import Holder, RedisServer, eventually
@@ -44,6 +47,113 @@ def test_a_paused_holder_learns_its_loss(locks_url: str, provider: LockProvider,
             assert holder.line().startswith("refused to write: ")
             assert holder.line() == "over lost=1"
             lease.assert_held()
+
+
+# -- all of it, by one log ---------------------------------------------------------------------------------------
+
+
+class Storm:
+    """Processes that take turns with one lock. ``rows``: process and token of each write, in the order of the log."""
+
+    def __init__(self, url: str, name: str, log: Path) -> None:
+        log.touch()
+        self._make = lambda: Holder("slotwise", url, name, 3.0, "storm", str(log))
+        self._log = log
+        self.crew = [self._make() for _ in range(4)]
+
+    def rows(self) -> list[tuple[int, int]]:
+        lines = self._log.read_text().splitlines()
+        return [(int(process), int(token)) for process, token in map(str.split, lines)]
+
+    def newest(self) -> int:
+        return max((token for _, token in self.rows()), default=0)
+
+    def goes_on(self) -> None:
+        """Wait until others have held the lock: three acquisitions after the newest one."""
+        before = self.newest()
+        eventually(lambda: len({token for _, token in self.rows() if token > before}) >= 3, "the lock goes on", 100)
+
+    def holder(self) -> Holder:
+        """The process that wrote last."""
+        self.goes_on()
+        last = self.rows()[-1][0]
+        return next(one for one in self.crew if one.process.pid == last)
+
+    def replace(self, killed: Holder) -> None:
+        killed.__exit__(None, None, None)
+        self.crew[self.crew.index(killed)] = self._make()
+
+    def close(self) -> None:
+        for one in self.crew:
+            one.__exit__(None, None, None)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["postgresql", "redis"])
+def test_a_storm_of_faults(kind: str, short_path: Path, open_path: Path, name: str) -> None:
+    """Holders killed and paused, connections cut, the server restarted: no two of them are in the block at once.
+
+    A log that is no server's judges. Only a process that slept through its lease may write late, and only once: it had
+    checked before it fell asleep. Its token is lower, so a resource that compares tokens rejects that write.
+    """
+    with ExitStack() as stack:
+        server: EmbeddedPostgres | RedisServer
+        if kind == "redis":
+            server = stack.enter_context(RedisServer(short_path, is_durable=True))
+            url, cut = server.url, cut_redis
+        else:
+            server = stack.enter_context(EmbeddedPostgres(open_path / "pg", temporary=True))
+            url, cut = server.dsn, cut_postgresql
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(TABLE)
+        storm = Storm(url, name, short_path / "log")
+        stack.callback(storm.close)
+
+        killed = storm.holder()
+        killed.kill()
+        storm.replace(killed)
+        storm.goes_on()
+        for _ in range(3):
+            cut(url)
+            storm.goes_on()
+        paused = storm.holder()
+        paused.pause()
+        storm.goes_on()  # the others wait for the end of its lease, if it held the lock
+        time.sleep(4)  # longer than its lease
+        paused.resume()
+        storm.goes_on()
+        if isinstance(server, RedisServer):
+            server.stop()
+            down = storm.newest()
+            time.sleep(1)
+            assert storm.newest() == down, "nothing is acquired without an answer"
+            server.start()
+        else:
+            server.restart("immediate")  # after stop and start it may have another port
+        storm.goes_on()
+
+        highest, late = 0, []
+        for process, token in storm.rows():
+            if token < highest:
+                late.append(process)
+            highest = max(highest, token)
+        assert late in ([], [paused.process.pid])
+        tokens = [token for _, token in storm.rows()]
+        assert len(set(tokens)) >= 20
+
+
+def cut_redis(url: str) -> None:
+    with redis.Redis.from_url(url) as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def cut_postgresql(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
 
 
 # -- the network -------------------------------------------------------------------------------------------------
