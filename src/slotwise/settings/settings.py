@@ -343,7 +343,7 @@ def document(path: Path, what: str, cure: str) -> object:
     except FileNotFoundError:
         raise InvalidSetting(f"{path}: there is no such {what}; {cure}") from None
     except OSError as error:
-        raise InvalidSetting(f"{path}: the {what} cannot be read: {error.strerror}; check its permissions") from None
+        raise InvalidSetting(f"{path}: the {what} cannot be read: {error.strerror}; check its path") from None
     except UnicodeDecodeError as error:
         raise InvalidSetting(f"{path}: byte {error.start} is not UTF-8; save the {what} as UTF-8") from None
     if path.suffix in _YAML:
