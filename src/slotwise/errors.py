@@ -106,6 +106,15 @@ class DatabaseRefused(DatabaseUnreachable):
     """The database server does not let us in: user, password or database are wrong."""
 
 
+class CommitUnknown(DatabaseProblem):
+    """The reply to a commit was lost, and the database cannot say whether it was committed."""
+
+    #: Of the task that may be scheduled; call ``schedule`` of the same client again with it.
+    id: str | None = None
+    #: The transaction, for ``SELECT pg_xact_status('…')``, if it is known.
+    transaction: str | None = None
+
+
 class SchemaMissing(DatabaseProblem):
     """The tables are missing; run: slotwise db upgrade"""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
@@ -34,13 +35,21 @@ from slotwise.client.arguments import (
     when,
 )
 from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
-from slotwise.errors import ConfigurationError, SchemaMissing, UnknownTask
+from slotwise.errors import (
+    CommitUnknown,
+    ConfigurationError,
+    DatabaseProblem,
+    DatabaseUnreachable,
+    SchemaMissing,
+    UnknownTask,
+)
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Joinable, Result, call_within, sqlalchemy_connection
+from slotwise.store.connect.database import ANSWER, sure_transaction, was_committed
 from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
@@ -83,6 +92,8 @@ class Client:
     def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
         self._make_store = store
         self._wake = wake
+        #: Tasks that may be scheduled, as a reply was lost, and the transaction that says so.
+        self._unknown: dict[Key, str | None] = {}
 
     @functools.cached_property
     def operations(self) -> Operations:
@@ -119,12 +130,46 @@ class Client:
         """
         name, row, if_exists = self._follow(task, data, **options)
         word = name if is_soon(row.when, self._horizon) and not row.waits_for else None
-        with self._joining(connection, name, word) as (queue, own):
-            status = queue.put(own, name, row, if_exists)
-            if if_exists == "raise" and status != "scheduled":
-                found = queue.reader.find(own, Key(name, row.instance))
-                raise taken(name, row.instance, found.state if found else None)
+        key, surely = Key(name, row.instance), connection is None and options.get("id") is not None
+        status: Status = "scheduled"
+        try:
+            if surely and key in self._unknown and self._was_scheduled(key):
+                return self._done(connection, Receipt(task=name, id=row.instance, status=status))
+            with self._joining(connection, name, word, surely=surely) as (queue, own):
+                status = queue.put(own, name, row, if_exists)
+                if if_exists == "raise" and status != "scheduled":
+                    found = queue.reader.find(own, key)
+                    raise taken(name, row.instance, found.state if found else None)
+        except CommitUnknown as error:
+            self._unknown[key], error.id = error.transaction, row.instance
+            raise
+        except DatabaseUnreachable as error:
+            if connection is not None or surely or not getattr(error.__cause__, "connection_invalidated", False):
+                raise
+            self._unknown[key] = None  # a statement by itself: only the row can show that it was committed
+            self._was_scheduled(key)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
+
+    def _was_scheduled(self, key: Key) -> bool:
+        """Return whether a call of this client whose reply was lost has scheduled the task; raise CommitUnknown."""
+        store, transaction = self._make_store(), self._unknown[key]
+        if transaction is not None:
+            with _errors(store, key.task_name, is_own=True):
+                found = was_committed(store.database, store.dialect.committed, transaction, ANSWER)
+            del self._unknown[key]
+            return found
+        for pause in (0.0, 0.1, 0.3, 0.6):  # the server may still be busy with it
+            time.sleep(pause)
+            with suppress(DatabaseProblem):
+                if self.get(key.task_name, key.task_instance) is not None:
+                    del self._unknown[key]
+                    return True
+        unknown = CommitUnknown(
+            f"the reply to schedule({key.task_name!r}) was lost: the task {key.task_instance!r} was not scheduled, or "
+            "it has run already; with an id of yours, the database can tell"
+        )
+        unknown.id = key.task_instance
+        raise unknown
 
     def schedule_many(
         self,
@@ -160,7 +205,7 @@ class Client:
             raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
         usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
         tell = functools.partial(self._tell_of, name) if connection is None else None
-        joining, store = functools.partial(self._joining, connection, name), self._make_store()
+        joining, store = functools.partial(self._joining, connection, name, surely=True), self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
         is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
         thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
@@ -262,7 +307,7 @@ class Client:
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
         while True:
-            with self._joining(connection, name) as (queue, own):
+            with self._joining(connection, name, surely=True) as (queue, own):
                 some = queue.tasks.remove(own, name, state, last)
             if not some:
                 return count
@@ -293,7 +338,7 @@ class Client:
             batches = [asked[at : at + AT_ONCE] for at in range(0, len(asked), AT_ONCE)]
         dead: dict[str, None] = {}
         for batch in batches:
-            with self._joining(connection, name) as (queue, own):
+            with self._joining(connection, name, surely=True) as (queue, own):
                 some = queue.tasks.retry(own, name, batch, due)
             dead |= dict.fromkeys(some)
             if batch is None and len(some) == AT_ONCE:
@@ -415,24 +460,31 @@ class Client:
         command: Callable[[Queue, Joinable], Status],
         word: str | None = None,
     ) -> Receipt:
-        with self._joining(connection, key.task_name, word) as (queue, own):
+        with self._joining(connection, key.task_name, word, surely=True) as (queue, own):
             status = command(queue, own)
         return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
     def _joining(
-        self, connection: Connection | None, name: str, word: str | None = None
+        self, connection: Connection | None, name: str, word: str | None = None, *, surely: bool = False
     ) -> Iterator[tuple[Queue, Joinable]]:
-        """Yield the caller's transaction; else our own for one statement, which is followed by the notification."""
+        """Yield the caller's transaction; else our own for one statement, which is followed by the notification.
+
+        ``surely``: if the reply to our commit is lost, the database is asked. That costs three more round trips.
+        """
         store = self._make_store()
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
                 queue = queue_of(store.dialect, self._horizon, store.at_insert)
                 yield queue, store.installation.join(connection, name)
                 return
-            if store.at_insert:  # hooks and rows commit together; the statements notify workers
-                with store.transaction() as own:
-                    yield queue_of(store.dialect, self._horizon, store.at_insert), own
+            if store.at_insert or (surely and store.database.dialect_name == "postgresql"):
+                # Hooks and rows commit together; then the statements notify workers.
+                wake = self._horizon if store.at_insert else None
+                with sure_transaction(store.database, store.dialect.committed, store.dialect.transaction_id) as own:
+                    yield queue_of(store.dialect, wake, store.at_insert), own
+                if word is not None and not store.at_insert:
+                    store.database.wake_ups.tell(word)
                 return
             with store.database.telling(word) as own:
                 yield queue_of(store.dialect), own
@@ -442,7 +494,7 @@ class Client:
         """Yield a SQLAlchemy connection: the caller's, or one of our own."""
         with _errors(store, name, is_own=connection is None):
             if connection is None:
-                with store.transaction() as own:
+                with sure_transaction(store.database, store.dialect.committed, store.dialect.transaction_id) as own:
                     yield own
                 return
             outer = sqlalchemy_connection(connection)

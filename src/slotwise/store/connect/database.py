@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from slotwise.errors import DatabaseProblem, InvalidSetting, located
+from slotwise.errors import CommitUnknown, DatabaseProblem, InvalidSetting, located
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
@@ -313,8 +314,33 @@ Work: TypeAlias = Callable[[sa.Connection], "tuple[str | None, T]"]
 Committed: TypeAlias = Callable[[sa.Connection, str], "bool | None"]
 
 
-def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
-    """Do ``work`` in a transaction of its own. Raise only if it certainly did not commit.
+#: How long callers wait for the answer whether their transaction was committed.
+ANSWER = timedelta(seconds=10)
+
+
+@contextmanager
+def sure_transaction(
+    database: Database, committed: Committed, transaction_id: Callable[[Connection], str | None]
+) -> Iterator[Connection]:
+    """A transaction of a caller, as ``commit_surely``: raise CommitUnknown if the database does not say in time."""
+    connection = database.main.connect()
+    try:
+        transaction = connection.begin()
+        yield connection
+        known = transaction_id(connection)
+        try:
+            transaction.commit()
+        except DBAPIError:
+            connection.invalidate()
+            if known is None or not was_committed(database, committed, known, ANSWER):
+                raise
+    finally:
+        connection.close()
+
+
+def commit_surely(database: Database, committed: Committed, work: Work[T], within: timedelta | None = None) -> T:
+    """Do ``work`` in a transaction of its own. Raise only if it certainly did not commit, or, ``within`` a time, if the
+    database did not say: CommitUnknown.
 
     Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
     and take a settled claim for lost. So a new connection asks for the state of the transaction.
@@ -327,26 +353,36 @@ def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
             transaction.commit()
         except DBAPIError:
             connection.invalidate()
-            if transaction_id is None or not _was_committed(database, committed, transaction_id):
+            if transaction_id is None or not was_committed(database, committed, transaction_id, within):
                 raise
     finally:
         connection.close()
     return result
 
 
-def _was_committed(database: Database, committed: Committed, transaction_id: str) -> bool:
-    """Ask the database until it answers whether the transaction was committed."""
+def was_committed(database: Database, committed: Committed, transaction_id: str, within: timedelta | None) -> bool:
+    """Ask the database until it answers whether the transaction was committed; raise CommitUnknown after this time."""
+    until = math.inf if within is None else elapsed() + within.total_seconds()
     for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
         try:
             with database.main.connect() as connection:
                 verdict = committed(connection, transaction_id)
         except (DBAPIError, PoolTimeout) as error:
             if not is_transient(error):
-                return False  # a failover forgot the transaction: the fence decides
+                if within is None:
+                    return False  # a failover forgot the transaction: the fence decides
+                until = 0.0
             verdict = None
         if verdict is not None:
             told = "committed" if verdict else "rolled back"
             logger.warning("the reply to a commit was lost; the database says: %s", told)
             return verdict
+        if elapsed() >= until:
+            unknown = CommitUnknown(
+                f"the reply to the commit of transaction {transaction_id} was lost, and the database does not say "
+                "whether it was committed; look before you repeat the call"
+            )
+            unknown.transaction = transaction_id
+            raise unknown
         time.sleep(pause.total_seconds())
     raise AssertionError("growing_pauses never ends")

@@ -18,7 +18,7 @@ from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
-from slotwise.store.connect.database import commit_surely
+from slotwise.store.connect.database import ANSWER, commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.readable import worker_infos
@@ -229,7 +229,7 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
 
     with in_its_letters("this operation"):
         if not rehearse:
-            return commit_surely(store.database, store.dialect.committed, work)
+            return commit_surely(store.database, store.dialect.committed, work, ANSWER)
         with store.database.main.connect() as connection, connection.begin() as transaction:
             _, result = work(connection)
             transaction.rollback()

@@ -23,3 +23,5 @@ FROM unnest(string_to_array(%(ids)s::VARCHAR, %(string_to_array_1)s::VARCHAR),
     scheduled_tasks.picked)
  SELECT count(*) FILTER (WHERE NOT put.picked) AS anon_1
 FROM put;
+
+SELECT pg_current_xact_id()::text;
