@@ -45,8 +45,7 @@ class Membership:
         self._lock = threading.Lock()
         self._badge: Badge | None = None
         self._skew: float | None = None
-        self._skew_told = False
-        self.is_draining = False
+        self._is_skew_told = self.is_draining = False
         self.peers = Peers()
 
     def join(self) -> None:
@@ -64,8 +63,8 @@ class Membership:
             skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
             self._skew = skew
         self.peers.count = peers
-        if abs(skew) > SKEW_WARNING and not self._skew_told:
-            self._skew_told = True
+        if abs(skew) > SKEW_WARNING and not self._is_skew_told:
+            self._is_skew_told = True
             line = "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not"
             logger.warning(line, skew)
         return skew

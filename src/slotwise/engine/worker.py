@@ -206,20 +206,16 @@ class Worker:
                 self._start()
             except BaseException:
                 self.is_starting = False
-                self._undo()
+                if self.poller.has_started:  # race: a Ctrl-C at the last line meets claims, which a drain settles
+                    self.stop(timedelta(0))
+                else:
+                    self.close()
                 raise
             self.is_starting = False
             if self._stopping.is_set() and not self.poller.has_started:
                 self.close(bounded=True)
             elif self.asked_meanwhile is not None:
                 self.asked_meanwhile()
-
-    def _undo(self) -> None:
-        """Undo a start that failed. Race: a Ctrl-C at its last line meets claims, which only a drain may settle."""
-        if self.poller.has_started:
-            self.stop(timedelta(0))
-        else:
-            self.close()
 
     def _start(self) -> None:
         if not keep_trying(self.entrance.enter, self.common, self._stopping):
