@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from tests.integration.shell import Shell
 
+from slotwise import Every, job
 from slotwise.cli.shared import exits
+from slotwise.testing import ManualWorker
 
 JOBS = """
 import os
@@ -79,3 +81,14 @@ def test_a_job_may_be_called_show(pg_url: str, tmp_path: Path, words: list[str])
     answer = Shell(tmp_path, pg_url).ask("slots", *words)
     assert answer.returncode == exits.FAILED
     assert "no job 'show'" in answer.stderr + answer.stdout
+
+
+def test_a_job_that_is_gone_without_history(pg_url: str, tmp_path: Path) -> None:
+    """Its deletion is in the audit, with who ordered it."""
+    shell = Shell(tmp_path, pg_url)
+    with ManualWorker([job(name="report", schedule=Every("1d"))(print)], pg_url):
+        assert shell.ask("delete", "report", "--yes", "--author", "ada").returncode == exits.OK
+    for words in (["explain", "report"], ["explain", "report", "2020-11-25T02:00Z"]):
+        answer = shell.ask(*words)
+        assert answer.returncode == exits.FAILED
+        assert "ada ordered delete" in answer.stdout

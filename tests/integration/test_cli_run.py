@@ -152,6 +152,7 @@ def test_failed(shell: Shell, pg_url: str, job: str, words: list[str], reason: s
     done = shell.run("run", job)
     assert done.returncode == exits.FAILED
     for word in words:
+        assert done.stderr.count(word) == 1 or not word.startswith("Traceback")
         assert word in done.stderr
     (line,) = ledger(pg_url, job)
     assert (line.outcome, line.reason) == ("failed", reason)

@@ -19,7 +19,7 @@ from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
 from slotwise.cli.shared.output import as_json, print_json, span
-from slotwise.cli.shared.terminal import moment, say, say_lines
+from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
@@ -182,8 +182,6 @@ def _tell_slot(given: Given, end: SlotEnd) -> None:
 
 
 def _tell_end(end: SlotEnd, *, instead: str) -> None:
-    if end.error and end.ended_here and not end.succeeded:
-        say_lines(end.error, err=True)
     slot = "" if end.slot is None else f" {moment(end.slot)}"
     if end.left is not None:
         _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
@@ -237,8 +235,6 @@ def _tell(given: Given, ended: Ended) -> None:
     if given.json:
         print_json(ended)
         return
-    if ended.error and not ended.succeeded:
-        say_lines(ended.error, err=True)
     reason = f" ({ended.reason})" if ended.reason and ended.reason != error_summary(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
     say(line, err=True)

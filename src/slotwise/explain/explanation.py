@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.errors import pasteable
+from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.error_text import error_summary
@@ -450,6 +451,7 @@ def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
         yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
         return
     yield f"The schedule, {short_text(schedule)}, has no slot at {clock(facts.slot, zone_of(schedule))}."
+    yield from why_no_slot(schedule, facts.slot)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
 
@@ -497,11 +499,11 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
 def explain_now(
     store: Store, name: str, id: str = RECURRING, definition: Definition | None = None
 ) -> JobExplanation | None:
-    """Explain the row of a job, or of an instance. None if neither a row nor the ledger has it as one."""
+    """Explain the row of a job, or of an instance. None if neither a row, the ledger nor a deletion has it as one."""
     reader = Reader(store)
     line = reader.job(name, id)
     last = next(reader.slots(name, id, limit=1, ended=True), None)
-    if line is None and (last is None or id != RECURRING):
+    if line is None and (id != RECURRING or (last is None and not _was_deleted(reader, name))):
         return None
     attempts = tuple[AttemptInfo, ...]()
     if line is not None and line.state == State.UNREADABLE:
@@ -515,6 +517,10 @@ def explain_now(
         job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended),
         attempts=attempts,
     )  # fmt: skip
+
+
+def _was_deleted(reader: Reader, name: str) -> bool:
+    return any(order.operation == "delete" and order.job == name for order in reader.audit(name, limit=100))
 
 
 def _gone(facts: Facts) -> Iterator[str]:

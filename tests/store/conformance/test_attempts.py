@@ -12,6 +12,7 @@ from tests.store.conformance.test_retention import prune
 
 from slotwise.model.records import Aborted, Failed, FollowUps, HandedBack, Skipped, Snoozed, Succeeded
 from slotwise.model.vocabulary import Reason
+from slotwise.store.reading.failures import Failure, failed_attempts
 
 SECOND = timedelta(seconds=1)
 
@@ -218,3 +219,24 @@ def test_attempts_go_with_their_slot(bench: Bench, name: str) -> None:
     bench.clock.set(at(200))
     prune(bench)
     assert kept(bench, name, "number") == []
+
+
+def test_failed_attempts_of_all_jobs_are_listed(bench: Bench) -> None:
+    """The newest first, also of what succeeded since; a one-time task has no slot, whether its row is left or not."""
+    bench = bench.beside(a_task("mail", record="failures"))
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    bench.client.schedule("mail", id="1")
+    bench.tick(0.1)
+    bench.settle(bench.claim_one("mail"), Failed("no mail"))
+    bench.settle(bench.claim_one("retried"))
+    listed = [(one.name, one.id, one.slot, one.attempts, one.error) for one in failed(bench)]
+    assert listed == [("mail", "1", None, 1, "no mail"), ("retried", "recurring", at(1), 1, "boom")]
+    bench.delete("mail", "1")
+    assert [one.slot for one in failed(bench, name="mail")] == [None]
+    bench.tick(10)
+    assert failed(bench, since=5) == []
+
+
+def failed(bench: Bench, *, since: float = 0, name: str | None = None) -> list[Failure]:
+    return failed_attempts(bench.store, at(since), name=name, limit=10)

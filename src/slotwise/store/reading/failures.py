@@ -60,18 +60,20 @@ def failures(store: Store, since: datetime, *, name: str | None = None, limit: i
 def failed_attempts(store: Store, since: datetime, *, name: str | None = None, limit: int) -> list[Failure]:
     """Return the newest attempts that failed or were lost, also of slots that succeeded later.
 
-    One-time tasks are among them if they keep a record; ``slot`` is their first due time.
+    One-time tasks are among them if they keep a record: the ledger has no slot of these, or their end.
     """
-    table = store.tables.attempts
-    wanted = sa.select(table).where(table.c.ended >= since, table.c.outcome.in_((Outcome.FAILED, Outcome.LOST)))
+    table, slots = store.tables.attempts, store.tables.slots
+    mine = sa.and_(*(slots.c[name] == table.c[name] for name in ("task_name", "task_instance", "slot")))
+    wanted = sa.select(table, slots.c.origin).join_from(table, slots, mine, isouter=True)
+    wanted = wanted.where(table.c.ended >= since, table.c.outcome.in_((Outcome.FAILED, Outcome.LOST)))
     wanted = wanted if name is None else wanted.where(table.c.task_name == name)
     with store.transaction() as connection:
         rows = connection.execute(wanted.order_by(table.c.ended.desc()).limit(limit)).mappings().all()
     return [
         Failure(
-            name=row["task_name"], id=row["task_instance"], slot=utc(row["slot"]), at=utc(row["ended"]),
-            outcome=row["outcome"], reason=row["reason"], attempts=row["number"], worker=row["worker"],
-            error=row["error"],
+            name=row["task_name"], id=row["task_instance"], at=utc(row["ended"]), outcome=row["outcome"],
+            slot=None if row["origin"] in (None, Origin.TASK) else utc(row["slot"]), reason=row["reason"],
+            attempts=row["number"], worker=row["worker"], error=row["error"],
         )
         for row in rows
     ]  # fmt: skip

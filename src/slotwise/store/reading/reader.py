@@ -157,10 +157,12 @@ class Reader:
             )
 
     def _is_known(self, name: str, instance: str | None = None) -> bool:
+        """Whether a row, the ledger or a gap has it; of a name alone, also an operation, such as its deletion."""
         tables = (self._tasks, self._slots, self._gaps)
-        return any(
-            self._rows(_of(table, name, instance).with_only_columns(table.c.task_name).limit(1)) for table in tables
-        )
+        found = [_of(table, name, instance).with_only_columns(table.c.task_name) for table in tables]
+        controls = self._store.tables.controls
+        found += [sa.select(controls.c.task_name).where(controls.c.task_name == name)] if instance is None else []
+        return any(self._rows(one.limit(1)) for one in found)
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers that have signed in and not out, the newest first."""
