@@ -68,4 +68,5 @@ def run() -> None:
 try:
     run()
 except SlotwiseError as error:
-    raise CommandError(str(error)) from None  # which alembic tells in one line
+    # alembic prints it in one line, and has no option of that name
+    raise CommandError(str(error).replace("--database-url", "-x url=URL")) from None

@@ -682,7 +682,7 @@ def test_include_name_by_schema() -> None:
 @pytest.mark.parametrize(
     ("arguments", "url", "words"),
     [
-        ([], "", "no database was named; give --database-url"),
+        ([], "", "no database was named; give -x url=URL, set"),
         ([], "postgresql://127.0.0.1:1/x", "cannot be reached"),
         (["-x", "url=nonsense"], "", "the database address is not understood"),
         (["-x", "prefix=a b"], "sqlite://", "must be a lower-case name"),

@@ -513,6 +513,8 @@ def explain_now(
         found = facts(store, name, slot, id)
         told, attempts = _gone(found) if line is None else _present(line, found, definition), tuple(found.attempts)
     ended = [_last(last)] if last is not None else []
+    if not attempts and last is not None and last.last is None:
+        attempts = tuple(reader.attempts(name, id, last.slot))
     return JobExplanation(
         job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended),
         attempts=attempts,

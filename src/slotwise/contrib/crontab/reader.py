@@ -170,7 +170,7 @@ def _line_remarks(text: str, rest: str, *, system: bool) -> Iterator[Remark]:
         yield Remark(
             "warning",
             "the command is 'root': the file is read as a user's crontab, which has no user column",
-            "if it is one, say so: format system",
+            "if it is a system crontab, pass --crontab-format system",
         )
     if text.endswith("\\"):
         yield Remark(
