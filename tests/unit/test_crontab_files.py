@@ -138,8 +138,23 @@ def test_root_runs_no_file_that_others_can_write(file: Path, mode: int) -> None:
     """Whoever can write it could run anything as root; cron refuses it, too."""
     file.write_text("CRON_TZ=UTC\n@daily root a\n")
     file.chmod(mode)
-    (problem,) = host_problems(read_crontabs(file).entries)
+    (problem,) = read_crontabs(file).problems
     assert problem.cure == f"chmod go-w {file}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_runs_no_file_of_another_account(file: Path) -> None:
+    """Its owner could run anything as root; so could anybody who can replace it."""
+    file.write_text("CRON_TZ=UTC\n@daily root a\n")
+    os.chown(file, 65534, 65534)
+    found = read_crontabs(file)
+    assert found.entries == ()
+    assert [problem.text for problem in found.problems] == ["it belongs to another account (uid 65534)"]
+    os.chown(file, 0, 0)
+    file.parent.chmod(0o777)
+    assert [problem.cure for problem in read_crontabs(file).problems] == [f"chmod o-w {file.parent}"]
+    file.parent.chmod(0o1777)
+    assert read_crontabs(file).problems == ()
 
 
 def test_the_machines_own_zone_is_worth_a_warning(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

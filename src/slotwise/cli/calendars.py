@@ -6,6 +6,7 @@ import getpass
 import os
 import signal
 import socket
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
+from slotwise.settings.settings import LARGEST_FILE
 from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
 from slotwise.store.reading.reader import Reader
 
@@ -169,6 +171,9 @@ def import_calendar(
 
 def _from_file(file: Path, years: range) -> Source:
     try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+            raise ConfigurationError(f"an iCalendar file is a regular file of at most {LARGEST_FILE} bytes")
         with _patience():
             return from_ics(file.read_text(encoding="utf-8-sig"), years)
     except OSError as error:

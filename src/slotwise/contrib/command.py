@@ -161,10 +161,14 @@ def _account(entry: pwd.struct_passwd) -> Account:
 DEFAULT_PATH: Final = "/usr/bin:/bin"
 
 
+#: The worker's own addresses, with passwords. A command inherits them only by name.
+ADDRESSES: Final = frozenset({"DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_WAKE_UP_URL", "PGPASSWORD"})
+
+
 def environment(invocation: Invocation, account: Account, ctx: JobContext) -> dict[str, str]:
     """Cron's variables, the worker's as far as inherited, the job's own, the slot's; later ones win."""
     identity = {"HOME": account.home, "LOGNAME": account.name, "USER": account.name}
-    which = os.environ if invocation.inherit_env is True else invocation.inherit_env or ()
+    which = os.environ.keys() - ADDRESSES if invocation.inherit_env is True else invocation.inherit_env or ()
     inherited = {name: os.environ[name] for name in which if name in os.environ}
     if invocation.user is not None:
         inherited = {name: value for name, value in inherited.items() if name not in identity}
@@ -284,7 +288,8 @@ class CommandJob(DistributedJob):
     ... )
 
     ``shell``: the shell for a string; default /bin/sh. ``env``: additional variables. ``inherit_env``: whether the
-    command inherits the worker's environment, or the names of the variables that it inherits; by default all, unless
+    command inherits the worker's environment without the database's address and password, or the names of the
+    variables that it inherits; by default all, unless
     ``user`` is given. ``cwd``: the directory; ``"~"`` is the command's HOME, or / if that is missing; default: the
     worker's. ``user``: the user to run as, with all groups; the worker must be root, or that user. ``stdin``: its
     standard input; default: empty. ``timeout``: a timedelta or a string such as ``"10m"``. On a timeout, when the claim

@@ -232,6 +232,10 @@ TAIL_CHARACTERS: Final = 8_000
 LONGEST_LINE: Final = 8_192
 
 
+#: How many characters of an attempt's output are passed on; the last lines are kept whatever was written.
+OUTPUT_BUDGET: Final = 1_048_576
+
+
 class Output:
     """Split a stream of bytes into lines, pass each on, and keep the last ones. Not safe between threads."""
 
@@ -240,6 +244,7 @@ class Output:
         self._begun = bytearray()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._size = 0
+        self._left = OUTPUT_BUDGET
 
     def feed(self, data: bytes) -> None:
         self._begun += data
@@ -269,7 +274,9 @@ class Output:
 
     def _put(self, line: bytes) -> None:
         text = line.removesuffix(b"\r").decode("utf-8", "replace")
-        self._say(text)
+        if self._left >= 0:
+            self._left -= len(text) + 1
+            self._say(text if self._left >= 0 else f"(more than {OUTPUT_BUDGET} characters; the rest is not logged)")
         self._remember(text[:TAIL_CHARACTERS])
 
     def _remember(self, text: str) -> None:

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -251,6 +252,8 @@ READERS: Final[Mapping[str, Reader]] = {
 
 Layer: TypeAlias = dict[str, tuple[str, object]]
 
+#: The largest settings file, in bytes.
+LARGEST_FILE = 1_048_576
 PREFIX = "SLOTWISE_"
 DEFAULT_FILES = ("slotwise.toml", "slotwise.yaml")
 _YAML = (".yaml", ".yml")
@@ -275,6 +278,11 @@ def from_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
     if len(there) > 1:
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
+    if not named and hasattr(os, "geteuid") and (owner := path.stat().st_uid) not in (0, os.geteuid()):
+        raise InvalidSetting(
+            f"{path} in this directory belongs to another account (uid {owner}), which could choose what runs; "
+            "name it with --config if you trust it, or go to another directory"
+        )
     return layer(_table(path).items(), lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
 
 
@@ -339,6 +347,9 @@ def document(path: Path, what: str, cure: str) -> object:
     import tomllib  # late: most processes have no such file
 
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+            raise InvalidSetting(f"{path}: a {what} is a regular file of at most {LARGEST_FILE} bytes; {cure}")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidSetting(f"{path}: there is no such {what}; {cure}") from None
@@ -361,7 +372,13 @@ def _unread(path: Path, text: str, form: str, line: int | None, *, is_twice: boo
     lines = text.splitlines() or [""]
     number = min(line or len(lines), len(lines))
     why = "has a name that is there twice; keep one of them" if is_twice else f"is not {form}; correct this line"
-    return InvalidSetting(f"{path}:{number}: {re.split('[=:]', lines[number - 1])[0].strip()!r:.60} {why}")
+    return InvalidSetting(f"{path}:{number}: {_name_in(lines[number - 1])}{why}")
+
+
+def _name_in(line: str) -> str:
+    """The name that a line begins with, quoted; nothing if it has none, as it may be a part of a value."""
+    found = re.match(r"\s*([A-Za-z][\w .-]{0,58}?)\s*[=:](?!//)", line)
+    return f"{found[1]!r} " if found else "this line "
 
 
 def _yaml(path: Path, text: str) -> object:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pwd
 import re
 import stat
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -140,19 +143,42 @@ def _read_folder(folder: Path, form: Format) -> Iterator[Source | Problem]:
 
 
 def _read_file(file: Path, form: Format) -> Source | Problem:
+    owner = file.name if _is_spool(file.parent) else None
     try:
-        if stat.S_ISREG(file.stat().st_mode) and file.name == "anacrontab":
+        with file.open("rb") as opened:
+            found, data = os.fstat(opened.fileno()), opened.read()
+        if fault := _untrusted(file, found, owner):
+            return _file_problem("error", file, *fault)
+        if stat.S_ISREG(found.st_mode) and file.name == "anacrontab":
             return _file_problem(
                 "error", file, "an anacrontab has another format (days, minutes, name, command)",
                 "leave it to anacron, or write its lines as cron's",
             )  # fmt: skip
-        text = file.read_bytes().decode("utf-8", "surrogateescape")
+        text = data.decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return _file_problem("error", file, "there is no such file", "correct the path")
     except OSError as error:
         return _file_problem("error", file, f"it cannot be read ({error.strerror})", "let this account read it")
-    owner = file.name if _is_spool(file.parent) else None
     return Source(str(file), text, form == "system" or (form == "auto" and _is_system(file)), owner)
+
+
+def _untrusted(file: Path, found: os.stat_result, owner: str | None) -> tuple[str, str] | None:
+    """Return why other accounts could choose the commands of the opened file, and the cure; cron rejects it, too."""
+    if not stat.S_ISREG(found.st_mode):  # the standard input
+        return None
+    known = {0, os.geteuid()}
+    if owner is not None:
+        with suppress(KeyError):
+            known.add(pwd.getpwnam(owner).pw_uid)
+    if found.st_uid not in known:
+        return f"it belongs to another account (uid {found.st_uid})", "chown it to root, or to the worker's account"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "users other than its owner can write this file", f"chmod go-w {file}"
+    parent = file.resolve().parent
+    mode = parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return "everybody can replace files in its directory", f"chmod o-w {parent}"
+    return None
 
 
 def _is_spool(folder: Path) -> bool:

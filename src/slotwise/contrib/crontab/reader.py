@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from slotwise.contrib.command import account_of
@@ -87,8 +85,6 @@ def _lacks(entry: Entry) -> Iterator[tuple[str, str]]:
         yield text, cure
     if not os.access(entry.shell, os.X_OK):
         yield f"SHELL {entry.shell} cannot be executed on this host", "install it, or name another one"
-    if os.geteuid() == 0:
-        yield from _insecure(Path(entry.file))
 
 
 def _zone_remark(entry: Entry) -> Iterator[Remark]:
@@ -96,16 +92,6 @@ def _zone_remark(entry: Entry) -> Iterator[Remark]:
     if not entry.zone_said and (time.timezone or time.daylight):
         text = f"no time zone is set, so the times are UTC; this machine's cron would read them as {time.tzname[0]}"
         yield Remark("warning", text, "put CRON_TZ=… above the lines, e.g. CRON_TZ=UTC, or name the zone as an option")
-
-
-def _insecure(file: Path) -> Iterator[tuple[str, str]]:
-    """An account that can write the file could run any command as root; cron rejects such a file, too."""
-    try:
-        mode = file.stat().st_mode
-    except OSError:  # the standard input
-        return
-    if stat.S_ISREG(mode) and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield "users other than its owner can write this file, and its commands run as root", f"chmod go-w {file}"
 
 
 _TIME: Final = re.compile(r"(?P<time>@\S+|\S+(?:[ \t]+\S+){4})(?:[ \t]+(?P<rest>.*))?")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -45,8 +46,8 @@ class SQLiteLink:
         engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool, **waits)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
-        if role != "migrations" and not self.single:
-            event.listen(engine, "do_connect", _require_file)
+        if not self.single:
+            event.listen(engine, "do_connect", _create_private if role == "migrations" else _require_file)
         return engine
 
     def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
@@ -58,9 +59,18 @@ class SQLiteLink:
         raise DatabaseProblem("SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it")
 
 
+def _path(name: str) -> Path:
+    return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+
+
+def _create_private(_dialect: object, _record: object, arguments: Sequence[object], _options: object) -> None:
+    """Create a missing file for this account alone: it has payloads. SQLite gives the files beside it the same mode."""
+    with suppress(OSError):  # it is there, or SQLite says what is wrong
+        os.close(os.open(_path(str(arguments[0])), os.O_CREAT | os.O_EXCL, 0o600))
+
+
 def _require_file(_dialect: object, _record: object, arguments: Sequence[object], _options: object) -> None:
-    name = str(arguments[0])
-    path = Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+    path = _path(str(arguments[0]))
     if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
         shown = hide_password(str(path))
         raise SchemaMissing(f"there is no SQLite file '{shown}'; correct the path, or create it: slotwise db upgrade")
