@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Every, JobContext, JobRegistry, Retry, job, task
+from slotwise import Every, JobContext, Retry, job, task
 from slotwise.cli.entry import cli
 from slotwise.cli.shared import exits
 from slotwise.model import events
@@ -147,21 +147,6 @@ def granted(url: str, word: str) -> Iterator[str]:
                 connection.execute(block.code.replace(f"TO {word};", f"TO {name};").encode())
         yield address.set(username=name, password="secret").render_as_string(hide_password=False)
         connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
-
-
-def test_grants_are_enough_for_a_worker(pg_url: str) -> None:
-    """A role with the page's grants checks the tables, plans, signs in, schedules, claims, settles and signs out."""
-    with granted(pg_url, "worker") as url:
-        registry = JobRegistry(jobs=[hourly], tasks=[note], database_url=url, process_hook=False)
-        ran.clear()
-        registry.client.schedule(note)
-        with registry:
-            assert ran.wait(60)
-        with registry.database.main.connect() as connection:
-            left = connection.execute(sa.text("SELECT task_name FROM scheduled_tasks")).scalars().all()
-            assert left == ["hourly"]
-            assert connection.scalar(sa.text("SELECT count(*) FROM scheduled_workers")) == 0
-        registry.database.close()
 
 
 def test_grants_are_enough_for_an_application(pg_url: str) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import time
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise.testing import ManualWorker
 
 FLOOD = 100_000
 #: What a role with INSERT on the queue can write into a row, beside its key: columns and values.
@@ -54,6 +57,41 @@ class Ends:
     def wait(self, name: str, count: int) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: self._starts[name] >= count, 60), self._starts
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._file,)
+
+
+def test_nothing_that_is_stored_is_imported_or_called(pg_url: str, tmp_path: Path) -> None:
+    """A payload is data, whatever it looks like; a name that no worker has registered waits."""
+    file, seen = tmp_path / "called", list[object]()
+    pickled = pickle.dumps(Bomb(file))
+    payloads = [
+        pickled, b"slotwise/pickle/1\n" + pickled, b"!!python/object/apply:os.system [touch]", b"[" * 200_000,
+        b'{"__cls__": "os:system", "py/reduce": [{"py/function": "os.system"}, {"py/tuple": ["true"]}]}',
+    ]  # fmt: skip
+    names = ["os:system", "builtins.eval", "__import__", "slotwise.cli.entry:main", "mail.__class__", "jobs:mail"]
+    into = (
+        "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version) "
+        "VALUES (%s, %s, %s, '2020-01-01', false, 1)"
+    )
+    with psycopg.connect(pg_url) as sql:
+        sql.cursor().executemany(into, [("mail", str(number), data) for number, data in enumerate(payloads)])
+        sql.cursor().executemany(into, [(name, "1", b"1") for name in names])
+    with ManualWorker([task(name="mail")(lambda ctx: seen.append(ctx.data))], pg_url, foreign_rows=True) as worker:
+        worker.run_due()
+    with psycopg.connect(pg_url) as sql:
+        states = dict(sql.execute("SELECT task_name || task_instance, state FROM scheduled_tasks").fetchall())
+    assert {name for name, state in states.items() if state is None} >= {f"{name}1" for name in names}
+    assert [type(data) for data in seen] == [dict]
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

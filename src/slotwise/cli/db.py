@@ -136,6 +136,37 @@ def sql(given: Given, dialect: str | None, no_transaction: bool) -> None:
     say_document(migrate.sql(dialect or named, transaction=not no_transaction, **_where(settings)))
 
 
+@db.command(
+    cls=Command,
+    short_help="Print or apply the grants of a database role.",
+    examples="""
+    slotwise db grants --role worker --to jobs_worker --sql | psql
+    slotwise db grants --role enqueuer --to shop
+    """,
+)
+@click.option("--role", type=click.Choice(migrate.ROLES), required=True, help="What the database role does.")
+@click.option("--to", required=True, metavar="NAME", help="The database role, which exists already.")
+@click.option("--sql", "only_sql", is_flag=True, help="Print the statements; needs no database.")
+@common
+@pass_given
+def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
+    """Give a role of PostgreSQL the rights of a worker, an enqueuer, a reader, an operator or a migrator, no more."""
+    settings = given.settings()
+    statements = migrate.grants(role, to, **_where(settings))
+    if only_sql:
+        say_document(statements)
+        return
+    with _connected(given) as (connection, _, database):
+        if database.dialect_name != "postgresql":
+            raise click.UsageError("SQLite has no roles; protect the file")
+        connection.exec_driver_sql(statements.replace("%", "%%"))
+        connection.commit()
+    if given.json:
+        print_json({"role": role, "to": to})
+    else:
+        say(f"{to} has the rights of: {role}")
+
+
 @db.command(cls=Command, examples="slotwise db downgrade --yes                drop all tables")
 @click.option("--revision", default="base", show_default=True, help="Down to this revision.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -6,6 +6,7 @@ without alembic's ``env.py``, so that it also works inside a user's own one.
 
 from __future__ import annotations
 
+from slotwise.migrate.grants import ROLES, grants
 from slotwise.migrate.revisions import Target, apply, check, current, include_name, revert, scripts, sql
 
-__all__ = ["Target", "apply", "check", "current", "include_name", "revert", "scripts", "sql"]
+__all__ = ["ROLES", "Target", "apply", "check", "current", "grants", "include_name", "revert", "scripts", "sql"]

@@ -1,0 +1,150 @@
+"""Each role with its grants alone: what it is for works, and what it must not do is refused by the database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
+
+ran = threading.Event()
+
+
+@job(name="hourly", schedule=Every("1h"))
+def hourly(ctx: JobContext) -> None:
+    """Returns."""
+
+
+@task(name="note", record="all")
+def note(ctx: JobContext) -> None:
+    ran.set()
+
+
+@contextmanager
+def a_role(owner: str, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a new role of the database with the grants of ``role``, which the command has applied."""
+    address = sa.make_url(owner)
+    name = f"{address.database}_{role}"
+    with psycopg.connect(owner, autocommit=True) as sql:
+        sql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+        sql.execute("CREATE TABLE orders (secret text)")
+        monkeypatch.setenv("DATABASE_URL", owner)
+        assert status(["db", "grants", "--role", role, "--to", name]) == exits.OK
+        monkeypatch.setenv("DATABASE_URL", url := address.set(username=name, password="secret").render_as_string(False))
+        yield url
+        sql.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+NO_ROLE = (
+    "SELECT * FROM orders", "CREATE TABLE mine (a int)", "DROP TABLE scheduled_tasks",
+    "UPDATE scheduled_alembic_version SET version_num = 'x'",
+)  # fmt: skip
+
+
+def is_refused(url: str, *statements: str) -> None:
+    """Each for lack of a right, and not for another reason."""
+    with psycopg.connect(url, autocommit=True) as sql:
+        for statement in (*statements, *NO_ROLE):
+            with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation)):
+                sql.execute(statement)
+
+
+ROW = "'x', now(), false, 1"
+CHANGES = ("UPDATE scheduled_controls SET author = 'x'", "DELETE FROM scheduled_controls")
+HISTORY = (
+    "UPDATE scheduled_slots SET outcome = 'succeeded'",
+    "DELETE FROM scheduled_slots",
+    "DELETE FROM scheduled_gaps",
+)
+
+
+def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It schedules, alone and in a transaction of its own; it reads no payload, and changes nothing that is there."""
+    with a_role(pg_url, "enqueuer", monkeypatch) as url:
+        registry = JobRegistry(tasks=[note], database_url=url, process_hook=False)
+        assert registry.client.schedule(note, id="1").status == "scheduled"
+        assert registry.client.schedule(note, id="1").status == "exists"
+        assert registry.client.schedule_many(note, range(3)).scheduled == 3
+        with psycopg.connect(url) as sql:
+            registry.client.schedule(note, id="2", connection=sql)
+        registry.database.close()
+        into = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version"
+        is_refused(
+            url, *CHANGES, *HISTORY, "SELECT task_data FROM scheduled_tasks", "SELECT * FROM scheduled_slots",
+            "UPDATE scheduled_tasks SET execution_time = now()", "DELETE FROM scheduled_tasks",
+            f"{into}, schedule) VALUES ('hourly', {ROW}, 'EVERY|1ms')",
+            f"{into}, state) VALUES ('note', {ROW}, 'dead')",
+            f"{into}, priority) VALUES ('note', {ROW}, 32767)", "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
+            "INSERT INTO scheduled_controls (at, author, command) VALUES (now(), 'boss', 'pause')",
+            "INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome) VALUES ('a', 'b', now(), 'x')",
+        )  # fmt: skip
+
+
+def test_a_worker(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It checks, plans, signs in, claims, settles and signs out; it can neither change the audit nor upgrade."""
+    with a_role(pg_url, "worker", monkeypatch) as url:
+        registry = JobRegistry(jobs=[hourly], tasks=[note], database_url=url, process_hook=False)
+        ran.clear()
+        registry.client.schedule(note)
+        with registry:
+            assert ran.wait(60)
+        registry.database.close()
+        is_refused(url, *CHANGES, "UPDATE scheduled_meta SET value = 'x'", "DELETE FROM scheduled_calendars")
+
+
+def test_a_reader(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """All listings work, and nothing is written."""
+    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+        registry.client.schedule("note", id="1")
+    registry.database.close()
+    with a_role(pg_url, "reader", monkeypatch) as url:
+        for line in ("jobs list", "jobs show hourly", "slots", "failures", "audit", "workers", "tasks count",
+                     "tasks list", "tasks show note 1", "explain hourly", "calendar list"):  # fmt: skip
+            assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
+        assert status(["health", "--min-workers", "0"]) in (exits.OK, exits.FAILED), capsys.readouterr().err
+        assert "42501" not in capsys.readouterr().err
+        is_refused(url, *CHANGES, *HISTORY, "DELETE FROM scheduled_tasks", "UPDATE scheduled_tasks SET picked = false")
+
+
+def test_an_operator(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its orders are carried out; the audit has the database's user beside the author, and cannot be changed."""
+    with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
+        pass
+    registry.database.close()
+    with a_role(pg_url, "operator", monkeypatch) as url:
+        monkeypatch.setenv("SLOTWISE_AUTHOR", "ceo@corp")
+        for line in ("pause hourly", "resume hourly", "trigger hourly", "skip-next hourly",
+                     "pause --all --yes", "resume --all --yes", "delete hourly --yes", "audit"):  # fmt: skip
+            assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
+        with psycopg.connect(pg_url) as sql:
+            authors = {author for (author,) in sql.execute("SELECT author FROM scheduled_controls")}
+            with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
+                sql.execute("DELETE FROM scheduled_controls")
+        assert authors == {f"ceo@corp (database role {sa.make_url(url).username})"}
+        is_refused(url, *CHANGES, "DELETE FROM scheduled_workers")
+
+
+def test_a_migrator(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It creates the tables, and owns them."""
+    with a_role(pg_empty_url, "migrator", monkeypatch) as url:
+        assert status(["db", "upgrade"]) == exits.OK
+        assert status(["db", "check"]) == exits.OK
+        with psycopg.connect(url) as sql, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            sql.execute("SELECT * FROM orders")
+
+
+def test_the_statements_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a database; a hostile name is quoted."""
+    assert (
+        status(["db", "grants", "--role", "reader", "--to", 'x"; DROP TABLE y', "--schema", "jobs", "--sql"])
+        == exits.OK
+    )
+    told = capsys.readouterr().out
+    assert 'GRANT SELECT ON jobs.scheduled_gaps TO "x""; DROP TABLE y";' in told
