@@ -62,7 +62,7 @@ CALLS: dict[str, tuple[Callable[[Client, str], Any], str]] = {
 ANY = b"COMMIT"
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_lost_reply_is_looked_up(registry: JobRegistry, proxy: Proxy, call: str, rounds: int) -> None:
     """The answer is that of the call, also where a worker has taken the task meanwhile."""

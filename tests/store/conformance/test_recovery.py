@@ -42,6 +42,20 @@ def test_a_new_epoch_ends_all_claims(bench: Bench, operations: Operations, name:
     assert bench.claim_one(name).token > row.version
 
 
+def test_a_slot_that_ran_at_the_dump_can_be_cancelled(bench: Bench, operations: Operations) -> None:
+    """It has begun, so it is not settled; cancelled before anything resumes, it does not start again."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    operations.new_epoch()
+    operations.settle_until(at(1))
+    assert [one.outcome for one in bench.inspect.slots("plain")] == ["running"]
+    operations.cancel("plain", at(1))
+    bench.take_over(claim)
+    assert bench.outcomes("plain")[0] == (1, "cancelled")
+    bench.tick()
+    assert [one.slot for one in bench.claim("plain")] == [at(2)]
+
+
 def test_tokens_rise_above_all_of_before(bench: Bench, operations: Operations) -> None:
     """Of rows, too, that nobody holds: whatever was given out in the time that is lost."""
     bench.tick(60)
