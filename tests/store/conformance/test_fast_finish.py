@@ -17,6 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
+from slotwise.store.dialects.port import Parted
 from slotwise.store.slots.settlements import SettlementHooks, usual
 
 NAMES = ("plain", "retried", "strict")
@@ -223,3 +224,24 @@ def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
         assert going.result(PATIENCE) == set()
     assert {(row.picked, row.slot) for row in map(pg_bench.row, NAMES)} == {(True, at(1))}
     assert [pg_bench.slot(name)["outcome"] for name in NAMES] == ["cancelled", "running", "running"]
+
+
+def test_a_row_goes_on_with_its_ledger_row_or_not_at_all(pg_bench: Bench) -> None:
+    """Race: the ledger row ends, in another transaction, after the statement has found it: all is taken back."""
+    bench = pg_bench
+    bench.tick()
+    claim, slots = bench.claim_one("plain"), bench.tables.slots
+    following = usual(claim, SUCCEEDED)
+    assert following is not None
+
+    def advance() -> None:
+        with bench.store.transaction() as connection:
+            bench.store.dialect.advance(connection, [(claim, following)])
+
+    with ThreadPoolExecutor(1) as thread, bench.database.main.connect() as other:
+        other.execute(slots.update().values(outcome="cancelled", finished=at(1)))
+        waiting = run_into_lock(bench, thread, advance)
+        other.commit()
+        with pytest.raises(Parted):
+            waiting.result()
+    assert (bench.row("plain").picked, bench.row("plain").version) == (True, claim.token)

@@ -440,3 +440,17 @@ def test_two_workers_settle_at_once(bench: Bench) -> None:
         )
     settled = [settlement.claim.key for share in done for settlement in share if settlement.transition]
     assert sorted(settled) == sorted(claim.key for claim in claims)
+
+
+def test_a_claim_of_before_a_restore_does_not_end_the_attempt_after_it(bench: Bench) -> None:
+    """The queue was restored alone: the ledger has a later attempt of the slot, under another token."""
+    bench.tick()
+    claim, backup = bench.claim_one("retried"), bench.backup()
+    bench.settle(claim, Failed("boom"))
+    bench.tick(0.5)
+    later = bench.claim_one("retried", "host:2:b")
+    assert later.slot == claim.slot
+    bench.restore(backup)
+    bench.settle(claim)
+    entry = bench.slot("retried")
+    assert (entry["outcome"], entry["reason"], entry["token"]) == ("lost", "orphaned", later.token)
