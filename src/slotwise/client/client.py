@@ -52,9 +52,9 @@ from slotwise.store.connect.caller_transaction import Joinable, Result, call_wit
 from slotwise.store.connect.database import ANSWER, sure_transaction, was_committed
 from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
+from slotwise.store.dialects.task_statements import BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import AT_ONCE, Queue, TaskInfo, TaskResult, queue_of
 
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
@@ -439,7 +439,7 @@ class Client:
         )
         with self._beside(connection, store, name) as own:
             slot = Instances(store).put(own, new)
-            queue_of(store.dialect, self._horizon).tasks.say(own, name)
+            queue_of(store.dialect, self._horizon).rows.say(own, name)
         return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask, id: str, *, connection: Connection | None = None) -> bool:

@@ -109,7 +109,7 @@ def test_a_task_that_is_kept_is_named_as_well(client: Client, notes: Notes) -> N
 
 def test_nothing_inserts_past_the_hooks() -> None:
     """The statements that insert are called by the queue alone."""
-    call = re.compile(r"\.(tasks|chunks)\.(put|put_many|put_new)\(")
+    call = re.compile(r"\.rows\.(put|put_many|put_new)\(")
     source = Path(slotwise.__file__).parent
     files = ((file.relative_to(source).as_posix(), file.read_text()) for file in source.rglob("*.py"))
     callers = {file for file, text in files if call.search(text)}

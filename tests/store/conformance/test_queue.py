@@ -186,8 +186,8 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
         other.schedule("plain", id=RECURRING, if_exists="replace")
     queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
     with bench.store.transaction() as connection:
-        assert queue.tasks.put(connection, "plain", wanted, "replace") == "exists"
-        assert queue.tasks.put(connection, "plain", wanted, "reschedule") == "exists"
+        assert queue.put(connection, "plain", wanted, "replace") == "exists"
+        assert queue.put(connection, "plain", wanted, "reschedule") == "exists"
         assert queue.tasks.move(connection, key, When(None), 90) == "exists"
         assert queue.tasks.cancel(connection, key) == "gone"
         assert queue.reader.find(connection, key) is None

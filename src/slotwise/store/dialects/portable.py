@@ -464,7 +464,7 @@ class Portable:
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
-        return PortableTasks(self).rows
+        return PortableTasks(self)
 
 
 def _least(column: Expression, most: int) -> Expression:

@@ -1,1 +1,1 @@
-"""One-time tasks: the commands of each database on them, and their reader. Imports ``store.dialects`` and below."""
+"""One-time tasks: the commands on them, and what reads them. Imports ``store.dialects`` and below."""

@@ -17,13 +17,17 @@ from slotwise.model.records import FollowUps, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named
+from slotwise.store.dialects.task_statements import BulkResult, Status, TaskStatements, asked_key, named
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
 
 logger = logging.getLogger(__name__)
+
+#: Rows that are retried, or removed, in one statement.
+AT_ONCE = 500
 
 #: The columns of a row, in the order of a statement.
 Values: TypeAlias = Sequence[Any]
@@ -128,33 +132,33 @@ AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
 
 
 class Queue:
-    """Its parts: ``tasks`` for commands, ``chunks`` for many new rows, ``reader``; inserts call hooks ``at_insert``.
+    """Its parts: ``rows`` inserts, ``tasks`` for commands, ``reader``; inserts call hooks ``at_insert``.
 
     With ``wake`` each command notifies workers, at its commit, of rows that are due within that time.
     """
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
-        self.tasks = dialect.task_statements(wake)
-        self.chunks = self.tasks.form
+        self.rows = dialect.task_statements(wake)
+        self.tasks = TaskCommands(self.rows)
         self.reader = TaskReader(dialect)
         self._at_insert = at_insert
         #: Inserts a row, as ``TaskStatements.put``.
-        self.put: Callable[[Joinable, str, Wanted, IfExists], Status] = self._put if at_insert else self.tasks.put
+        self.put: Callable[[Joinable, str, Wanted, IfExists], Status] = self._put if at_insert else self.rows.put
 
     def _put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
-        status = self.tasks.put(connection, name, wanted, if_exists)
+        status = self.rows.put(connection, name, wanted, if_exists)
         self._inserted(connection, name, [wanted])
         return status
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        """Insert a chunk of rows, as ``TaskForm.put_many``."""
-        found = self.chunks.put_many(connection, name, wanted, if_exists)
+        """Insert a chunk of rows, as ``TaskStatements.put_many``."""
+        found = self.rows.put_many(connection, name, wanted, if_exists)
         self._inserted(connection, name, wanted)
         return found
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """Insert a chunk of rows whose ids must be new, as ``TaskForm.put_new``."""
-        self.chunks.put_new(connection, name, wanted, copy=copy)
+        """Insert a chunk of rows whose ids must be new, as ``TaskStatements.put_new``."""
+        self.rows.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
@@ -191,6 +195,115 @@ def write_follow_ups(connection: sa.Connection, queue: Queue, succeeded: Sequenc
     return {follow.task for one in succeeded for follow in one.follows} | {key.task_name for key in arrivals}
 
 
+class TaskCommands:
+    """Moves, cancels, retries and removes one-time tasks, each in the caller's transaction.
+
+    On a held row a command writes only columns that the settlement reads and clears (``wanted_due``,
+    ``cancel_requested``). Jobs and their detached rows are never touched.
+    """
+
+    def __init__(self, rows: TaskStatements) -> None:
+        self._rows, self._tasks = rows, rows.tasks
+
+    def move(self, connection: Joinable, key: Key, when: When, priority: int | None) -> Status:
+        """Change the due time of a waiting row; of a held one, that of the next attempt, if there is one.
+
+        "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
+        "running" then; if its settlement was first, it is "gone".
+        """
+        is_at, ranks = when.at is not None, priority is not None
+        statement = self._rows.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
+        parameters = named(key) | self._rows.due_parameters(connection, when) | ({"rank": priority} if ranks else {})
+        return self._rows.answer(connection, statement, key, absent="gone", parameters=parameters)
+
+    def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
+        tasks, values = self._tasks, self._rows.moved(self._rows.due(is_at))
+        if ranks:
+            values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
+        statement = tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
+        return self._rows.reading(statement, tasks.c.picked, *self._rows.notification())
+
+    def cancel(self, connection: Joinable, key: Key) -> Status:
+        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
+
+        Race: a row that is claimed between both statements, or let go, is of neither kind: look again.
+        """
+        remove, stop = self._rows.kept("remove", self._remove), self._rows.kept("stop", self._stop)
+        for _ in range(3):
+            if connection.execute(remove, named(key)).rowcount:
+                return "cancelled"
+            if connection.execute(stop, named(key) | self._rows.time(connection)).rowcount:
+                self._rows.say(connection, ORDERS)
+                return "running"
+            if self._rows.look(connection, key) is None:
+                break
+        return "gone"
+
+    def _remove(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), is_task(self._tasks), ~self._tasks.c.picked]
+        return self._tasks.delete().where(*mine, self._rows.may_delete())
+
+    def _stop(self) -> sa.Executable:
+        mine = [*asked_key(self._tasks), is_task(self._tasks), self._tasks.c.picked]
+        return self._tasks.update().where(*mine).values(cancel_requested=self._rows.now())
+
+    def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
+        """Count down a blocked row by ``count``; at zero it waits for its due time only.
+
+        Race: those that arrive at once change the row one after the other. False: no such row is blocked.
+        """
+        tasks = self._tasks
+        last = tasks.c.waits_for <= count
+        statement = (
+            tasks.update()
+            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
+            .where(tasks.c.state == State.BLOCKED)
+            .values(
+                waits_for=tasks.c.waits_for - count,
+                state=sa.case((last, None), else_=State.BLOCKED.value),
+                execution_time=sa.case((last, tasks.c.parked_due), else_=tasks.c.execution_time),
+                parked_due=sa.case((last, None), else_=tasks.c.parked_due),
+            )
+        )
+        return bool(connection.execute(statement).rowcount)
+
+    def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
+        """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried; return their ids."""
+        tasks = self._tasks
+        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, is_task(tasks)]
+        if instances is not None:
+            dead.append(tasks.c.task_instance.in_(instances))
+        chosen = sa.select(*self._rows.key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
+        due = self._rows.due(when.at is not None)
+        again = tasks.update().where(self._rows.dialect.locked(chosen))
+        again = again.values(
+            state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
+            consecutive_failures=0, version=tasks.c.version + 1,
+        )  # fmt: skip
+        read = self._rows.reading(again, tasks.c.task_instance, *self._rows.notification())
+        told = self._rows.due_parameters(connection, when)
+        return sorted(row[0] for row in connection.execute(read, told).fetchall())
+
+    def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
+        """Delete up to 500 rows that are not held, of one state or any, with ids after this one; return their ids.
+
+        Race: what is claimed just now is locked, and stays.
+        """
+        tasks, id = self._tasks, self._tasks.c.task_instance
+        loose = [tasks.c.task_name == name, is_task(tasks), *(_in_state(tasks, state) if state else [~tasks.c.picked])]
+        chosen = sa.select(*self._rows.key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
+        gone = tasks.delete().where(self._rows.dialect.locked(chosen), self._rows.may_delete())
+        return sorted(instance for (instance,) in connection.execute(self._rows.reading(gone, id)).fetchall())
+
+    def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
+        """Return those of these ids that a row has, whatever it is."""
+        id, found = self._tasks.c.task_instance, list[str]()
+        for start in range(0, len(ids), AT_ONCE):
+            statement = sa.select(id).where(self._tasks.c.task_name == name, id.in_(ids[start : start + AT_ONCE]))
+            found += [instance for (instance,) in connection.execute(statement).fetchall()]
+        return found
+
+
 class TaskReader:
     """Reads one-time tasks without a lock: one, a page of them, how they have ended."""
 
@@ -215,7 +328,7 @@ class TaskReader:
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:
-            statement = statement.where(*in_state(tasks, state))
+            statement = statement.where(*_in_state(tasks, state))
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
             statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
@@ -232,3 +345,12 @@ class TaskReader:
             .order_by(slots.c.slot.desc())
         )
         return list(map(_task_result, connection.execute(statement).fetchall()))
+
+
+def _in_state(tasks: sa.Table, state: str) -> list[sa.ColumnElement[bool]]:
+    match state:
+        case State.RUNNING:
+            return [tasks.c.picked]
+        case State.WAITING:
+            return [~tasks.c.picked, tasks.c.state.is_(None)]
+    return [~tasks.c.picked, tasks.c.state == state]

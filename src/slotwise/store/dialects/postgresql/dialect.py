@@ -345,7 +345,7 @@ class PostgreSQL:
         return now, [hold_of(values[1:]) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
-        return PostgreSQLTasks(self, wake).rows
+        return PostgreSQLTasks(self, wake)
 
 
 #: Parts of a statement that writes no columns.

@@ -27,7 +27,7 @@ from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Expression, Parameters, Taken, TaskForm
+from slotwise.store.dialects.task_statements import BulkResult, Expression, Parameters, Taken, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 
 #: The columns that are written, in this order.
@@ -57,7 +57,7 @@ _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
-class PostgreSQLTasks(TaskForm):
+class PostgreSQLTasks(TaskStatements):
     """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the commit."""
 
     instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
@@ -65,7 +65,6 @@ class PostgreSQLTasks(TaskForm):
 
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
-        self._tasks = dialect.tables.tasks
         self._is_manual = dialect.clock.override() is not None
         self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
 
@@ -77,12 +76,12 @@ class PostgreSQLTasks(TaskForm):
         """PostgreSQL drops duplicate notifications within a transaction."""
         if self._wake is None:
             return []
-        return [sa.case((self._is_soon(self._wake), self._notify(self._tasks.c.task_name)))]
+        return [sa.case((self._is_soon(self._wake), self._notify(self.tasks.c.task_name)))]
 
     def _is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
         """Whether polls might come too late for this row; one that is parked is not due for long."""
         latest = self.now() + sa.literal(within, sa.Interval)
-        return sa.and_(~self._tasks.c.picked, self._tasks.c.execution_time <= latest)
+        return sa.and_(~self.tasks.c.picked, self.tasks.c.execution_time <= latest)
 
     def _notify(self, word: str | sa.ColumnElement[str]) -> Expression:
         return sa.func.pg_notify(self._channel, word)
@@ -114,19 +113,19 @@ class PostgreSQLTasks(TaskForm):
         # The caller knows whom to notify: nothing has to come back.
         counts = self._wake is None and if_exists in (None, "raise", "keep")
         shape = ("chunk", if_exists, *kind)
-        statement = self.rows.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
+        statement = self.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
         found = connection.execute(statement, {"name": name, **parameters, **self.time(connection)})
         return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
     def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> sa.Executable:
-        insert = self.dialect.insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+        insert = self.dialect.insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
-            insert = self.rows.inserting(if_exists, insert)
+            insert = self.inserting(if_exists, insert)
         if counts:
             return insert.execution_options(preserve_rowcount=True)
         wake = self._wake
         soon = [] if wake is None else [self._is_soon(wake).label("soon")]
-        put = insert.returning(self._tasks.c.picked, *soon).cte("put")
+        put = insert.returning(self.tasks.c.picked, *soon).cte("put")
         word = [sa.case((sa.func.bool_or(put.c.soon), self._notify(_TASK)))] if soon else []
         return sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
 
@@ -148,7 +147,7 @@ class PostgreSQLTasks(TaskForm):
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
         now = self.now()
         created = sa.select(self.created()).scalar_subquery()  # computed once, and not for each row
-        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self.rows.due(dues == "at")
+        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self.due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
         return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), created, created, priority)
@@ -164,9 +163,9 @@ class PostgreSQLTasks(TaskForm):
                 self._put_chunk(connection, name, wanted, None)
 
     def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
-        asked = self.rows.kept("now", lambda: sa.select(self.now()))
+        asked = self.kept("now", lambda: sa.select(self.now()))
         now = cast("Sequence[datetime]", connection.execute(asked, self.time(connection)).fetchone())[0]
-        table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
+        table = postgresql.dialect().identifier_preparer.format_table(self.tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
         copy_into(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
         wake = self._wake
