@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
     from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
-    from slotwise.store.schema.readable import WorkerInfo
+    from slotwise.store.reading.worker_registry import WorkerInfo
 
 __all__ = [
     "AnyOf",
@@ -146,7 +146,7 @@ _LATE = {
     "SlotInfo": "slotwise.store.reading.views",
     "Backlog": "slotwise.store.reading.task_counts",
     "TaskCount": "slotwise.store.reading.task_counts",
-    "WorkerInfo": "slotwise.store.schema.readable",
+    "WorkerInfo": "slotwise.store.reading.worker_registry",
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",

@@ -34,7 +34,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules.description import UTC
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
-from slotwise.store.schema.readable import WorkerInfo
+from slotwise.store.reading.worker_registry import WorkerInfo
 
 Answer = TypeVar("Answer")
 

@@ -20,7 +20,7 @@ from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
 from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
-from slotwise.store.schema.readable import WorkerInfo
+from slotwise.store.reading.worker_registry import WorkerInfo
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -21,7 +22,7 @@ from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import ANSWER, commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.readable import worker_infos
+from slotwise.store.schema.readable import MALFORMED, Unread, rows_apart, texts_of
 from slotwise.store.schema.rows import row_of, stored, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots.store import Store
@@ -238,9 +239,13 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
 
 def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:
     """Return the names that live workers register, each with one of these workers."""
-    wanted = sa.select(tables.workers, sa.literal(0).label("running"))
-    live = [worker for worker in worker_infos(connection, wanted, tables.workers, now) if worker.live]
-    return {name: worker.worker for worker in live for name in worker.tasks}
+    workers, found = tables.workers, dict[str, str]()
+    wanted = sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
+    for row in rows_apart(connection, wanted, workers.c.worker):
+        with suppress(*MALFORMED):
+            if not isinstance(row, Unread) and row["last_seen"] + row["lease"] >= now:
+                found |= dict.fromkeys(texts_of(row["tasks"]), row["worker"])
+    return found
 
 
 def schedule_in(row: Row) -> Schedule:

@@ -27,7 +27,7 @@ from slotwise.store.reading.views import (
     paused_by,
     slot_info,
 )
-from slotwise.store.schema.readable import WorkerInfo, worker_infos
+from slotwise.store.reading.worker_registry import WorkerInfo, worker_infos
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store

@@ -1,4 +1,4 @@
-"""The rows of live workers."""
+"""The rows of live workers: each worker writes its own, and people read them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
 from slotwise.model.vocabulary import State
+from slotwise.store.schema.readable import MALFORMED, Unread, rows_apart, texts_of
+from slotwise.store.schema.rows import utc
 from slotwise.store.slots.store import Store
 
 
@@ -35,6 +37,29 @@ class Badge:
     revision: str | None
     refused: Sequence[str]
     passed_over: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A worker's row; ``live``: it was seen within its lease, by the database's time."""
+
+    worker: str
+    host: str
+    pid: int
+    state: str
+    live: bool
+    capacity: int
+    running: int
+    tags: Sequence[str]
+    tasks: Sequence[str]
+    revision: str | None
+    refused: Sequence[str]
+    #: Tasks that it knows and does not claim, with the tags that they ask for.
+    passed_over: Mapping[str, Sequence[str]]
+    version: str
+    started: datetime
+    last_seen: datetime
+    skew: timedelta | None
 
 
 class WorkerRegistry:
@@ -96,3 +121,51 @@ class WorkerRegistry:
 def _skew(before: datetime, now: datetime) -> float:
     """Return the minimum offset of this host's clock: the database read ``now`` some time after ``before``."""
     return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()
+
+
+def tags_of(text: str | None) -> list[str]:
+    """The tags that stand in a row."""
+    try:
+        return texts_of(text)
+    except MALFORMED:
+        return []
+
+
+def worker_infos(
+    connection: sa.Connection, statement: sa.Select[tuple[object, ...]], workers: sa.Table, now: datetime
+) -> list[WorkerInfo]:
+    """Return the workers that a statement selects. A malformed row is a worker that is ``unreadable`` and not live."""
+    found = []
+    for row in rows_apart(connection, statement, workers.c.worker):
+        name = row.key[0] if isinstance(row, Unread) else row["worker"]
+        try:
+            found.append(_unreadable(name, now) if isinstance(row, Unread) else _worker_info(row, now))
+        except MALFORMED:
+            found.append(_unreadable(name, now))
+    return found
+
+
+def _unreadable(worker: str, now: datetime) -> WorkerInfo:
+    return WorkerInfo(
+        worker=worker, host="", pid=0, state=State.UNREADABLE, live=False, capacity=0, running=0, tags=[], tasks=[],
+        revision=None, refused=[], passed_over={}, version="", started=now, last_seen=now, skew=None,
+    )  # fmt: skip
+
+
+def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
+    return WorkerInfo(
+        worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
+        live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
+        tags=texts_of(row["tags"]), tasks=texts_of(row["tasks"]), version=row["version"],
+        revision=row["revision"], refused=texts_of(row["refused"]), passed_over=_lists_of(row["passed_over"]),
+        started=utc(row["started"]), last_seen=utc(row["last_seen"]),
+        skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
+    )  # fmt: skip
+
+
+def _lists_of(document: str | None) -> Mapping[str, Sequence[str]]:
+    """Return a JSON object of arrays of strings. Raises ValueError for anything else."""
+    found = json.loads(document or "{}")
+    if not isinstance(found, dict):
+        raise ValueError(f"{document!r:.60} is not an object")
+    return {name: texts_of(json.dumps(value)) for name, value in found.items()}
