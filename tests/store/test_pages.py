@@ -11,8 +11,8 @@ import pytest
 from tests.databases import Databases
 from tests.store.explained import Explained
 
+from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.reading.reader import Reader
-from slotwise.store.slots.detached import trigger
 from slotwise.store.slots.ledger import end_orphans
 
 #: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its slots that did not run.

@@ -14,9 +14,9 @@ from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
+from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.slots.claims import MANY
-from slotwise.store.slots.detached import trigger
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:

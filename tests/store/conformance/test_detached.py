@@ -11,7 +11,8 @@ import pytest
 from tests.store.bench import MINUTE, NOON, Bench, at
 
 from slotwise.model.records import RECURRING, Failed, HandedBack, Key, Succeeded
-from slotwise.store.slots.detached import detach, trigger
+from slotwise.store.operations.slot_operations import trigger
+from slotwise.store.slots.detached import detach
 
 
 def detached(bench: Bench, slot: datetime, name: str = "plain", **columns: Any) -> Key | None:

@@ -466,7 +466,7 @@ def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench
 
 def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
     """Detached rows never do: a run by hand between two slots takes neither away."""
-    from slotwise.store.slots.detached import trigger
+    from slotwise.store.operations.slot_operations import trigger
 
     bench.clock.set(at(5.5))
     bench.delete("plain")
@@ -686,7 +686,7 @@ def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
 @pytest.mark.parametrize("state", ["held", "waiting for its retry", "triggered"])
 def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
     """A slot is open for as long as its row stands at it: held, between two attempts, or beside the plan row."""
-    from slotwise.store.slots.detached import trigger
+    from slotwise.store.operations.slot_operations import trigger
 
     if state == "triggered":
         with bench.store.transaction() as connection:

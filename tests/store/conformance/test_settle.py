@@ -12,7 +12,7 @@ from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 from slotwise.model.records import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.detached import trigger
+from slotwise.store.operations.slot_operations import trigger
 
 OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died()]
 

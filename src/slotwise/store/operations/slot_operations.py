@@ -13,22 +13,28 @@ Races, besides those of every operation (``transaction.py``):
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import owed_by, skipping
-from slotwise.errors import ConfigurationError
-from slotwise.model.records import RECURRING, Claim, Row
+from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
-from slotwise.store.dialects.port import Order
+from slotwise.schedules import Disabled, Schedule
+from slotwise.schedules.text import readable
+from slotwise.store.dialects.port import Dialect, Order
 from slotwise.store.operations.transaction import Operation, schedule_in
+from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import ledger_instance
+from slotwise.store.schema.tables import of_plan
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import detach, detach_trigger, free_slot, freed, trigger
+from slotwise.store.slots.detached import detach, freed, plan_of
 from slotwise.store.slots.store import Store
 
 
@@ -42,7 +48,7 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     taken for a running one, and no slot of the schedule starts before the commit.
     """
     plan, family = at.plan_and_family(job, instance)
-    slot = free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
+    slot = _free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
     is_busy = _is_busy(family)
     if overlap == "skip" and is_busy:
@@ -50,11 +56,55 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
         ledger.end_unbegun(at.connection, at.dialect, row, Outcome.SKIPPED, Reason.OVERLAP, at.now)
         return slot
     is_queued = overlap == "queue" and is_busy
-    detach_trigger(at.connection, at.dialect, at.now, job, slot, instance, is_queued=is_queued, control=number)
+    _detach_trigger(at.connection, at.dialect, at.now, job, slot, instance, is_queued=is_queued, control=number)
     for row in family if is_queued else ():
         if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
             at.change(row, control=number)
     return slot
+
+
+def trigger(
+    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
+) -> Key:
+    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
+    if (plan := plan_of(connection, dialect, name, plan_instance, lock=True)) is None:
+        raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
+    now = dialect.now(connection)
+    slot = _free_slot(connection, dialect, name, plan_instance, readable(plan.schedule) or Disabled(), now)
+    return _detach_trigger(connection, dialect, now, name, slot, plan_instance, **columns)
+
+
+def _detach_trigger(
+    connection: sa.Connection, dialect: Dialect, now: datetime, name: str, slot: datetime,
+    plan_instance: str = RECURRING, *, is_queued: bool = False, **columns: Any,
+) -> Key:  # fmt: skip
+    """A trigger's row; its id begins with the time. The caller has locked the plan row, and has found the slot free."""
+    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
+    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
+    key = detach(
+        connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
+        plan_instance=plan_instance, **waits, **columns,
+    )  # fmt: skip
+    assert key is not None  # the id is new
+    return key
+
+
+def _free_slot(
+    connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
+) -> datetime:
+    """The time of the request, moved on by a microsecond while it is taken, or a slot of the schedule."""
+    slot = now
+    while schedule.next_after(slot - TICK) == slot or _is_taken(connection, dialect, name, instance, slot):
+        slot += TICK
+    return slot
+
+
+def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: str, slot: datetime) -> bool:
+    """Whether a ledger row or another detached row has the slot."""
+    slots, tasks, one = dialect.tables.slots, dialect.tables.tasks, sa.select(sa.literal(1))
+    known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
+    waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
+    return connection.execute(known.union_all(waits)).first() is not None
 
 
 def _is_busy(family: Sequence[Row]) -> bool:

@@ -13,7 +13,6 @@ again. A slot that is asked to stop while its row is locked is asked at the next
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,12 +23,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.decide.pause import asleep
-from slotwise.errors import UnknownTask
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import FOREVER, RECURRING, TICK, Key, Row
+from slotwise.model.records import FOREVER, RECURRING, Key, Row
 from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
-from slotwise.schedules import Disabled, Schedule
-from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import of_key
@@ -50,7 +46,7 @@ def detach(
     Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger decides.
     """
     tasks, born = dialect.tables.tasks, to_micros(now)
-    plan = _plan(connection, dialect, name, plan_instance)
+    plan = plan_of(connection, dialect, name, plan_instance)
     row: dict[str, Any] = {
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
         "kind": Kind.DETACHED, "plan_instance": plan_instance, "slot": slot, "origin": origin,
@@ -63,60 +59,17 @@ def detach(
     return Key(name, row["task_instance"]) if is_new else None
 
 
-def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
+def plan_of(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
+    """Read what detached rows take from their plan row; None if there is no such row."""
     tasks = dialect.tables.tasks
     columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
     plan = sa.select(*columns).where(*of_key(tasks, Key(name, instance)))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
-def trigger(
-    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
-) -> Key:
-    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
-    if (plan := _plan(connection, dialect, name, plan_instance, lock=True)) is None:
-        raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
-    now = dialect.now(connection)
-    slot = free_slot(connection, dialect, name, plan_instance, readable(plan.schedule) or Disabled(), now)
-    return detach_trigger(connection, dialect, now, name, slot, plan_instance, **columns)
-
-
-def detach_trigger(
-    connection: sa.Connection, dialect: Dialect, now: datetime, name: str, slot: datetime,
-    plan_instance: str = RECURRING, *, is_queued: bool = False, **columns: Any,
-) -> Key:  # fmt: skip
-    """A trigger's row; its id begins with the time. The caller has locked the plan row, and has found the slot free."""
-    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
-    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
-    key = detach(
-        connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
-        plan_instance=plan_instance, **waits, **columns,
-    )  # fmt: skip
-    assert key is not None  # the id is new
-    return key
-
-
-def free_slot(
-    connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
-) -> datetime:
-    """The time of the request, moved on by a microsecond while it is taken, or a slot of the schedule."""
-    slot = now
-    while schedule.next_after(slot - TICK) == slot or _is_taken(connection, dialect, name, instance, slot):
-        slot += TICK
-    return slot
-
-
-def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: str, slot: datetime) -> bool:
-    """Whether a ledger row or another detached row has the slot."""
-    slots, tasks, one = dialect.tables.slots, dialect.tables.tasks, sa.select(sa.literal(1))
-    known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
-    waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
-    return connection.execute(known.union_all(waits)).first() is not None
-
-
 def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
     """The text and the watermark that the plan row of a detached one has now: they say which slot is the next."""
-    plan = _plan(connection, dialect, row.task_name, ledger_instance(row))
+    plan = plan_of(connection, dialect, row.task_name, ledger_instance(row))
     return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
