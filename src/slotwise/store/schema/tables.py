@@ -6,25 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Float,
-    FromClause,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    TextClause,
-    literal_column,
-    or_,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Boolean, Float, Integer, LargeBinary, SmallInteger, Text
 
 from slotwise.model.vocabulary import Kind
 from slotwise.store.schema.column_types import Duration, Instant, Json
@@ -53,7 +36,7 @@ class Tables:
         self.schema = schema
         # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
         self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
-        self.metadata = MetaData(schema=schema)
+        self.metadata = sa.MetaData(schema=schema)
         self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
         self.slots = self._slots()
         required = "last_slot count reason created"
@@ -67,64 +50,64 @@ class Tables:
         self.attempts = self._table(
             "attempts",
             *_key("slot"),
-            Column("token", BigInteger, primary_key=True),
+            sa.Column("token", BigInteger, primary_key=True),
             *_columns("number", number=Integer, worker=Text, claimed=Instant, started=Instant, ended=Instant),
             *_columns("outcome", outcome=Text, reason=Text, error=Text),
             self._index("attempts_ended", "ended"),
         )
         self.workers = self._table(
             "workers",
-            Column("worker", Text, primary_key=True),
+            sa.Column("worker", Text, primary_key=True),
             *_columns("host pid boot_id", host=Text, pid=Integer, boot_id=Text, tags=Text, tasks=Text, revision=Text),
             *_columns("version capacity", refused=Text, passed_over=Text, version=Text, capacity=Integer),
             *_columns("state started last_seen lease", state=Text, started=Instant, last_seen=Instant, lease=Duration),
-            Column("skew", Float),
+            sa.Column("skew", Float),
         )
         self.controls = self._table(
             "controls",
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            sa.Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
             *_columns("at author command", at=Instant, author=Text, command=Text, task_name=Text, slot=Instant),
             *_columns(arguments=Text, note=Text),
         )
         required = "revision weekend days updated"
         self.calendars = self._table(
             "calendars",
-            Column("name", Text, primary_key=True),
+            sa.Column("name", Text, primary_key=True),
             *_columns(required, revision=BigInteger, weekend=Text, days=Text, updated=Instant),
         )
         #: How many of a task with ``rate_limit`` have started, until about when.
         self.starts = self._table(
             "starts",
-            Column("task_name", Text, primary_key=True),
-            Column("at", Instant, primary_key=True),
+            sa.Column("task_name", Text, primary_key=True),
+            sa.Column("at", Instant, primary_key=True),
             *_columns("count", count=BigInteger),
         )
         #: Keys by which tasks are limited or ordered, while any of them has a row.
         self.keys = self._table(
             "keys",
-            *(Column(name, Text, primary_key=True) for name in ("task_name", "kind", "key")),
+            *(sa.Column(name, Text, primary_key=True) for name in ("task_name", "kind", "key")),
             *_columns(counts="running", head=Text, running=Integer, full_until=Instant),
         )
         #: Answers of transactions whose reply may have been lost, kept for a while.
         self.receipts = self._table(
             "receipts",
-            Column("receipt", Text, primary_key=True),
+            sa.Column("receipt", Text, primary_key=True),
             *_columns("created expires", answer=Json, created=Instant, expires=Instant),
             self._index("receipts_expires", "expires"),
         )
-        self.meta = self._table("meta", Column("key", Text, primary_key=True), *_columns("value", value=Text))
+        self.meta = self._table("meta", sa.Column("key", Text, primary_key=True), *_columns("value", value=Text))
 
-    def _table(self, name: str, *parts: Column[Any] | Index) -> Table:
-        return Table(f"{self.prefix}{name}", self.metadata, *parts)
+    def _table(self, name: str, *parts: sa.Column[Any] | sa.Index) -> sa.Table:
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *parts)
 
-    def _index(self, name: str, *columns: str | TextClause, rows: str | None = None) -> Index:
+    def _index(self, name: str, *columns: str | sa.TextClause, rows: str | None = None) -> sa.Index:
         """An index of these rows only: those that are held, paused or dead cost a claim nothing."""
-        partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, text(rows))
-        return Index(f"{self.prefix}{name}", *columns, **partial)
+        partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
+        return sa.Index(f"{self.prefix}{name}", *columns, **partial)
 
-    def _queues(self) -> list[Index]:
+    def _queues(self) -> list[sa.Index]:
         waiting = "NOT picked AND state IS NULL AND"
-        rank = text(f"({RANK})")
+        rank = sa.text(f"({RANK})")
         return [
             self._index("tasks_due", "execution_time", rows=f"{waiting} {HAS_SLOT}"),
             self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
@@ -135,12 +118,12 @@ class Tables:
             self._index("tasks_ordered", "task_name", "order_key", "created_version", rows=_given("order_key")),
         ]
 
-    def _slots(self) -> Table:
+    def _slots(self) -> sa.Table:
         return self._table(
             "slots",
             *_key("slot"),
             *_columns("outcome", outcome=Text, reason=Text),
-            Column("origin", Text, nullable=False, server_default=text("'schedule'")),
+            sa.Column("origin", Text, nullable=False, server_default=sa.text("'schedule'")),
             *_columns(counts="attempts lost aborted", attempts=Integer, lost=Integer, aborted=Integer),
             *_columns(counts="collapsed", collapsed=BigInteger, token=BigInteger, worker=Text, started=Instant),
             *_columns(started_before=Instant, finished=Instant, error=Text, result=LargeBinary, expires=Instant),
@@ -149,35 +132,35 @@ class Tables:
         )
 
 
-def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[Column[Any]]:
+def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[sa.Column[Any]]:
     """Columns by name and type: nullable, ``required``, or a count that begins at zero."""
     for name, kind in kinds.items():
-        default = text("0") if name in counts.split() else None
-        yield Column(name, kind, nullable=default is None and name not in required.split(), server_default=default)
+        default = sa.text("0") if name in counts.split() else None
+        yield sa.Column(name, kind, nullable=default is None and name not in required.split(), server_default=default)
 
 
-def _key(slot: str) -> list[Column[Any]]:
+def _key(slot: str) -> list[sa.Column[Any]]:
     """The primary key of a table that has slots of instances."""
     kinds = {"task_name": Text, "task_instance": Text, slot: Instant}
-    return [Column(name, kind, primary_key=True) for name, kind in kinds.items()]
+    return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
 
 
-def columns_of_db_scheduler() -> list[Column[Any]]:
+def columns_of_db_scheduler() -> list[sa.Column[Any]]:
     """Twelve: same name, type and meaning."""
     return [
-        Column("task_name", Text, primary_key=True),
-        Column("task_instance", Text, primary_key=True),
+        sa.Column("task_name", Text, primary_key=True),
+        sa.Column("task_instance", Text, primary_key=True),
         *_columns("execution_time picked", task_data=LargeBinary, execution_time=Instant, picked=Boolean),
         *_columns(picked_by=Text, last_success=Instant, last_failure=Instant, consecutive_failures=Integer),
         *_columns("version", last_heartbeat=Instant, version=BigInteger),
-        Column("priority", SmallInteger, server_default=text("50")),
+        sa.Column("priority", SmallInteger, server_default=sa.text("50")),
     ]
 
 
-def _own_columns() -> list[Column[Any]]:
+def _own_columns() -> list[sa.Column[Any]]:
     """Nullable, or with a default."""
     return [
-        Column("kind", Text, nullable=False, server_default=text(f"'{Kind.TASK}'")),
+        sa.Column("kind", Text, nullable=False, server_default=sa.text(f"'{Kind.TASK}'")),
         *_columns(slot=Instant, watermark=Instant, next_slot=Instant, schedule=Text, plan=Json, plan_instance=Text),
         *_columns(counts="collapsed", origin=Text, collapsed=BigInteger, created_version=BigInteger),
         *_columns(counts="attempt lost_count", attempt=Integer, lost_count=Integer, lease=Duration, state=Text),
@@ -192,35 +175,35 @@ def _given(column: str) -> str:
     return f"{column} IS NOT NULL"
 
 
-def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
+def of_plan(rows: sa.FromClause, instance: Any) -> sa.ColumnElement[bool]:
     """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
-    return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+    return sa.or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
 
 
-def runs_on(rows: FromClause) -> ColumnElement[str | None]:
+def runs_on(rows: sa.FromClause) -> sa.ColumnElement[str | None]:
     """The tags that a job's row asks for, as the text of a list."""
-    found: ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
+    found: sa.ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
     return found
 
 
-def is_task(rows: FromClause) -> ColumnElement[bool]:
+def is_task(rows: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a row is a one-time task's."""
     return _is_of(rows, Kind.TASK)
 
 
-def is_plan(rows: FromClause) -> ColumnElement[bool]:
+def is_plan(rows: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a row is the own row of a job, or of an instance of it."""
     return _is_of(rows, Kind.PLAN)
 
 
-def is_detached(rows: FromClause) -> ColumnElement[bool]:
+def is_detached(rows: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a row is that of one slot, beside a plan row."""
     return _is_of(rows, Kind.DETACHED)
 
 
-def _is_of(rows: FromClause, kind: Kind) -> ColumnElement[bool]:
+def _is_of(rows: sa.FromClause, kind: Kind) -> sa.ColumnElement[bool]:
     """As a literal: of a parameter no generic plan knows that a partial index holds its rows."""
-    return rows.c.kind == literal_column(f"'{kind}'", Text)
+    return rows.c.kind == sa.literal_column(f"'{kind}'", Text)
 
 
 @lru_cache(maxsize=16)

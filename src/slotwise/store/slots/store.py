@@ -24,7 +24,6 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
-from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import sqlstate
@@ -82,10 +81,6 @@ class Store:
         """The one clock's time."""
         with self.database.alone() as connection:
             return self.dialect.now(connection)
-
-    def schedule_of(self, row: Row) -> Schedule:
-        """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
-        return parse_schedule(row.schedule or "-")
 
 
 def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
