@@ -56,9 +56,8 @@ if TYPE_CHECKING:
     from slotwise.explain.explanation import Explanation, TaskExplanation
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
-    from slotwise.store.dialects.task_statements import BulkResult
     from slotwise.store.operations.transaction import AuditEntry
-    from slotwise.store.queue.queue import TaskInfo, TaskResult
+    from slotwise.store.queue.queue import BulkResult, TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
     from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
     from slotwise.store.reading.worker_registry import WorkerInfo
@@ -150,7 +149,7 @@ _LATE = {
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
-    "BulkResult": "slotwise.store.dialects.task_statements",
+    "BulkResult": "slotwise.store.queue.queue",
     "TaskResult": "slotwise.store.queue.queue",
     "TaskInfo": "slotwise.store.queue.queue",
     "CommandJob": "slotwise.contrib.command",

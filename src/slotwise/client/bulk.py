@@ -14,8 +14,8 @@ from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
 from slotwise.model.records import IfExists, Wanted, When
 from slotwise.payload.payload import Payload
 from slotwise.store.connect.caller_transaction import Joinable, whole
-from slotwise.store.dialects.task_statements import BulkResult, Taken
-from slotwise.store.queue.queue import Queue
+from slotwise.store.dialects.task_statements import Taken
+from slotwise.store.queue.queue import BulkResult, Queue
 
 #: Rows in one statement; and in one COPY, where larger chunks save commits.
 CHUNK, COPY_CHUNK = 1_000, 10_000

@@ -52,9 +52,9 @@ from slotwise.store.connect.caller_transaction import Joinable, Result, call_wit
 from slotwise.store.connect.database import ANSWER, sure_transaction, was_committed
 from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.dialects.task_statements import BulkResult, Status
+from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import AT_ONCE, Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import AT_ONCE, BulkResult, Queue, TaskInfo, TaskResult, queue_of
 
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations

@@ -235,13 +235,9 @@ class Portable:
         return _has_written(connection, table, self.insert(table).values(**values).on_conflict_do_nothing())
 
     def upsert(
-        self,
-        connection: Joinable,
-        table: sa.Table,
-        values: Mapping[str, object],
-        again: Callable[[New], Mapping[str, object]],
-        where: Callable[[New], sa.ColumnElement[bool]] | None = None,
-    ) -> bool:
+        self, connection: Joinable, table: sa.Table, values: Mapping[str, object],
+        again: Callable[[New], Mapping[str, object]], where: Callable[[New], sa.ColumnElement[bool]] | None = None,
+    ) -> bool:  # fmt: skip
         """Insert a row, or change the one that has its key; return whether a row was written.
 
         Both functions get the columns of the new row.
@@ -259,11 +255,9 @@ class Portable:
         again = {name: insert.excluded[name] for name in rows[0] if table.c[name] not in set(key)}
         connection.execute(insert.on_conflict_do_update(index_elements=key, set_=again), list(rows))
 
-    def update_and_read(
-        self, connection: sa.Connection, statement: sa.Update, *columns: Expression
-    ) -> Sequence[Any] | None:
-        """Update one row and return these columns of it; None if there is no such row."""
-        return connection.execute(statement.returning(*columns)).first()
+    def reading(self, statement: sa.Update | sa.Delete, *columns: Expression) -> sa.Executable:
+        """Let a statement return these columns of the rows that it writes."""
+        return statement.returning(*columns)
 
     def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
         """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""

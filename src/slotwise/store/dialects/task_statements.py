@@ -6,7 +6,6 @@ Each statement on one row is built once, with the values as parameters: building
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -26,21 +25,6 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 Parameters: TypeAlias = dict[str, object]
 Expression: TypeAlias = sa.ColumnElement[Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkResult:
-    """The result of scheduling many: how many were scheduled, and how many existed already and were kept."""
-
-    scheduled: int = 0
-    exists: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.scheduled + self.exists
-
-    def __add__(self, other: BulkResult) -> BulkResult:
-        return BulkResult(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
 
 
 class Taken(Exception):
@@ -86,10 +70,6 @@ class TaskStatements(Protocol):
     def may_delete(self) -> sa.ColumnElement[bool]:
         """Return a condition of each deletion of rows."""
         return sa.true()
-
-    def reading(self, statement: sa.Update | sa.Delete, *columns: Expression) -> sa.Executable:
-        """Let a statement return these columns of the rows that it writes."""
-        return statement.returning(*columns)
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
@@ -159,10 +139,9 @@ class TaskStatements(Protocol):
             where=sa.and_(*self.alive()),
         )
 
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        """As ``put``, for a chunk of rows with different ids."""
-        scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
-        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> int:
+        """As ``put``, for a chunk of rows with different ids; return how many were scheduled."""
+        return [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken if some are not.

@@ -19,7 +19,7 @@ from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Status, TaskStatements, asked_key, named
+from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
@@ -116,6 +116,21 @@ def _task_info(values: Values) -> TaskInfo:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkResult:
+    """The result of scheduling many: how many were scheduled, and how many existed already and were kept."""
+
+    scheduled: int = 0
+    exists: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.scheduled + self.exists
+
+    def __add__(self, other: BulkResult) -> BulkResult:
+        return BulkResult(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
+
+
 class Inserted(NamedTuple):
     """A one-time task after an insert statement; with ``if_exists`` its id may have existed, and the row was kept."""
 
@@ -152,9 +167,9 @@ class Queue:
 
     def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """Insert a chunk of rows, as ``TaskStatements.put_many``."""
-        found = self.rows.put_many(connection, name, wanted, if_exists)
+        scheduled = self.rows.put_many(connection, name, wanted, if_exists)
         self._inserted(connection, name, wanted)
-        return found
+        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """Insert a chunk of rows whose ids must be new, as ``TaskStatements.put_new``."""
@@ -221,7 +236,7 @@ class TaskCommands:
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
-        return self._rows.reading(statement, tasks.c.picked, *self._rows.notification())
+        return self._rows.dialect.by_row.reading(statement, tasks.c.picked, *self._rows.notification())
 
     def cancel(self, connection: Joinable, key: Key) -> Status:
         """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
@@ -280,7 +295,7 @@ class TaskCommands:
             state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
             consecutive_failures=0, version=tasks.c.version + 1,
         )  # fmt: skip
-        read = self._rows.reading(again, tasks.c.task_instance, *self._rows.notification())
+        read = self._rows.dialect.by_row.reading(again, tasks.c.task_instance, *self._rows.notification())
         told = self._rows.due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(read, told).fetchall())
 
@@ -293,7 +308,9 @@ class TaskCommands:
         loose = [tasks.c.task_name == name, is_task(tasks), *(_in_state(tasks, state) if state else [~tasks.c.picked])]
         chosen = sa.select(*self._rows.key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
         gone = tasks.delete().where(self._rows.dialect.locked(chosen), self._rows.may_delete())
-        return sorted(instance for (instance,) in connection.execute(self._rows.reading(gone, id)).fetchall())
+        return sorted(
+            instance for (instance,) in connection.execute(self._rows.dialect.by_row.reading(gone, id)).fetchall()
+        )
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
         """Return those of these ids that a row has, whatever it is."""

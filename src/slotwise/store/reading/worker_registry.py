@@ -103,7 +103,8 @@ class WorkerRegistry:
             .where(mine.c.worker == badge.worker)
             .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
         )
-        found = dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
+        read = dialect.by_row.reading(renewal, mine.c.last_seen, peers.scalar_subquery())
+        found = connection.execute(read).first()
         return None if found is None else (found[0], found[1])
 
     def sign_out(self, worker: str) -> None:

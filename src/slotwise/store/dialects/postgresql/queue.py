@@ -27,7 +27,7 @@ from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import BulkResult, Expression, Parameters, Taken, TaskStatements
+from slotwise.store.dialects.task_statements import Expression, Parameters, Taken, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 
 #: The columns that are written, in this order.
@@ -101,13 +101,10 @@ class PostgreSQLTasks(TaskStatements):
     def created(self) -> Expression:
         return sa.cast(sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger)
 
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        scheduled = self._put_chunk(connection, name, wanted, if_exists)
-        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
+        """Without ``if_exists`` all are scheduled, or the statement fails.
 
-    def _put_chunk(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
-        """Return how many rows were scheduled; without ``if_exists`` all, or the statement fails. Ids are sorted: two
-        chunks that meet in several of them cannot deadlock.
+        Ids are sorted: two chunks that meet in several of them cannot deadlock.
         """
         kind, parameters = _asked(sorted(wanted, key=_by_id))
         # The caller knows whom to notify: nothing has to come back.
@@ -160,7 +157,7 @@ class PostgreSQLTasks(TaskStatements):
             if copy:
                 self._copy(connection, name, wanted)
             else:
-                self._put_chunk(connection, name, wanted, None)
+                self.put_many(connection, name, wanted, None)
 
     def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         asked = self.kept("now", lambda: sa.select(self.now()))
