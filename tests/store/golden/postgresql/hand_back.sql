@@ -35,9 +35,15 @@ WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder;
 
-DELETE FROM scheduled_slots AS s
-USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
-     AS i(task_name, task_instance, slot, token)
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
-  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0;
+UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, attempts=(scheduled_slots.attempts -
+    %(attempts_1)s::INTEGER), token=(scheduled_slots.token + %(token_1)s::BIGINT),
+    started=scheduled_slots.started_before WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND
+    scheduled_slots.task_instance = %(instance)s::VARCHAR AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME
+    ZONE AND scheduled_slots.token = %(its)s::BIGINT AND scheduled_slots.finished IS NULL AND NOT
+    (scheduled_slots.attempts <= %(attempts_2)s::INTEGER AND scheduled_slots.lost = %(lost_1)s::INTEGER AND
+    scheduled_slots.aborted = %(aborted_1)s::INTEGER);
+
+DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance =
+    %(instance)s::VARCHAR AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token =
+    %(its)s::BIGINT AND scheduled_slots.finished IS NULL AND scheduled_slots.attempts <= %(attempts_1)s::INTEGER AND
+    scheduled_slots.lost = %(lost_1)s::INTEGER AND scheduled_slots.aborted = %(aborted_1)s::INTEGER;

@@ -236,10 +236,9 @@ class PostgreSQL:
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By a lock that ends after the commit: the next transaction sees what was written, in its next statement."""
+        """By a lock that ends after the commit, so the next holder sees what was written."""
         locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
-        key = f"{self._names['tasks']}/{name}"
-        return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
+        return bool(connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"}).scalar_one())
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         locked = f"SELECT pg_advisory_xact_lock{'_shared' * shared}(hashtextextended(%(key)s, 1))"
@@ -295,7 +294,8 @@ class PostgreSQL:
         kept = [change for change in changes if not change.transition.remove]
         count = 0
         if removed:
-            count += self._run(connection, statements.REMOVE, places(removed), **_NO_COLUMNS).rowcount
+            nothing = {"arrays": "", "changed": ""}
+            count += self._run(connection, statements.REMOVE, places(removed), **nothing).rowcount
         if kept:
             rows = [stored(change.held.row, change.transition.row) for change in kept if change.transition.row]
             parameters, parts = spread(rows, CHANGED_COLUMNS)
@@ -304,15 +304,8 @@ class PostgreSQL:
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         written = [change for change in changes if change.ledger_place and change.transition.record]
-        forgotten = [change for change in written if change.forgets]
-        recorded = [change for change in written if not change.never_began]
-        apart = [change for change in written if change.never_began and not change.forgets]
-        if forgotten and self._run(
-            connection, statements.FORGET, ledger_places(forgotten), **_NO_COLUMNS
-        ).rowcount < len(forgotten):
-            apart += forgotten
-        self.by_row.record(connection, apart)
-        if recorded:
+        self.by_row.record(connection, [change for change in written if change.never_began])
+        if recorded := [change for change in written if not change.never_began]:
             parameters, parts = spread([change.recorded for change in recorded], RECORDED_COLUMNS, added="s")
             self._run(connection, statements.RECORD, {**ledger_places(recorded), **parameters}, **parts)
 
@@ -347,9 +340,6 @@ class PostgreSQL:
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake)
 
-
-#: Parts of a statement that writes no columns.
-_NO_COLUMNS = {"arrays": "", "changed": ""}
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
 _turn = itemgetter(0, 1)

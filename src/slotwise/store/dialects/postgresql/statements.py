@@ -321,13 +321,14 @@ CROSS JOIN LATERAL (
     WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
     {lock}) AS l"""
 
-_ENTERED = """unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+RECORD = """\
+UPDATE {slots} AS s
+SET {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
      AS i(task_name, task_instance, slot, token{changed})
 WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL"""
-RECORD = f"UPDATE {{slots}} AS s\nSET {{sets}}\nFROM {_ENTERED}"
-FORGET = f"DELETE FROM {{slots}} AS s\nUSING {_ENTERED} AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"
 
 # The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps for each.
 NEWEST = """\
