@@ -22,8 +22,7 @@ from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database import ANSWER, commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.readable import MALFORMED, Unread, rows_apart, texts_of
-from slotwise.store.schema.rows import row_of, stored, utc
+from slotwise.store.schema.rows import MALFORMED, Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots.store import Store
 

@@ -33,8 +33,7 @@ from slotwise.store.reading.views import (
     waiting_info,
 )
 from slotwise.store.reading.worker_registry import WorkerInfo, tags_of, worker_infos
-from slotwise.store.schema.readable import Unread, rows_apart
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import Unread, rows_apart, utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
 from slotwise.store.slots.store import Store
 

@@ -19,8 +19,7 @@ from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.worker_registry import WorkerInfo
-from slotwise.store.schema.readable import MALFORMED, Unread
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import MALFORMED, Unread, utc
 from slotwise.store.schema.tables import Tables
 
 

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
 from slotwise.model.vocabulary import State
-from slotwise.store.schema.readable import MALFORMED, Unread, rows_apart, texts_of
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import MALFORMED, Unread, rows_apart, texts_of, utc
 from slotwise.store.slots.store import Store
 
 
