@@ -106,6 +106,11 @@ class Portable:
         assert key is not None  # one-time tasks have no row there
         return [*of_key(self._slots, key), self._slots.c.slot == key.slot]
 
+    def entry_of(self, claim: Claim) -> Conditions:
+        """Whether a ledger row is that of this claim."""
+        mine = self.at(claim.row.ledger_key)
+        return [*mine, self._slots.c.token == claim.token, self._slots.c.worker == claim.holder]
+
     def _open_entry(self, row: Row) -> Conditions:
         """The ledger row of this claim, as long as its slot has not ended."""
         return [*self.at(row.ledger_key), self._slots.c.token == row.version, self._slots.c.finished.is_(None)]
@@ -431,8 +436,7 @@ class Portable:
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         slots = self._slots
-        mine = [*self.at(claim.row.ledger_key), slots.c.token == claim.token, slots.c.worker == claim.holder]
-        marked = slots.update().where(*mine, slots.c.outcome == Outcome.CLAIMED)
+        marked = slots.update().where(*self.entry_of(claim), slots.c.outcome == Outcome.CLAIMED)
         marked = marked.values(outcome=Outcome.RUNNING, started=self.now(connection))
         return connection.execute(marked).rowcount == 1
 

@@ -39,7 +39,7 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     """
     slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
     if row.ledger_key is not None:
-        mine = [*entry_of(dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        mine = [*dialect.by_row.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
         written = slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
         return connection.execute(written).rowcount == 1
     values = {
@@ -74,7 +74,9 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
     )  # fmt: skip
     statement = (
         slots.update()
-        .where(*_at(dialect, row), slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+        .where(
+            *dialect.by_row.at(row.ledger_key), slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held
+        )
         .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
     )
     if connection.execute(statement).rowcount != 1:
@@ -85,7 +87,7 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
         "number": slots.c.attempts, "claimed": slots.c.started, "ended": ended, "outcome": slots.c.outcome,
         "reason": slots.c.reason,
     }  # fmt: skip
-    lost = sa.select(*columns.values()).where(*_at(dialect, row), slots.c.token.is_not(None))
+    lost = sa.select(*columns.values()).where(*dialect.by_row.at(row.ledger_key), slots.c.token.is_not(None))
     connection.execute(dialect.tables.attempts.insert().from_select(list(columns), lost))
     return True
 
@@ -141,7 +143,9 @@ def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: d
 def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
     """Take a held slot from its holder. The caller has locked the row, and gives it the same token."""
     slots = dialect.tables.slots
-    connection.execute(slots.update().where(*_at(dialect, row), slots.c.token == row.version).values(token=token))
+    connection.execute(
+        slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.token == row.version).values(token=token)
+    )
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
@@ -193,12 +197,6 @@ def prune_attempts(connection: sa.Connection, dialect: Dialect, before: datetime
     return connection.execute(taken).rowcount
 
 
-def entry_of(dialect: Dialect, claim: Claim) -> list[sa.ColumnElement[bool]]:
-    """The ledger row of a claimed slot, under its token and holder."""
-    slots = dialect.tables.slots
-    return [*_at(dialect, claim.row), slots.c.token == claim.token, slots.c.worker == claim.holder]
-
-
 def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
     """Of a plan row of the queue, within a statement that reads it: whether there is anything to end."""
     slots, plan, rows = tables.slots, tables.tasks, tables.tasks.alias("standing")
@@ -238,17 +236,12 @@ def _stands(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exis
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
-def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
-    slots, instance = dialect.tables.slots, ledger_instance(row)
-    return [slots.c.task_name == row.task_name, slots.c.task_instance == instance, slots.c.slot == row.slot]
-
-
 def _write_open(
     connection: sa.Connection, dialect: Dialect, row: Row, *conditions: sa.ColumnElement[bool], **values: Any
 ) -> bool:
     """Write the slot of this row if it is open; return whether it was."""
     slots = dialect.tables.slots
-    written = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None), *conditions)
+    written = slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
     return connection.execute(written.values(**values)).rowcount == 1
 
 

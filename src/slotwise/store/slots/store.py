@@ -150,7 +150,7 @@ class HeldRows:
         return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """All held rows of these tasks, for a reaper; and the time."""
+        """Return the time, and all held rows of these tasks, for a reaper."""
         with self.transaction() as connection:
             return self.dialect.silent_rows(connection, names)
 
@@ -163,7 +163,7 @@ class HeldRows:
         return None if values is None else claim_of(row_of(values))
 
     def held_by(self, holder: str) -> list[Claim]:
-        """Rows that the database says this worker holds, for finding claims that it does not know of."""
+        """Return the claims that this worker holds by the database, to find those that it does not know of."""
         tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
             mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
@@ -239,9 +239,11 @@ class LedgerFence:
 
     def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
         """Whether this very attempt has written its success before."""
+        if claim.row.ledger_key is None:
+            return False
         outcome = self._tables.slots.c.outcome
-        mine = [*ledger.entry_of(self._dialect, claim), outcome == Outcome.SUCCEEDED]
-        return claim.row.ledger_key is not None and own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
+        mine = [*self._dialect.by_row.entry_of(claim), outcome == Outcome.SUCCEEDED]
+        return own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
 
     def _lock(self, own: Joinable, claim: Claim) -> bool:
         """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat needs that lock."""
@@ -254,7 +256,7 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             held = sa.select(self._tables.tasks.c.version).where(*self._dialect.by_row.under(claim.row, claim.holder))
             return own.execute(held.with_for_update(read=True, key_share=True)).fetchone() is not None
-        running = [*ledger.entry_of(self._dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        running = [*self._dialect.by_row.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
         return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
 
 
