@@ -25,10 +25,7 @@ from slotwise.schedules.text import readable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """``slot`` runs now (None: none of them); ``watermark`` is the newest that is decided with it.
-
-    ``until``: the end of a tail, whose slots run one after another.
-    """
+    """The slot that runs now, if any, and the newest that is decided with it; ``until`` is the end of a tail."""
 
     slot: datetime | None
     watermark: datetime
@@ -38,7 +35,7 @@ class Choice:
 
 
 def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
-    """The slots from ``first`` to ``last``, both included, as a gap. The first counts whatever the text says now."""
+    """Return the slots from ``first`` to ``last``, both included, as a gap. ``first`` always counts as a slot."""
     return Gap(first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason)
 
 
@@ -46,7 +43,7 @@ def choose_missed(
     catch_up: CatchUp, start_within: timedelta | None, schedule: Schedule, oldest: datetime, now: datetime,
     until: datetime | None = None,
 ) -> Choice:  # fmt: skip
-    """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
+    """Choose by catch-up which of the slots from ``oldest`` to ``until`` (None: to now) runs."""
     newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = _limit(catch_up, start_within)
     bound = oldest if limit is None else max(oldest, now - limit)
@@ -68,7 +65,7 @@ def choose_missed(
 
 
 def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
-    """Of the slots after ``base`` that came due while it was held: which are kept to run next, by the job's overlap."""
+    """Choose by overlap which of the slots after ``base`` that came due while the job was held run next."""
     newest = None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
     first = None if newest is None else schedule.next_after(base)
     if newest is None or first is None:
@@ -85,7 +82,7 @@ def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held
 
 
 def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
-    """The slots from ``first`` up to ``until`` that a calendar passes over: each run of them a gap."""
+    """Return the slots from ``first`` to ``until`` that a calendar excludes; those in a row are one gap."""
     found, slot = [], schedule.skipped_after(first - TICK, until)
     while slot is not None:
         following = schedule.running.next_after(slot)
@@ -97,14 +94,14 @@ def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[G
 
 
 def around(schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: datetime) -> tuple[Gap, ...]:
-    """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
+    """Return gaps of running slots together with the slots that a calendar excludes there, in order."""
     passed = passed_over(schedule, first, until)
     cut_gaps = _without(schedule.running, gaps, [(gap.first, gap.last) for gap in passed])
     return tuple(sorted((*passed, *cut_gaps), key=lambda gap: gap.first)) if passed else gaps
 
 
 def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
-    """The gaps, each cut where a hole lies within it: without the slots from the hole's start to its end."""
+    """Yield the gaps without the slots in these holes."""
     for gap in gaps:
         first = gap.first
         for start, end in holes:
@@ -115,25 +112,25 @@ def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[da
 
 
 def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
-    """The schedule for a row that waits for ``slot``, where what follows is decided up to ``watermark``."""
+    """Return the schedule without the slots after ``slot`` that are decided, up to ``watermark``."""
     if slot is None or watermark is None or slot >= watermark:
         return schedule
     return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
 
 
 def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
-    """These gaps, each without the slots between ``slot`` and ``watermark``, which are decided."""
+    """Return the gaps without the slots after ``slot`` that are decided, up to ``watermark``."""
     return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
 
 def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
-    """How late a slot may start, at the most."""
+    """Return how late a slot may start; None: without a limit."""
     own = {"none": catch_up.grace, "all": catch_up.window}.get(catch_up.mode)
     return min((limit for limit in (start_within, own) if limit is not None), default=None)
 
 
 def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
-    """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
+    """Return the oldest of the newest ``few`` slots from ``first`` to ``newest``."""
     if schedule.count_between(first, newest) < few:
         return first
     slot = newest
@@ -143,14 +140,14 @@ def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int)
 
 
 def slots_before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
-    """The slots from ``first`` up to, and without, ``end``; nothing if there are none."""
+    """Return the slots from ``first`` to before ``end``; nothing if there are none."""
     if end <= first:
         return ()
     return (span(schedule, first, schedule.latest_before(end, floor=first - TICK) or first, reason),)
 
 
 def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
-    """The slots after ``start`` up to ``last``; nothing if there are none."""
+    """Return the slots after ``start`` to ``last``; nothing if there are none."""
     following = schedule.next_after(start)
     if following is None or following > last:
         return ()
@@ -165,13 +162,13 @@ def slots_in(gaps: tuple[Gap, ...], reason: str | None = None) -> int:
 # -- the columns of a row that waits ----------------------------------------------------------------------------
 
 
-#: The columns that a transition may change, and leaves as they stand.
+#: Columns that a row keeps unless its transition changes them.
 _CARRIED = (
     "execution_time", "slot", "next_slot", "watermark", "schedule", "origin", "collapsed", "catch_up_until",
     "unheld_since", "attempt", "lost_count", "trying_since", "state", "consecutive_failures", "last_success",
     "last_failure",
 )  # fmt: skip
-#: What a plan row that waits for its next slot forgets of the one before.
+#: Columns that a plan row resets when it goes on to its next slot.
 _FORGOTTEN: dict[str, Any] = {
     "origin": None, "collapsed": 0, "catch_up_until": None, "unheld_since": None, "attempt": 0, "lost_count": 0,
     "trying_since": None,
@@ -179,9 +176,9 @@ _FORGOTTEN: dict[str, Any] = {
 
 
 def carried(row: Row) -> dict[str, Any]:
-    """All columns that a transition may change, for the same slot again."""
+    """Return the columns of a row that keeps its slot."""
     kept = {name: getattr(row, name) for name in _CARRIED}
-    # The number of an operation outlives this ending if it is that of a pause, or of what made the row.
+    # The number of the operation stays if it has paused the row, or created it.
     is_ordered = row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
     return kept | {
         "control": row.control if is_ordered else None,
@@ -192,12 +189,12 @@ def carried(row: Row) -> dict[str, Any]:
 
 
 def again(row: Row, due: datetime) -> dict[str, Any]:
-    """The same slot once more, due at ``due``, or when an operator wanted it meanwhile."""
+    """Return the columns of a row that waits for the same slot again, due at ``due`` or at an operator's wish."""
     return carried(row) | {"execution_time": row.wanted_due or due}
 
 
 def waiting(row: Row, schedule: Schedule, watermark: datetime | None, slot: datetime | None = None) -> dict[str, Any]:
-    """A plan row that waits for ``slot``, or for the one after ``watermark``; without one it stays, parked."""
+    """Return the columns of a plan row that waits for ``slot``, or the one after ``watermark``, or for none."""
     remaining = schedule.settled(watermark) if watermark else schedule
     following = slot or (remaining.next_after(watermark) if watermark else None)
     decided = {"watermark": watermark or row.watermark, "schedule": str(remaining)}
@@ -205,7 +202,7 @@ def waiting(row: Row, schedule: Schedule, watermark: datetime | None, slot: date
 
 
 def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
-    """The columns of a plan row that waits for ``slot``; None: for nothing any more."""
+    """Return when a plan row with this slot, or with none, is due."""
     if slot is None:
         return {"execution_time": FOREVER, "slot": None, "next_slot": None}
     return {"execution_time": due_at(schedule, slot), "slot": slot, "next_slot": slot_after(schedule, slot)}
@@ -213,13 +210,13 @@ def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
 
 # -- what a claim starts ----------------------------------------------------------------------------------------
 
-#: When a slot looks again whether there is a place for it.
+#: How long a slot waits before it looks again for a place.
 PLACE_PAUSE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The claimed row, now for the slot that starts; ``gaps`` list the missed slots that do not run."""
+    """The claimed row with the slot that starts; ``gaps`` are slots that do not run."""
 
     row: Row
     gaps: tuple[Gap, ...] = ()
@@ -227,7 +224,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """Nothing to run: the row moves on. Slots before it whose origin is one of ``replaces`` are asked to stop."""
+    """Nothing starts: the row moves on. Earlier slots with an origin in ``replaces`` are asked to stop."""
 
     row: dict[str, Any]
     gaps: tuple[Gap, ...] = ()
@@ -236,7 +233,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a claim is decided from. ``now`` and ``since``, the row's ``unheld_since``, are earlier by the spread."""
+    """What a claim is decided from. ``now`` and ``since`` (``unheld_since``) are earlier by the spread."""
 
     schedule: Schedule
     now: datetime
@@ -251,10 +248,9 @@ def at_claim(
     row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *,
     is_full: bool = False, poll: timedelta,
 ) -> Start | Advance:  # fmt: skip
-    """What to do with a claimed plan row whose next slot has already come, or whose slot ran already.
+    """Decide about a claimed plan row with missed slots, or with a slot that has already run.
 
-    ``is_full``: no more of its slots may run side by side. ``newest``: by the ledger and the gaps, above a row that was
-    restored alone. ``poll``: the poll interval of the worker that claims.
+    ``newest``: the newest slot that ledger or gaps have decided. ``is_full``: no more slots may run side by side.
     """
     spread = timedelta(0) if row.slot is None else schedule.wait(row.slot)
     look = _Look(
@@ -274,7 +270,7 @@ def at_claim(
 
 
 def has_decided_ahead(row: Row) -> bool:
-    """Whether slots after the row's own are decided: by a claim that was handed back, or by an operator."""
+    """Return whether later slots than the row's are decided: by a claim that was handed back, or by an operator."""
     return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 
 
@@ -286,7 +282,7 @@ def _at_claim(row: Row, look: _Look) -> Start | Advance:
             return Advance(row=waiting(row, schedule, newest))
     if schedule.runs(slot):
         return (_concurrent_slots if look.definition.overlap.detaches else _choose)(row, slot, look)
-    # A calendar passes over the slot: it is written down, and what comes after it is decided.
+    # A calendar excludes the slot: record it, and decide about what follows.
     running = schedule.running.next_after(slot)
     come = running if running is not None and running <= look.now else None
     passed = span(schedule, slot, schedule.latest_before(come or look.now + TICK, floor=slot) or slot, Reason.CALENDAR)
@@ -295,7 +291,7 @@ def _at_claim(row: Row, look: _Look) -> Start | Advance:
 
 
 def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
-    """Of the slots from ``slot`` up to now: which one starts. One that waits in a queue was chosen before."""
+    """Choose which of the slots from ``slot`` to now starts. Overlap has already chosen a queued one."""
     schedule, definition, since = look.schedule, look.definition, look.since
     is_queued = since is not None and slot <= since and row.origin != Origin.CATCH_UP
     catch_up = CatchUp.all() if is_queued else definition.catch_up
@@ -303,7 +299,7 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     choice = choose_missed(catch_up, definition.start_within, schedule.running, slot, look.now, until)
     gaps = around(schedule, choice.gaps, slot, choice.watermark)
     if choice.slot is None:
-        # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
+        # A fixed delay counts from now: else it would step through slots that are all too late.
         following = schedule.next_after(max(choice.watermark, look.now)) if schedule.from_end else None
         return Advance(row=waiting(row, schedule, choice.watermark, following), gaps=gaps)
     missed_others = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
@@ -318,7 +314,7 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
-    """Up to where a catch-up runs all slots; None: up to now."""
+    """Return the end of the tail that a catch-up runs; None: now."""
     until = row.catch_up_until
     if not is_catching_up(row, look.definition) or until is None or slot > until:
         return None
@@ -329,11 +325,14 @@ def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
 
 
 def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
-    """Slots run beside the plan row. One without a place is overlap's if it is looked at in time, else catch-up's."""
+    """Decide about slots that run beside the plan row.
+
+    Overlap decides about a slot that finds no place within a poll interval of its time, else catch-up.
+    """
     schedule, now, is_full, definition = look.schedule, look.now, look.is_full, look.definition
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
-    # One that waits for another to stop stays overlap's, as long as workers look.
+    # Overlap still decides about a slot that waits for another one to stop.
     waits_on = stops and look.since is not None and newest <= look.since
     if not (waits_on or (is_full and now - slot <= look.poll)):
         if not is_full:
@@ -354,14 +353,14 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 
 
 def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
-    """A plan row whose slot is due, and looks again in a moment."""
+    """Return the columns of a plan row whose slot is due, and looks for a place again in a moment."""
     as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
     due = now + schedule.wait(slot) + PLACE_PAUSE
     return waiting(row, schedule, row.watermark, slot) | as_it_stood | {"execution_time": due}
 
 
 def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
-    """The plan row after the slot that it waited for has started in a row of its own."""
+    """Return the columns of a plan row whose slot has started in a detached row."""
     columns = waiting(row, schedule, row.watermark or row.slot or now)
     pace = definition.catch_up.pace
     if pace is not None and columns["execution_time"] <= now:
@@ -370,7 +369,7 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
 
 
 def given_up(row: Row, definition: Definition, now: datetime) -> Reason | None:
-    """Return why a slot beside its plan that was handed back starts no more (late, or ``max`` are newer), or None."""
+    """Return why a detached slot that was handed back no longer starts: it is late, or ``max`` slots are newer."""
     schedule = readable(row.schedule)
     if row.attempt != 1 or row.origin not in PLANNED or schedule is None or row.slot is None:
         return None
@@ -383,7 +382,7 @@ def given_up(row: Row, definition: Definition, now: datetime) -> Reason | None:
 
 
 def skipped(schedule: Schedule, start: Start, reason: str) -> Advance:
-    """Return what becomes of a row whose slot was to start, and is skipped at a gate."""
+    """Return the decision about a row whose slot a gate skips."""
     row = start.row
     assert row.slot is not None
     gap = Gap(first=row.slot, last=row.slot, count=1, reason=reason)
@@ -391,9 +390,9 @@ def skipped(schedule: Schedule, start: Start, reason: str) -> Advance:
 
 
 def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
-    """Return whether a claimed slot is to be decided on, or asked about at a gate, before the ledger has it.
+    """Return whether a claimed slot must be decided about, or pass a gate, before it enters the ledger.
 
-    Each new slot of ``names`` is; with ``late`` also later ones, and catch-ups. CLAIM has the same condition.
+    Each new slot of ``names`` must, and with ``late`` each later one and each catch-up. CLAIM has the same condition.
     """
     if row.attempt != 1 or not (row.is_plan or row.origin in PLANNED):
         return False
@@ -403,16 +402,16 @@ def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta 
 
 
 def anew(row: Row) -> Row:
-    """A claimed row whose slot has ended without it: what it had tried of that counts for no other one."""
+    """Return a claimed row whose slot has already ended, without the attempts at it."""
     return replace(row, attempt=1, lost_count=0, trying_since=None, unheld_since=None, catch_up_until=None)
 
 
 def past(row: Row, schedule: Schedule) -> dict[str, Any]:
-    """The row moves past a slot that ran already."""
+    """Return the columns of a row that moves past its slot."""
     return waiting(row, schedule, row.slot and max(row.slot, row.watermark or row.slot))
 
 
 def is_catching_up(row: Row, definition: Definition) -> bool:
-    """Whether the row's slot is one of several that were missed, and that all run in this row."""
+    """Return whether the row's slot is part of a tail of missed slots that all run."""
     runs_all = definition.catch_up.mode == "all" and not definition.overlap.detaches
     return runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None

@@ -1,9 +1,9 @@
-"""What a held row becomes when its holder lets it go, falls silent, or when operators have written to it.
+"""What a held row becomes when its attempt ends, or its claim is lost.
 
-A job is held from an attempt's claim to the end of its handler, or to the last heartbeat of a claim that was lost. A
-retry, a snooze or a queued slot that waits holds it until one poll interval after it is due. Overlap decides about
-slots that came due while the job was held; later ones are catch-up's. ``unheld_since`` is where the two meet. It is
-written when a row is released, ahead of time, and judged when the next attempt ends; a claim never writes it.
+A job is held from an attempt's claim to the end of its handler, or to the last heartbeat of a lost claim. A retry, a
+snooze or a queued slot holds it until one poll interval after it is due. Overlap decides about slots that came due
+while the job was held, catch-up about later ones. ``unheld_since`` is where the two meet. The release of a row writes
+it, ahead of time; the end of the next attempt judges it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from slotwise.schedules import Disabled, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What the end of an attempt is decided from, beside its row and its outcome."""
+    """What the end of an attempt is decided from, besides its row and its outcome."""
 
     definition: Definition
     schedule: Schedule | None
@@ -40,7 +40,7 @@ class Ending:
     now: datetime
     #: The end of the handler, or the last heartbeat of a claim that was lost.
     held_until: datetime
-    #: The poll interval of the worker that lets the row go.
+    #: The poll interval of the worker that releases the row.
     poll: timedelta
 
     @property
@@ -62,9 +62,9 @@ class Ending:
         return max(due, self.began + least)
 
     def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
-        """The columns of a row that waits for another attempt, or with a slot that was kept.
+        """Return the columns of a row that waits for another attempt, or with a queued slot.
 
-        It holds its job meanwhile, unless no worker has held that ``since``.
+        The row holds its job meanwhile; not if its claim was lost, ``since`` its last heartbeat.
         """
         due = self.spaced(due)
         if not row.is_plan or self.schedule is None or self.schedule.from_end:
@@ -72,9 +72,9 @@ class Ending:
         return {"execution_time": due, "unheld_since": row.unheld_since or since or max(due, self.now) + self.poll}
 
     def judged(self, row: Row) -> Row:
-        """The held row, with ``unheld_since`` only if an undecided slot came due after it and before this attempt.
+        """Return the row; it keeps ``unheld_since`` if an undecided slot came due between that and this attempt.
 
-        In a catch-up that runs all slots, those are more of its tail.
+        In a catch-up that runs all slots, those slots extend the tail instead.
         """
         since, schedule = row.unheld_since, self.schedule
         if since is None:
@@ -92,14 +92,14 @@ class Ending:
 
 
 def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
-    """The newest slot after ``base`` that was due by ``until``; None: there is none."""
+    """Return the newest slot after ``base`` that was due by ``until``, or None."""
     if schedule.from_end:
         return None
     return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
 
 
 def moved(row: Row, due: datetime) -> dict[str, Any]:
-    """The columns of a waiting row that will be due at another time: if it holds its job until then, it still does."""
+    """Return the columns of a waiting row that is due at another time; it still holds its job, if it did."""
     before, since = row.due, row.unheld_since
     if since is not None and since >= before:
         since += due - before
@@ -110,16 +110,13 @@ def at_finish(
     row: Row, definition: Definition, schedule: Schedule | None, outcome: records.AttemptOutcome, now: datetime,
     ledger: LedgerEntry | None, *, poll: timedelta, ended_ago: timedelta = timedelta(0),
 ) -> Transition:  # fmt: skip
-    """What a held row becomes when its holder lets it go, ``ended_ago`` after its handler's end, or fell silent.
-
-    ``poll``: the poll interval of the worker that writes this.
-    """
+    """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is lost."""
     held_until = _held_until(row, outcome, now, ledger, ended_ago)
     ending = Ending(
         definition=definition, schedule=schedule, ledger=ledger, now=now, held_until=held_until, poll=poll
     )  # fmt: skip
     if _has_completed(row, ledger):
-        outcome = records.Succeeded()  # complete_in has committed: whatever came after it, the slot is done
+        outcome = records.Succeeded()  # complete_in has committed, so the slot is done
     elif isinstance(outcome, records.Succeeded) and outcome.promised:
         outcome = records.Failed("complete_in was called, but its transaction was not committed")
     if row.cancel_requested is not None:
@@ -135,7 +132,7 @@ def at_finish(
             row = _never_began(row) if isinstance(outcome, records.Skipped) else row
             error = outcome.error if isinstance(outcome, records.Cancelled) else None
             done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
-            # A one-time task that was called off goes: it is not retried.
+            # A cancelled one-time task is deleted; it cannot be retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
         case records.HandedBack(reason, error):
             return hand_back(row, reason) if error is None else left_alone(row, now, error)
@@ -148,23 +145,23 @@ def at_finish(
 def _held_until(
     row: Row, outcome: records.AttemptOutcome, now: datetime, ledger: LedgerEntry | None, ended_ago: timedelta
 ) -> datetime:
-    """Return when the hold on the job ended: rule 1 of the policies."""
+    """Return when the hold on the job ended."""
     match outcome:
         case records.Died():
             return min(row.last_heartbeat or now, now)
-        case records.HandedBack() | records.Skipped():  # called off, or refused, before it began
+        case records.HandedBack() | records.Skipped():  # it never began
             return ledger.started if ledger is not None and ledger.started is not None else now
         case _:
             return now - ended_ago
 
 
 def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
-    """Whether complete_in has ended the slot under this very claim."""
+    """Return whether complete_in has ended the slot under this claim."""
     return ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version
 
 
 def _called_off(row: Row, outcome: records.AttemptOutcome) -> tuple[Row, records.AttemptOutcome]:
-    """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
+    """Return the outcome of an attempt that was asked to stop: its slot ends with it."""
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
         case records.HandedBack() | records.Skipped():
@@ -182,26 +179,26 @@ def _never_began(row: Row) -> Row:
 
 
 def unread(row: Row, transition: Transition, now: datetime, error: str) -> Transition:
-    """The slot ends as it would; which one is next is left to a worker that can read the schedule, in a minute.
+    """End the slot, and let the row come up again in a minute, for a worker that can read its schedule.
 
-    ``transition`` was decided with a disabled one.
+    ``transition`` was decided with a disabled schedule.
     """
     columns = transition.row
     if columns is None or columns["schedule"] == row.schedule:
-        return transition  # gone, or once more the same slot: no schedule was asked
+        return transition  # deleted, or the same slot again: no schedule was needed
     unmoved = {name: getattr(row, name) for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
     put_off = {"execution_time": now + UNREADABLE_PAUSE, "last_error": error}
     return replace(transition, row=columns | unmoved | put_off)
 
 
 def _lost(row: Row, ending: Ending) -> Transition:
-    """What becomes of a row whose holder fell silent."""
+    """Decide about a row whose claim was lost."""
     ledger, definition = ending.ledger, ending.definition
-    if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
+    if row.lease is None:  # another program that shares the table has picked it: our claims have a lease
         return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
     unmarked_task = definition.gives_up and not row.has_slot and row.marked is None
     if unmarked_task or (ledger is not None and ledger.outcome == Outcome.CLAIMED):
-        return hand_back(row, Reason.LOST)  # the mark was never set, so the handler never started
+        return hand_back(row, Reason.LOST)  # without the mark its handler has not started
     row, lost = ending.judged(row), row.lost_count + 1
     if definition.gives_up:
         return final(row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1)
@@ -216,7 +213,7 @@ def _another(
     row: Row, ending: Ending, due: datetime, label: Outcome | Release, reason: str, *, since: datetime | None = None,
     error: str | None = None, lost: int = 0, aborted: int = 0,
 ) -> Transition:  # fmt: skip
-    """The row waits for the next attempt of its slot, and holds its job meanwhile, or no longer does ``since`` then."""
+    """The row waits for the next attempt of its slot; see ``Ending.waiting``."""
     columns = {**again(row, due), **ending.waiting(row, row.wanted_due or due, since), "last_error": error}
     record = Record(
         outcome=label if isinstance(label, Outcome) else Outcome.CANCELLED, reason=reason, error=error, lost=lost,
@@ -234,16 +231,16 @@ def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
-    """When the next attempt of a failed slot is due; None if there is none."""
+    """Return when the next attempt of a failed slot is due, or None."""
     if (retry := ending.definition.retry) is None:
         return None
     tries, since = max(_tries(row, ending.ledger), 1), row.trying_since or ending.now
     delay = retry.delay_after(tries, max(ending.now - since, timedelta(0)))
-    return None if delay is None else ending.spaced(ending.now + delay)  # what comes next meets it, too
+    return None if delay is None else ending.spaced(ending.now + delay)
 
 
 def _is_forfeited(row: Row, ending: Ending, due: datetime) -> bool:
-    """Whether the next slot that has yet to come due does so before the retry, and is the next try."""
+    """Return whether the next slot comes due before the retry, and replaces it."""
     if ending.definition.retry is None or ending.definition.retry.past_next_slot:
         return False
     following = _following(row, ending)
@@ -251,9 +248,7 @@ def _is_forfeited(row: Row, ending: Ending, due: datetime) -> bool:
 
 
 def _following(row: Row, ending: Ending) -> datetime | None:
-    """When the next slot comes due that is not decided and has not come, by the text as it is now: a deploy changes no
-    more of a held row.
-    """
+    """Return when the next undecided slot comes due, by the text: a deploy changes no more of a held row."""
     schedule = ending.schedule
     if schedule is None or row.slot is None or schedule.from_end or isinstance(schedule, Disabled):
         return row.next_slot
@@ -263,17 +258,14 @@ def _following(row: Row, ending: Ending) -> datetime | None:
 
 
 def _tries(row: Row, ledger: LedgerEntry | None) -> int:
-    """Attempts that have failed, with this one: those that were lost, stopped from outside or snoozed are none.
-
-    A slot's stand in the ledger; a one-time task has its failures in its own row.
-    """
+    """Count the failed attempts, this one included. Lost, stopped and snoozed ones do not count."""
     if not row.has_slot:
         return row.consecutive_failures + 1
     return row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
 
 
 def _aborted(row: Row, ending: Ending, reason: str) -> Transition:
-    """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
+    """End a slot that was stopped by an operator, or whose job gives up; any other starts again."""
     if ending.definition.gives_up or reason == Reason.OPERATOR:
         outcome = Outcome.LOST if reason == Reason.LOST else Outcome.CANCELLED
         return final(row, ending, outcome, reason=reason)
@@ -281,7 +273,7 @@ def _aborted(row: Row, ending: Ending, reason: str) -> Transition:
 
 
 def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
-    """The same slot later; an attempt that counts as none for the retries."""
+    """Start the same slot again later."""
     if ending.definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
         return final(row, ending, Outcome.FAILED, error=error)
@@ -296,7 +288,7 @@ _Waiting = tuple[dict[str, Any], tuple[Gap, ...]]
 def final(
     row: Row, ending: Ending, outcome: Outcome, *, reason: str | None = None, error: str | None = None, lost: int = 0
 ) -> Transition:
-    """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
+    """End the slot: a plan row moves on, a detached row is deleted, a task is deleted or stays as dead."""
     record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
     if row.is_detached:
         return Transition(label=outcome, row=None, record=record)
@@ -314,15 +306,17 @@ def final(
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """The next slot of the tail. After the last one, what came due meanwhile is a new tail if the last run was shorter
-    than the interval; else it is overlap's.
+    """Go on to the next slot of the tail.
+
+    After the last one, slots that came due meanwhile are a new tail if the last run was shorter than the interval. Else
+    overlap decides about them.
     """
     catch_up, late = ending.definition.catch_up, tuple[Gap, ...]()
     due = ending.apart(ending.spaced(ending.now), catch_up.pace)
     slot, until = schedule.running.next_after(base), row.catch_up_until
     newest = newest_come(schedule, until or base, ending.now)
     if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
-        until = newest  # it came after the handler's end, and this settlement had to wait
+        until = newest  # it came due after the handler's end: this settlement had to wait
     if slot is not None and until is not None and slot <= until:
         then = due + ending.poll - schedule.wait(slot)
         choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
@@ -346,7 +340,7 @@ def _of_tail(
 
 
 def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """Overlap decides about the slots that came due while the job was held; what it keeps runs first."""
+    """Let overlap decide about the slots that came due while the job was held."""
     until = (row.unheld_since or ending.held_until) - schedule.wait(base)
     choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)
     gaps = around(schedule, choice.gaps, base + TICK, choice.slot or choice.watermark)
@@ -358,7 +352,7 @@ def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) ->
 
 
 def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record) -> Transition:
-    """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
+    """Delete a one-time task that succeeded; any other stays as dead, with the reason."""
     if outcome == Outcome.SUCCEEDED:
         return Transition(label=outcome, row=None, ended=record)
     dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
@@ -377,7 +371,7 @@ def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
 
 
 def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
-    """A row that was deleted while it was held goes now; what it would have waited for, and has come, is skipped."""
+    """Delete a row that was deleted while it was held; slots that have come due since are skipped."""
     columns, record = transition.row, transition.record
     if row.state != State.DELETED or columns is None:
         return transition
@@ -391,9 +385,8 @@ def removed(row: Row, schedule: Schedule | None, transition: Transition, now: da
 
 # -- rows that go back ------------------------------------------------------------------------------------------
 
-#: When a row that cannot be read here comes up again.
+#: When a row that this release cannot read comes up again, and how its error begins.
 UNREADABLE_PAUSE = timedelta(minutes=1)
-#: How the error of such a row begins; who looks after the cluster counts those.
 UNREADABLE = "unreadable: "
 #: The same, of a row that a newer release has written; and the shortest pause before it comes up again.
 NEWER = "waits for a newer worker: "
@@ -403,9 +396,9 @@ A_WHILE = timedelta(minutes=1)
 
 
 def hand_back(row: Row, reason: str) -> Transition:
-    """As if it had never been claimed: same slot, same due time, the attempt not counted.
+    """Return a row to how it was before its claim: the same slot and due time, the attempt not counted.
 
-    The ledger keeps a slot that has a row of its own: no plan row would come back to it if that row were lost.
+    The ledger keeps the slot of a detached row: if that row is lost, no plan row comes back to it.
     """
     row = _never_began(row)
     forget = row.attempt == 0 and not row.is_detached
@@ -432,7 +425,7 @@ def left_alone(row: Row, now: datetime, error: str) -> Transition:
 
 
 def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | None = None) -> Transition:
-    """A claimed row goes back, and comes up again at ``due``: a gate lets it start later, or it cannot be read here."""
+    """Return a claimed row, due again at ``due``: a gate delays its start, or this release cannot read it."""
     back = hand_back(row, reason)
     assert back.row is not None
     columns = {**back.row, **moved(row, row.wanted_due or due), "last_error": error}

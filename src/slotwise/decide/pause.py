@@ -1,4 +1,4 @@
-"""What a pause and other operations make of a row."""
+"""What a row becomes by a pause and by operations that skip slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotwise.schedules.text import readable
 
 
 def parked(row: Row, transition: Transition) -> Transition:
-    """A row that was paused while it was held sleeps from now on, whatever it waits for."""
+    """Pause a row that was paused while it was held."""
     columns = transition.row
     if row.state != State.PAUSED or columns is None or columns["state"] != State.PAUSED:
         return transition
@@ -22,15 +22,12 @@ def parked(row: Row, transition: Transition) -> Transition:
 
 
 def asleep(due: datetime) -> dict[str, object]:
-    """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
+    """Return the columns of a paused row. Programs that ignore ``state`` do not find it due."""
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
 def passing(row: Row, schedule: Schedule, until: datetime, reason: Reason) -> Advance | None:
-    """The slots of a plan row up to ``until`` that have not begun, to be skipped; None: there are none.
-
-    A slot that was begun before goes on with its retry, and only those after it are passed.
-    """
+    """Skip the slots of a plan row to ``until`` that have not begun; None: there are none."""
     first = _first_unbegun(row, schedule)
     if first is None or first > until:
         return None
@@ -40,7 +37,7 @@ def passing(row: Row, schedule: Schedule, until: datetime, reason: Reason) -> Ad
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
-    """The next slot that has not begun, to be skipped; None: there is none. The row may be held."""
+    """Skip the next slot of a plan row, which may be held, that has not begun; None: there is none."""
     slot = _first_unbegun(row, schedule)
     if slot is None:
         return None
@@ -49,14 +46,14 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
 
 
 def _first_unbegun(row: Row, schedule: Schedule) -> datetime | None:
-    """The row's slot, or, where that was begun, the slot after it and after all that are decided."""
+    """Return the row's slot, or if that has begun, the next slot that is not decided."""
     if row.slot is None or not row.attempt:
         return row.slot
     return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
 
 
 def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
-    if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
+    if row.attempt:  # its slot has begun and stays
         return Advance(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
     assert row.slot is not None
     columns = past(replace(row, slot=gap.last), schedule)
@@ -70,7 +67,7 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
 
 
 def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object]:
-    """What stays if ``slot`` belongs to the row's tail, or to its queue, as the one before it."""
+    """Return the columns that stay if ``slot`` also belongs to the row's tail or queue."""
     if row.catch_up_until is not None and slot <= row.catch_up_until:
         return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}
     is_queued = row.unheld_since is not None and slot + schedule.wait(slot) <= row.unheld_since
@@ -78,11 +75,11 @@ def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object
 
 
 def _put_off_until(row: Row, schedule: Schedule) -> datetime:
-    """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
+    """Return the row's due time if it is later than its slot's: min_interval applies to the next slot as well."""
     due = row.due
     return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)
 
 
 def owed_by(row: Row) -> Schedule:
-    """The schedule of a row's text; of one that nobody can read no more is known than the slot that it waits for."""
+    """Return the row's schedule; if this release cannot read it, one with the row's slot only."""
     return readable(row.schedule) or (Disabled() if row.slot is None else Once(row.slot))

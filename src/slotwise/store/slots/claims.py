@@ -1,7 +1,7 @@
-"""Claims: due rows become held ones, in batches, and one by one where a row spoils its batch.
+"""Claims: due rows become held ones, in batches, and one by one if a row makes its batch fail.
 
-The longer way is for rows with missed slots, or that cannot be read, and for slots that the ledger has already. Claim,
-decision, ledger and gap rows, and the advance if nothing starts, are one transaction.
+``LateClaims`` decides about rows with missed slots, unreadable rows, and slots that the ledger already has. Claim,
+decision, and what is written about slots that do not run are one transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slotwise.store.slots.settlements import claim_of
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
 
-#: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
+#: The most rows of one statement: more put PostgreSQL's plans at risk and gain nothing.
 BATCH = 500
 
 #: Called with each slot that will not run, after the commit.
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 #: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
 MOST_APART = 20
-#: From so many names on, a look at what is due comes before the claim.
+#: With more names than this, the names of due rows are read before the claim.
 MANY = 200
 
 
 class Due:
-    """Says what waits, and when the next of it is due."""
+    """Reads what waits, and when the next of it is due."""
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
@@ -57,21 +57,21 @@ class Due:
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
-        """Those of these tasks that have due rows."""
+        """Return those of these tasks that have due rows."""
         with self.look() as connection:
             return self.dialect.due_tasks(connection, names)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
-        """How long until the next waiting slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
+        """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
         tasks = self.tasks_of(names) if tasks is None else tasks
         with self.look() as connection:
             return self.dialect.next_due(connection, names, tasks, lost=lost)
 
     def names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
-        """Those of many names that have the next due rows, and whether these are all of one priority.
+        """Return those of many names that have due rows, and whether these have all one priority.
 
-        All names, where rows of others would hide ours. Race: a more urgent row may come due before the claim; the next
-        one takes it.
+        Return all names if rows of unknown tasks fill the window. Race: a more urgent row may come due before the
+        claim; the next claim takes it.
         """
         with self.look() as connection:
             due = self.dialect.due_names(connection, WINDOW)
@@ -84,16 +84,16 @@ class Due:
         return sorted(own), len({priority for _, priority in due}) < 2
 
     def tasks_of(self, names: Sequence[str]) -> list[str]:
-        """Those that are no jobs, whatever else we know of them."""
+        """Return those of these names that are not jobs."""
         return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
 
     def look(self) -> AbstractContextManager[sa.Connection]:
-        """A connection for one statement."""
+        """Return a connection for one statement."""
         return self.database.alone(self.database.claims)
 
 
 class _Taken(NamedTuple):
-    """How many rows a claim has found, what may start of them, and the slots that will not run."""
+    """How many rows a claim has found, the claims that may start, and the slots that will not run."""
 
     found: int
     claims: list[Claim]
@@ -101,17 +101,17 @@ class _Taken(NamedTuple):
 
 
 class Claims:
-    """Takes what is due."""
+    """Claims what is due."""
 
     def __init__(self, store: Store) -> None:
         self.dialect, self._due, self.definitions = store.dialect, store.due, store.definitions
         self.transaction, self.warnings, self.poll = store.transaction, store.warnings, store.poll
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
-        #: Jobs of which each new slot is decided on, or asked about at a gate.
+        #: Jobs whose new slots are all decided about, or pass a gate, before they enter the ledger.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
         self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
         self._batch_size = BatchSize(BATCH)
-        #: As the last claim of one-time tasks has seen it; one that finds none has not looked.
+        #: Whether the last claim of one-time tasks has seen due slots; True if it found no task.
         self.slots_may_be_due = True
         #: The tasks of the rows that the last claim has refused, one for each row.
         self.refused: list[str] = []
@@ -119,7 +119,7 @@ class Claims:
     def claim(
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
     ) -> tuple[int, list[Claim]]:
-        """Take slots, and then one-time tasks: how many were found, and the claims that may start."""
+        """Claim slots, and then one-time tasks; return how many were found, and the claims that may start."""
         found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
         queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._due.tasks_of(names))
         return found + len(queued), claims + queued
@@ -127,9 +127,9 @@ class Claims:
     def claim_tasks(
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], ranges: Sequence[Range] | None = None
     ) -> list[Claim]:
-        """Take up to ``limit`` due one-time tasks, without those whose holder has died before.
+        """Claim up to ``limit`` due one-time tasks; not those whose holder has died before.
 
-        ``ranges``: rows behind these cursors are left to a claim without; see ``queue_cursors.py``.
+        ``ranges``: rows before these cursors are left to a claim without them; see ``queue_cursors.py``.
         """
         limit, is_bounded, self.refused = min(limit, BATCH), self._is_bounded(names), []
         if limit <= 0 or not names:
@@ -137,8 +137,10 @@ class Claims:
         order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
         try:
             with self.transaction() if is_bounded else self._due.look() as connection:
-                if is_bounded and (order := self._with_room(order, connection)).limit == 0:
-                    return []
+                if is_bounded:
+                    order = order._replace(limit=self._gates.room(names, limit, connection))
+                    if order.limit == 0:
+                        return []
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(connection, order)
                 if flawed := [(row, row.flaw) for row in rows if row.flaw]:
                     rows = [row for row in rows if row.flaw is None]
@@ -160,10 +162,10 @@ class Claims:
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1,
         on_skipped: OnSkipped = lambda row, gap: None,
     ) -> tuple[int, list[Claim]]:  # fmt: skip
-        """Take up to ``limit`` due slots of these tasks: how many were found, and the claims that may start.
+        """Claim up to ``limit`` due slots; return how many were found, and the claims that may start.
 
-        Rows with nothing to run are moved on in the same transaction. Of rows whose holder has died before, also of
-        one-time tasks, at most ``lost`` are taken.
+        Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of one-time tasks, are
+        rows whose holder has died before.
         """
         is_level, self.refused = False, []
         if len(names) > MANY:
@@ -184,7 +186,7 @@ class Claims:
     def claim_row(
         self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
     ) -> list[Claim]:  # fmt: skip
-        """As ``claim_slots``, this row alone; a row that cannot be claimed is set aside."""
+        """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
         taken = self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
         for row, gap in taken.skipped:
             on_skipped(row, gap)
@@ -200,9 +202,9 @@ class Claims:
     def _claim(self, order: Order) -> _Taken:
         is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
-            if is_bounded and (order := self._with_room(order, connection)).limit == 0:
-                return _Taken(0, [], [])
-            if not (found := self.dialect.claim(connection, order)):
+            if is_bounded:
+                order = order._replace(limit=self._gates.room(order.names, order.limit, connection))
+            if order.limit == 0 or not (found := self.dialect.claim(connection, order)):
                 return _Taken(0, [], [])
             now, begun = found[0][1], self.dialect.clock.elapsed()
             late = [
@@ -222,7 +224,7 @@ class Claims:
         return _Taken(len(found), claims, later.skipped if later else [])
 
     def _claim_apart(self, order: Order, kind: str = HAS_SLOT) -> _Taken:
-        """One by one: a row that would keep all the others from being claimed is set aside."""
+        """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
             keys = self.dialect.by_row.due(connection, order, kind)
         all_taken = _Taken(len(keys), [], [])
@@ -234,7 +236,7 @@ class Claims:
             except SQLAlchemyError:
                 if not all_taken.claims:
                     raise
-                break  # what is claimed must be told
+                break  # what is claimed must be returned
             all_taken.claims.extend(taken.claims)
             all_taken.skipped.extend(taken.skipped)
         return all_taken
@@ -267,11 +269,8 @@ class Claims:
         if rows := self.warnings.count(name, problem, len(keys)):
             logger.warning("%s: rows that are quarantined: %d; the last is %r: %s", name, rows, instance, problem)
 
-    def _with_room(self, order: Order, connection: sa.Connection) -> Order:
-        return order._replace(limit=self._gates.room(order.names, order.limit, connection))
-
     def _admitted(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[Row]:
-        """Count the starts of a limited task. Let go of the rows that a gate stops; return the others."""
+        """Count the starts of a limited task. Release the rows that a gate stops; return the others."""
         refused = self._gates.admit(rows, now, connection)
         if stopped := [claim_of(row) for row in rows if row.key in refused]:
             changes = []
@@ -284,7 +283,7 @@ class Claims:
         return [row for row in rows if row.key not in refused]
 
     def _is_bounded(self, names: Sequence[str]) -> bool:
-        """Return whether a gate bounds the claim of these tasks, which needs one transaction with it."""
+        """Return whether a gate bounds the claim of these tasks: then both are one transaction."""
         return len(names) == 1 and names[0] in self._gates.limited
 
 
@@ -298,12 +297,12 @@ def _can_read(row: Row) -> bool:
         return False
 
 
-# -- the longer way ---------------------------------------------------------------------------------------------
+# -- claims that need a decision --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Plan:
-    """A plan row that can be read, and what is decided. ``is_behind``: the ledger has its slot as decided."""
+    """A readable plan row with its decision. ``is_behind``: the ledger has already decided the row's slot."""
 
     row: Row
     schedule: Schedule
@@ -313,7 +312,7 @@ class _Plan:
 
     @property
     def starting(self) -> Row:
-        """The row with the slot that is to start, as gates see it: a catch-up that was handed back still is one."""
+        """The row with the slot that is to start, for gates: a catch-up that was handed back still is one."""
         assert isinstance(self.decision, decide.Start)
         return replace(self.decision.row, origin=self.decision.row.origin or self.row.origin)
 
@@ -331,14 +330,14 @@ class LateClaims:
         self._bad: list[tuple[Row, str]] = []
 
     def start(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
-        """Return each claimed row with the slot that starts; None: nothing does, and the row has moved on.
+        """Return for each claimed row the row with the slot that starts; None: the row has moved on.
 
-        Beside each row: whether the ledger has not refused its slot, which is not entered there.
+        Each row comes with whether its slot has not yet been offered to the ledger.
         """
         found: dict[Key, Row | None] = {row.key: None for row, _ in late}
         self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
         late = [(row, is_open) for row, is_open in late if row.flaw is None]
-        # A slot that is too late leaves its place before the places are counted.
+        # A slot that is too late must free its place before the places are counted.
         beside = [
             (row, is_open) for row, is_open in late if row.is_detached and not (is_open and self._has_given_up(row))
         ]
@@ -384,7 +383,7 @@ class LateClaims:
             kind = NEWER if error.may_be_newer else ""
             self._bad.append((row, f"{kind}schedule {row.schedule!r:.200}: {error}"))
             return None
-        # The ledger may be ahead of a row that was restored alone, or rightly of one that was handed back.
+        # The ledger is ahead of a row that was restored alone, and of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
         is_behind = is_ahead and not decide.has_decided_ahead(row)
         return _Plan(decide.anew(row) if is_behind else row, schedule, newest, is_behind)
@@ -425,7 +424,7 @@ class LateClaims:
         may_run = self._dialect.begin(self._connection, rows, self._now, self._strict)
         found: dict[Key, Row | None] = {}
         for one, started in usual:
-            if one.is_behind:  # it may have left a slot behind that is open in the ledger
+            if one.is_behind:  # it may have left an open slot in the ledger
                 self._end_orphans(started)
             if started.key in may_run or self._enter_disowned(started):
                 found[started.key] = started
@@ -435,10 +434,10 @@ class LateClaims:
         return found
 
     def _start_beside(self, one: _Plan, started: Row) -> Row | None:
-        """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
+        """Start the slot in a detached row, and move the plan row on."""
         detached = detach_started(self._connection, self._dialect, started, self._now)
         if detached is not None and not self._enter(detached):
-            # The ledger refuses the slot: the row that was just made goes again.
+            # The ledger refuses the slot: delete the new row.
             mine = self._dialect.by_row.under(detached, detached.picked_by)
             self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
             detached = None
@@ -450,14 +449,14 @@ class LateClaims:
     def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
         if self._enter(row):
             return row
-        # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
+        # Its only slot has run, is held under another claim, or may start only once.
         self._gates.give_back([row] if is_open else [], self._now, self._connection)
         ledger.close_reopened(self._connection, self._dialect, row, self._now)
         self._pass(row, None)
         return None
 
     def _has_given_up(self, row: Row) -> bool:
-        """Skip a slot of the schedule that has a row of its own, was handed back, and is too late by now."""
+        """Skip a detached slot of the schedule that was handed back and is too late by now."""
         reason = decide.given_up(row, self._definitions[row.task_name], self._now)
         if reason is not None:
             self._skip(row, reason)
@@ -484,7 +483,7 @@ class LateClaims:
         return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
 
     def _pass(self, row: Row, columns: dict[str, Any] | None) -> None:
-        """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
+        """Move the row on, and end open slots of the job that no row has any more."""
         self._move_on(row, columns)
         self._end_orphans(row)
 
@@ -502,18 +501,18 @@ class LateClaims:
             release_queued(self._connection, self._dialect, [change])
 
 
-#: The first claim, when it is not known what a late slot costs.
+#: The size of the first claim: it is not known yet what a late slot costs.
 FIRST = 100
-#: How long a claim may decide; and no longer than this part of its lease.
+#: How long decisions of one claim may take; at most this part of its lease.
 LONGEST = timedelta(seconds=1)
 PART_OF_LEASE = 8
 
 
 class BatchSize:
-    """How many due slots a claim takes, up to ``most``: no more late ones than it can decide about within a moment.
+    """How many due slots a claim takes, up to ``most``: as many late ones as it can decide about in a moment.
 
-    Race: nothing of a claim starts before all of it is committed, while its lease runs: a claim whose decisions take as
-    long goes back as a whole, again and again. Claims that come back full with slots on time grow.
+    Race: a claim's lease runs while it decides, and nothing starts before its commit. If decisions took that long, the
+    claim would be handed back as a whole, again and again. Full claims of slots on time grow.
     """
 
     def __init__(self, most: int) -> None:

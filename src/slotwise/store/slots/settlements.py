@@ -55,7 +55,7 @@ _SUCCEEDED = Outcome.SUCCEEDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What settling one claim did: a transition, or None because the claim was lost, or the error that stood alone."""
+    """The result for one claim: its transition, or an error; neither if the claim was lost."""
 
     claim: Claim
     transition: Transition | None = None
@@ -63,20 +63,20 @@ class Settlement:
 
     @property
     def reason(self) -> str | None:
-        """As the ledger has it: ``retry`` or ``rerun`` where another attempt follows."""
+        """The reason in the ledger: ``retry`` or ``rerun`` if another attempt follows."""
         done = self.transition
         record = (done.record or done.ended) if done is not None else None
         return record.reason if record is not None else None
 
     @property
     def is_usual(self) -> bool:
-        """The slot, or the task, succeeded, and no slot was passed over."""
+        """Whether the slot or the task succeeded, and no slot was skipped."""
         done = self.transition
         return done is not None and done.label == _SUCCEEDED and not done.gaps
 
 
 def claim_of(row: Row) -> Claim:
-    """Return the claim under which ``row`` is held, by any worker."""
+    """Return the claim under which ``row`` is held."""
     at = row.last_heartbeat or row.execution_time
     return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
@@ -88,27 +88,24 @@ Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
 EndedAgo: TypeAlias = Callable[[Claim], timedelta]
 
 
-def _just_now(claim: Claim) -> timedelta:
-    del claim
-    return timedelta(0)
+_just_now: EndedAgo = lambda claim: timedelta(0)  # noqa: E731
 
 
 class Settlements:
-    """Lets go of held rows, and writes how their slots and tasks have ended."""
+    """Releases held rows, and writes how their slots and tasks have ended."""
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
         self.transaction, self._warnings, self._poll = store.transaction, store.warnings, store.poll
-        #: What else a worker writes with its settlements.
         self.hooks = SettlementHooks()
         self._queue = queue_of(self.dialect, at_insert=store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
-        """Release one-time tasks that succeeded: all of them, in one statement, or none.
+        """Delete one-time tasks that succeeded: all of them, in one statement, or none (False).
 
-        False: some are lost, locked, requested to stop, or have hooks; ``settle`` decides what becomes of each.
+        Then some are lost, locked or asked to stop, or there are hooks: ``settle`` decides about each.
         """
         if self.hooks:
             return False
@@ -127,7 +124,7 @@ class Settlements:
             return False
 
     def _at_once(self, work: Callable[[sa.Connection], tuple[str | None, T]]) -> T | None:
-        """Do this work; None, with nothing written, where a row spoils it."""
+        """Do this work; None, with nothing written, if it fails because of a row."""
         try:
             return commit_surely(self.database, self.dialect.committed, work)
         except Parted:
@@ -138,10 +135,10 @@ class Settlements:
             return None
 
     def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
-        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
+        """Write these outcomes, each under its claim's fence; find a bad one by halving its batch.
 
-        ``ended_ago`` is asked right before they are sent. Waits for locked rows once, up to the lock timeout, if at all
-        (``wait``); then settles the others, and gives those back with an error.
+        ``ended_ago`` is called right before they are sent. With ``wait`` this waits for locked rows once, up to the
+        lock timeout. Rows that stay locked are returned with an error.
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
@@ -158,7 +155,7 @@ class Settlements:
         return [done[claim.fence] for claim, _ in endings]
 
     def _advance(self, endings: Endings) -> dict[Fence, Settlement]:
-        """Those that end as most do, in one statement."""
+        """Settle those that end as most do, in one statement."""
         found = [
             (claim, following)
             for claim, outcome in endings
@@ -170,9 +167,9 @@ class Settlements:
     def _apart(
         self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
     ) -> list[Settlement]:
-        """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside.
+        """Call ``end`` with them; if a row makes that fail, with each half, until that row is alone.
 
-        Unless they are the first, nothing is raised: what is settled must be told.
+        Raise only if nothing is settled yet (``is_first``): what is settled must be returned.
         """
         try:
             return end(endings)
@@ -188,7 +185,7 @@ class Settlements:
         return settled + self._apart(endings[middle:], end, is_first=False)
 
     def _set_aside(self, claim: Claim, outcome: records.AttemptOutcome, error: Exception) -> Settlement:
-        """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
+        """Settle one bad outcome in plainer forms; quarantine its row if none can be written."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
             try:
@@ -227,7 +224,7 @@ class Settlements:
         return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
-        """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
+        """Release rows whose holder is dead. Skip locked rows, and those that were renewed meanwhile."""
 
         def end(endings: Endings) -> list[Settlement]:
             claims = {claim.fence: claim for claim, _ in endings}
@@ -239,7 +236,7 @@ class Settlements:
     def _end(
         self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
     ) -> list[Change]:
-        """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
+        """Release the rows that are still held under these claims; with ``dead`` not those that were renewed."""
         known = {claim.fence: (claim, outcome) for claim, outcome in endings}
         words: set[str] = set()
 
@@ -274,7 +271,7 @@ class Settlements:
         return changes
 
     def _unblocked(self, connection: sa.Connection, endings: Endings, *, wait: bool) -> list[Claim]:
-        """Lock the rows that follow-ups may change together with the held ones, in one order; return whose are free."""
+        """Lock rows that follow-ups may change together with the held ones, in one order; return the claims locked."""
         changed = [(claim, _changed_by(outcome)) for claim, outcome in endings]
         if not (others := set[Key]().union(*(keys for _, keys in changed))):
             return [claim for claim, _ in changed]
@@ -324,7 +321,7 @@ class Settlements:
     def _leave(
         self, connection: sa.Connection, ended: Sequence[tuple[Claim, records.AttemptOutcome, Change]]
     ) -> set[str]:
-        """Write what handlers that succeeded leave behind, and the history of tasks; return what may be due by it."""
+        """Write follow-ups and the history of tasks; return the tasks whose workers are to be notified."""
         follow_ups, history = list[FollowUps](), list[dict[str, Any]]()
         for claim, outcome, change in ended:
             sequel = outcome.sequel if isinstance(outcome, records.Succeeded) else None
@@ -339,7 +336,7 @@ class Settlements:
 
 
 def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
-    """The rows of others that follow-ups may change; "keep" changes none."""
+    """Return the rows that follow-ups may change; "keep" changes none."""
     sequel: FollowUps | None = getattr(outcome, "sequel", None)
     if sequel is None:
         return set()
@@ -348,7 +345,7 @@ def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
 
 
 def _has_stirred(row: Row, claim: Claim) -> bool:
-    """Whether the holder has renewed the row since it was found silent."""
+    """Return whether the holder has renewed the row since it was found silent."""
     return row.last_heartbeat != claim.row.last_heartbeat
 
 
@@ -393,7 +390,7 @@ def onward(text: str, slot: datetime) -> Transition | None:
 
 
 def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.AttemptOutcome]:
-    """The outcome in letters that every encoding of a database has; then only that it could not be written."""
+    """Yield the outcome in ASCII, and then one that only says that the outcome could not be written."""
     if isinstance(outcome, records.Failed) and not outcome.error.isascii():
         yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
     if isinstance(outcome, records.Failed | records.Snoozed | records.Cancelled):
@@ -401,7 +398,7 @@ def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.Attem
 
 
 def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
-    """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
+    """Return the ledger row to look at: a slot's; a one-time task's only if complete_in may have written it."""
     doubtful = isinstance(outcome, records.Died | records.Aborted | records.Cancelled | records.Snoozed) or getattr(
         outcome, "promised", False
     )
@@ -409,7 +406,7 @@ def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
 
 
 def _history(claim: Claim, change: Change, definition: Definition, sequel: FollowUps | None) -> dict[str, Any] | None:
-    """The ledger row of a one-time task that has come to its end; None where none is kept."""
+    """Return the ledger row of a one-time task that has ended; None if none is kept."""
     row, now, ended = change.held.row, change.held.now, change.transition.ended
     if ended is None or (sequel is None and definition.record == "none"):
         return None
@@ -452,13 +449,13 @@ def _attempt(
 
 # -- hooks ------------------------------------------------------------------------------------------------------
 
-#: ``after_settle(rows, tx)`` receives what is being settled, a batch at a time, and the settlement's connection. It
-#: writes with that connection, and quickly: rows are locked meanwhile. It neither commits nor rolls back.
+#: ``after_settle(rows, tx)`` receives a batch that is being settled, and the settlement's connection. It must be quick,
+#: for rows are locked, and must neither commit nor roll back.
 AfterSettle: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
 
 
 class SettlementHooks:
-    """Calls all of them, each within a savepoint: one that fails is logged and leaves nothing, and slots settle."""
+    """Calls each hook in a savepoint: one that fails is logged and rolled back, and the slots are settled."""
 
     def __init__(self, hooks: Sequence[AfterSettle] = ()) -> None:
         self._hooks = tuple(hooks)
@@ -483,7 +480,7 @@ class SettlementHooks:
 
 @contextmanager
 def _kept_open(connection: sa.Connection) -> Iterator[None]:
-    """Without its transaction the settlement would fail as a whole, and again, for ever."""
+    """Keep a hook from ending the settlement's transaction: the settlement would fail again and again."""
     ends = ("commit", "rollback", "close", "invalidate")
     for name in ends:
         setattr(connection, name, partial(_refuse, name))
