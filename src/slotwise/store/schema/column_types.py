@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Interval
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-#: What no statement compares: a document that is read and written as a whole.
+#: A document that is read and written as a whole.
 Json = JSON(none_as_null=True)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ def from_micros(value: int) -> datetime:
 
 
 class Instant(TypeDecorator[datetime]):
-    """timestamptz where there is one, else integer microseconds. Always read as aware UTC."""
+    """timestamptz, on SQLite integer microseconds. Always read as aware UTC."""
 
     impl = DateTime
     cache_ok = True
@@ -44,7 +44,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Duration(TypeDecorator[timedelta]):
-    """interval where there is one, else integer microseconds."""
+    """interval, on SQLite integer microseconds."""
 
     impl = Interval
     cache_ok = True

@@ -16,7 +16,7 @@ from slotwise.model.records import LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Kind
 from slotwise.payload.payload import PAYLOAD_LIMIT
 
-#: What is read of a row, in this order, by every statement that returns rows.
+#: The columns of a Row, in the order of ``row_of``.
 ROW_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "kind", "slot", "watermark",
@@ -24,7 +24,7 @@ ROW_COLUMNS = (
     "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "marked", "pending",
 )  # fmt: skip
 
-#: What is read of a row when only the hold on it matters: no payload travels.
+#: The columns of a row of which only the claim matters, without the payload; in the order of ``hold_of``.
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
     "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control", "pending",
@@ -50,10 +50,10 @@ CHANGED_COLUMNS = {
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text", "pending": "json",
 }  # fmt: skip
 
-#: What of a row stands in ``pending``: values of a slot in trouble, which no statement compares or counts.
+#: Values in the document ``pending``: most slots have none, and no statement compares or counts them.
 PENDING = ("trying_since", "catch_up_until", "called_off")
 
-#: What a plan row whose slot succeeded on time is checked against, and moved on to.
+#: The values of a fast finish, with their PostgreSQL types: what a row is checked against, and what it becomes.
 ADVANCED = {
     "slot": "timestamptz", "schedule": "text", "due": "timestamptz", "next_slot": "timestamptz",
     "after_next": "timestamptz",
@@ -61,7 +61,7 @@ ADVANCED = {
 
 _DECIDED = ("slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", *PENDING)
 
-#: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
+#: The columns of the ledger that a settlement writes, with their PostgreSQL types; and the counts that it adds to.
 RECORDED_COLUMNS = {
     "outcome": "text", "reason": "text", "error": "text", "attempts": "integer", "lost": "integer",
     "aborted": "integer", "finished": "timestamptz",
@@ -70,14 +70,14 @@ ADDED_COLUMNS = ("lost", "aborted")
 
 
 def utc(value: object) -> Any:
-    """A caller's connection gives instants in its session's zone, ours give UTC; arithmetic is only safe in UTC."""
+    """Convert an instant to UTC: a caller's connection returns its session's zone. Other values stay."""
     if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
     return value.astimezone(UTC)
 
 
 def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes of a row as they are written: what stands in ``pending`` as one document, None without trouble."""
+    """Return the changes of a row as they are written, with ``pending`` as one document."""
     if columns.keys().isdisjoint(PENDING):
         return dict(columns)
     if row.flaw is not None:  # what stands there may be the flaw, and stays for whoever mends it
@@ -91,7 +91,7 @@ def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(row: Row) -> dict[str, Any]:
-    """What the decision about a late slot writes on the row that was claimed."""
+    """Return what the decision about a late slot writes to its row."""
     return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
 
@@ -145,10 +145,7 @@ def _columns(names: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A row that this transaction has locked, as it stands now.
-
-    ``place`` is where the database keeps it; ``transaction_id`` asks later whether this transaction committed.
-    """
+    """A row that this transaction has locked. ``transaction_id`` tells later whether the transaction committed."""
 
     row: Row
     now: datetime
@@ -171,7 +168,7 @@ class Change:
 
     @property
     def never_began(self) -> bool:
-        """This claim's attempt does not count: the ledger's start is again that of the one before."""
+        """Whether this claim's attempt does not count; the ledger gets back the start of the one before."""
         record = self.transition.record
         return record is not None and record.attempts < self.held.row.attempt
 
@@ -182,7 +179,7 @@ class Change:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What is written in the ledger, by RECORDED_COLUMNS."""
+        """The values of RECORDED_COLUMNS."""
         record = self.transition.record
         assert record is not None
         columns = {name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"}
@@ -190,12 +187,12 @@ class Change:
 
 
 def ledger_instance(row: Row) -> str:
-    """Under which instance the ledger keeps this row's slots: the plan row's, for a detached one too."""
+    """Return the instance of this row's slots in the ledger: for a detached row, its plan row's."""
     return row.plan_instance or row.task_instance
 
 
 def expect(written: int, expected: int, row: Row) -> None:
-    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
+    """Raise, so that nothing is committed, if a locked row was not written."""
     if written != expected:
         raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")
 

@@ -15,26 +15,26 @@ from slotwise.store.schema.column_types import Duration, Instant, Json
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
 
-#: As text, for the indexes of each kind and for the statements that use them.
+#: Conditions as text, for the partial indexes and the statements that use them.
 HAS_SLOT = f"kind <> '{Kind.TASK}'"
 IS_TASK = f"kind = '{Kind.TASK}'"
-#: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
+#: Ledger rows of recurring instances. Those of a job's own row are in the order of the key.
 OF_INSTANCES = "task_instance <> 'recurring'"
-#: The row of the meta table that is there while all is paused.
+#: The row of the meta table that exists while all is paused.
 PAUSED_KEY = "paused"
 #: The order of priorities, the highest first.
 RANK = "-coalesce(priority, 50)"
-#: Of how many due slots, the oldest, the highest priority goes first.
+#: Priority orders the oldest due slots only: so many of them.
 WINDOW = 1000
 
 
 class Tables:
-    """All tables under one prefix, in one PostgreSQL schema (None: the connection's own), as ``database`` has them."""
+    """All tables under one prefix, in one PostgreSQL schema (None: the connection's default)."""
 
     def __init__(self, prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> None:
         self.prefix = prefix
         self.schema = schema
-        # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
+        # SQLAlchemy loads each dialect that an index names, so name only the one in use.
         self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
         self.metadata = sa.MetaData(schema=schema)
         self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
@@ -75,20 +75,20 @@ class Tables:
             sa.Column("name", Text, primary_key=True),
             *_columns(required, revision=BigInteger, weekend=Text, days=Text, updated=Instant),
         )
-        #: How many of a task with ``rate_limit`` have started, until about when.
+        #: Starts of tasks with ``rate_limit``, counted by time.
         self.starts = self._table(
             "starts",
             sa.Column("task_name", Text, primary_key=True),
             sa.Column("at", Instant, primary_key=True),
             *_columns("count", count=BigInteger),
         )
-        #: Keys by which tasks are limited or ordered, while any of them has a row.
+        #: Keys that limit or order tasks, while a task has them.
         self.keys = self._table(
             "keys",
             *(sa.Column(name, Text, primary_key=True) for name in ("task_name", "kind", "key")),
             *_columns(counts="running", head=Text, running=Integer, full_until=Instant),
         )
-        #: Answers of transactions whose reply may have been lost, kept for a while.
+        #: Answers of transactions whose reply may have been lost.
         self.receipts = self._table(
             "receipts",
             sa.Column("receipt", Text, primary_key=True),
@@ -101,7 +101,7 @@ class Tables:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *parts)
 
     def _index(self, name: str, *columns: str | sa.TextClause, rows: str | None = None) -> sa.Index:
-        """An index of these rows only: those that are held, paused or dead cost a claim nothing."""
+        """Return an index of these rows only: rows that are held, paused or dead cost a claim nothing."""
         partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
         return sa.Index(f"{self.prefix}{name}", *columns, **partial)
 
@@ -133,7 +133,7 @@ class Tables:
 
 
 def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[sa.Column[Any]]:
-    """Columns by name and type: nullable, ``required``, or a count that begins at zero."""
+    """Yield columns by name and type: nullable, ``required``, or a count that begins at zero."""
     for name, kind in kinds.items():
         default = sa.text("0") if name in counts.split() else None
         yield sa.Column(name, kind, nullable=default is None and name not in required.split(), server_default=default)
@@ -146,7 +146,7 @@ def _key(slot: str) -> list[sa.Column[Any]]:
 
 
 def columns_of_db_scheduler() -> list[sa.Column[Any]]:
-    """Twelve: same name, type and meaning."""
+    """Return the twelve columns of db-scheduler's table."""
     return [
         sa.Column("task_name", Text, primary_key=True),
         sa.Column("task_instance", Text, primary_key=True),
@@ -171,17 +171,17 @@ def _own_columns() -> list[sa.Column[Any]]:
 
 
 def _given(column: str) -> str:
-    """Rows that have this column, for an index that is not to hold the others."""
+    """Return the condition of an index of the rows that have this column."""
     return f"{column} IS NOT NULL"
 
 
 def of_plan(rows: sa.FromClause, instance: Any) -> sa.ColumnElement[bool]:
-    """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
+    """Whether a row is this instance's plan row or one of its detached rows; an index finds either."""
     return sa.or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
 
 
 def runs_on(rows: sa.FromClause) -> sa.ColumnElement[str | None]:
-    """The tags that a job's row asks for, as the text of a list."""
+    """Return the tags that a job's row requires, as a JSON array."""
     found: sa.ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
     return found
 
@@ -197,16 +197,16 @@ def is_plan(rows: sa.FromClause) -> sa.ColumnElement[bool]:
 
 
 def is_detached(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a row is that of one slot, beside a plan row."""
+    """Whether a row is detached: it has one slot, beside a plan row."""
     return _is_of(rows, Kind.DETACHED)
 
 
 def _is_of(rows: sa.FromClause, kind: Kind) -> sa.ColumnElement[bool]:
-    """As a literal: of a parameter no generic plan knows that a partial index holds its rows."""
+    """Compare with a literal: with a parameter, a generic plan cannot use a partial index."""
     return rows.c.kind == sa.literal_column(f"'{kind}'", Text)
 
 
 @lru_cache(maxsize=16)
 def tables(prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> Tables:
-    """The tables of one prefix and schema, made once; ``database``: of this kind, else of any."""
+    """Return the tables of one prefix and schema for a kind of database, or for any."""
     return Tables(prefix, schema, database)

@@ -1,13 +1,13 @@
-"""Detached rows: one slot each, beside the plan row, while that goes on to the next one. They are made here alone.
+"""Detached rows: one slot each, beside the plan row, which goes on to its next slot. They are created here alone.
 
-A slot that waits for the end of another one is ``queued``, and no claim looks at it: a trigger behind a run, and the
-rest of a backfill. What frees a row releases the next one in the same transaction, if an operation has written its
-number to the row: it does so on each row that a trigger waits for.
+A trigger behind a run, and the rest of a backfill, wait as ``queued`` rows, which no claim reads. A settlement releases
+the next of them in its transaction if its own row has the number of an operation; an operation writes that number to
+each row that a trigger waits for.
 
-Races. Two runs that end at once each lock the queued row first and look afterwards: the second one sees what the first
-has committed. Keys of triggers and of backfills rise with time: a settlement only waits for later keys, as operations
-do. Rows of an instance whose id sorts behind can meet crosswise; the database ends one of the two, and it is tried
-again. A slot that is asked to stop while its row is locked is asked at the next look.
+Races. Of two runs that end at once, each locks the queued row and then reads: the second sees what the first has
+committed. Keys of triggers and backfills rise with time, so a settlement only waits for later keys, as operations do.
+Rows of an instance with a later id can deadlock; the database aborts one transaction, which is retried. A slot that is
+asked to stop while its row is locked is asked again at the next claim.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ def detach(
     connection: sa.Connection, dialect: Dialect, now: datetime, *, name: str, slot: datetime, origin: str,
     plan_instance: str = RECURRING, instance: str | None = None, due: datetime | None = None, **columns: Any,
 ) -> Key | None:  # fmt: skip
-    """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
+    """Create a row for ``slot``, due at ``due`` (now); return None if its instance exists.
 
-    Its instance is the plan row's with the slot, unless another is given. It carries the plan's schedule and data, and
-    sleeps while the plan row is paused. ``columns`` are others that the row begins with.
-
-    Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger decides.
+    It has the plan row's schedule and data, and is paused with it. Races: the key permits one row of a slot; against a
+    claim of the plan row, the ledger decides.
     """
     tasks, born = dialect.tables.tasks, to_micros(now)
     plan = plan_of(connection, dialect, name, plan_instance)
@@ -68,7 +66,7 @@ def plan_of(connection: sa.Connection, dialect: Dialect, name: str, instance: st
 
 
 def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
-    """The text and the watermark that the plan row of a detached one has now: they say which slot is the next."""
+    """Return the schedule and the watermark of a detached row's plan row: they say which slot is next."""
     plan = plan_of(connection, dialect, row.task_name, ledger_instance(row))
     return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
@@ -82,7 +80,7 @@ def _beside(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
 
 
 def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
-    """Call off what runs, and what waits for its retry."""
+    """Ask the plan's slots of these origins to stop, also those that wait for a retry."""
     tasks = dialect.tables.tasks
     mine = _beside(tasks, plan)
     free = sa.select(tasks.c.task_instance).where(
@@ -94,14 +92,14 @@ def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins:
 
 
 def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
-    """The columns of a slot that is asked to stop; one that waits for its retry comes up at once, and ends."""
+    """Return the columns of a slot that is asked to stop; one that waits for its retry is due now, to end."""
     due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
     why = {"called_off": Reason.OVERLAP}
     return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
 
 
 def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:
-    """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
+    """Create the held row of the slot that starts beside its claimed plan row; None if the slot has a row."""
     assert plan.slot is not None
     born, origin = to_micros(now), plan.origin or Origin.SCHEDULE
     key = detach(
@@ -123,7 +121,7 @@ def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: 
 
 
 def release_queued(connection: sa.Connection, dialect: Dialect, changes: Sequence[Change]) -> None:
-    """Release the slots that wait for these, which have just been written."""
+    """Release the rows that wait for these changes."""
     touched = [one for one in changes if one.held.row.control is not None or one.held.row.cancel_requested is not None]
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
@@ -136,7 +134,7 @@ def freed(
     connection: sa.Connection, dialect: Dialect, row: Row, now: datetime, *, removed: bool = True,
     never_began: bool = False,
 ) -> None:  # fmt: skip
-    """Release what waits for this row, which is not held any more; ``removed``: its slot is final."""
+    """Release what waits for this row, which was released; ``removed``: its slot is final."""
     queue = _Queue(connection, dialect, row, now)
     if removed and row.origin == Origin.BACKFILL:
         queue.release_backfill(never_began=never_began)
@@ -157,7 +155,7 @@ class _Queue:
         return self.dialect.tables.tasks
 
     def _release(self, instance: str, due: datetime) -> None:
-        """The row may start at ``due``; if its job is paused, after the pause."""
+        """Let the row start at ``due``, or after the pause of its job."""
         tasks, plan = self._tasks, ledger_instance(self.row)
         state = sa.select(tasks.c.state).where(*of_key(tasks, Key(self.row.task_name, plan)))
         awake = {"state": None, "execution_time": due, "parked_due": None}
@@ -169,7 +167,7 @@ class _Queue:
     # -- triggers -----------------------------------------------------------------------------------------------
 
     def release_trigger(self) -> None:
-        """The oldest queued trigger starts, unless an earlier one, or a run with an earlier number, goes on."""
+        """Release the oldest queued trigger, unless an earlier one, or a run that it waits for, goes on."""
         tasks = self._tasks
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
             *_beside(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
@@ -190,13 +188,13 @@ class _Queue:
     # -- backfills ----------------------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
-        """The oldest queued slot of the same backfill starts: the place that is free is its own."""
+        """Release the oldest queued slot of the same backfill."""
         tasks, controls = self._tasks, self.dialect.tables.controls
         queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
             *_beside(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
             tasks.c.control == self.row.control,
         ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
-        # Race: of two that end at once, each takes the next row that is not locked.
+        # Race: of two slots that end at once, each takes the next row that is not locked.
         oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
         if (found := self.connection.execute(oldest).first()) is None:
             return
@@ -206,9 +204,9 @@ class _Queue:
         self._release(found.task_instance, due)
 
     def _newest_start(self, never_began: bool) -> datetime:
-        """When the newest of the backfill's slots that may start by now does so, or the slot that has ended did.
+        """Return the newest start, or due time, of the backfill's slots that were released.
 
-        Race: of two that end at once, the second one waits at the order for the commit of the first.
+        Race: of two slots that end at once, the second waits at the row of the operation for the first one's commit.
         """
         tasks, slots, controls = self._tasks, self.dialect.tables.slots, self.dialect.tables.controls
         order = self.row.control
@@ -229,11 +227,10 @@ class _Queue:
 
 
 def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
-    """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
+    """Write the last success and failure of detached rows to their plan rows, for people to read.
 
-    Races. It runs in a transaction after the settlement's, one plan row at a time: one that holds a detached row and
-    waits for its plan row could deadlock with an operation. A holder of the plan row keeps its claim, and reads these
-    columns under the row's lock. A reaper leaves out a locked row.
+    Race: a transaction that holds a detached row and waits for its plan row could deadlock with an operation. So this
+    follows the settlement, one plan row per transaction. A reaper skips locked rows.
     """
     told: dict[Key, list[Change]] = {}
     for change in changes:
@@ -251,7 +248,7 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
 
 
 def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, Any]:
-    """The columns of a plan row after these slots, which ended together, the latest last."""
+    """Return the columns of a plan row after these slots have ended together."""
     records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
     words = [record.outcome for record in records if record is not None]
     failures = len(words) if Outcome.SUCCEEDED not in words else words[::-1].index(Outcome.SUCCEEDED)

@@ -9,10 +9,9 @@ They are asked in this order, by ``Gates`` alone:
 | ``MinInterval`` | ``min_interval`` | after the decision | nothing |
 | ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
 
-``ConcurrentSlots`` comes before the decision because overlap and catch-up decide what becomes of a slot without a
-place. A gate that spends something comes after those that do not. A gate is asked once for a batch, in the claim's own
-transaction, and never waits for a lock: without it the answer is ``Later``. What it has taken for a start that a later
-gate, or the ledger, refuses, it gives back in the same transaction.
+``ConcurrentSlots`` comes before the decision because overlap and catch-up decide about a slot without a place. A gate
+that takes something comes after those that do not; if a later gate, or the ledger, refuses the start, it gives that
+back. A gate is asked once for a batch, in the claim's transaction. It never waits for a lock: it answers ``Later``.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from slotwise.store.schema.tables import Tables, is_detached
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Nothing stops this start."""
+    """The slot may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The row goes back, due at ``due``. No attempt is counted."""
+    """The row is due again at ``due``; no attempt is counted."""
 
     due: datetime
 
@@ -57,9 +56,9 @@ START = Start()
 class Gate:
     """One rule that may stop a start. A gate overrides what differs; ``admit`` always does."""
 
-    #: Asked before it is decided which slot starts.
+    #: Whether it is asked before the decision about which slot starts.
     comes_before_decision: ClassVar[bool] = False
-    #: Jobs whose new slots this gate may refuse: the claim statement enters none of them into the ledger.
+    #: Jobs whose new slots this gate may refuse: the claim does not enter those into the ledger.
     names: frozenset[str] = frozenset()
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
@@ -78,16 +77,14 @@ class Gate:
         raise NotImplementedError
 
     def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
-        """Return what ``admit`` has taken in this transaction for these rows, which do not start."""
+        """Give back what ``admit`` has taken in this transaction for these rows, which do not start."""
 
 
 class Limits(Gate):
-    """``concurrency`` by live claims, ``rate_limit`` by the last starts of a task, which is claimed by itself.
+    """``concurrency`` counts the claims of a task, ``rate_limit`` its starts within the window, whatever their outcome.
 
-    A start counts until its window has passed, by the database's time, whatever becomes of it.
-
-    Race: two claims that count at once would both find the last place. ``room`` takes a lock by the task's name that
-    lasts until its transaction ends; a second claim does not wait for it.
+    Race: two claims that count at once would both find the last place. ``room`` locks the task's name until the
+    transaction ends; a second claim does not wait for that.
     """
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
@@ -140,21 +137,21 @@ class Limits(Gate):
                 yield name, rate, sum(row.task_name == name for row in rows)
 
     def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
-        """Whether a start is within the window. After a clock step back it is not, if it lies far in the future."""
+        """Whether a start is within the window; a clock step back may have left one far in the future."""
         at = self._tables.starts.c.at
         return (at > now - rate.window) & (at < now + rate.window)
 
 
 def _rounded_up(instant: datetime, grain: timedelta) -> datetime:
-    """Return the instant rounded up, so that no start counts for too short a time."""
+    """Round an instant up, so that no start counts for too short a time."""
     width = grain // TICK
     return from_micros(-(-to_micros(instant) // width) * width)
 
 
 class ConcurrentSlots(Gate):
-    """Slots of a job that run side by side: a place is taken until the row of its slot is final.
+    """Slots of a job that run side by side: each takes a place until it is final.
 
-    Race: two starts must not see the same place free. Each holds the lock of the claimed plan row.
+    Race: two starts must not take the same place. Each has locked the plan row by its claim.
     """
 
     comes_before_decision = True
@@ -226,12 +223,12 @@ def last_start(tables: Tables, name: Any, instance: Any, now: datetime) -> sa.Sc
     return sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
 
 
-#: A first start this much later than its slot counts as late, as do the runs of missed slots.
+#: A first start is late from this delay on; runs of missed slots always are.
 LATE = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
 #: How many seconds of tokens the bucket holds.
 _SLACK = timedelta(milliseconds=250)
-#: When to ask again if another claim has the bucket.
+#: When a row comes back if another claim has locked the bucket.
 _BUSY = timedelta(milliseconds=200)
 _BUCKET = "recovery"
 
@@ -240,11 +237,9 @@ class RecoveryRate(Gate):
     """At most ``recovery_rate`` late slots start in any second, in the whole cluster: a token bucket.
 
     The bucket is a row of ``scheduled_meta`` with two instants. ``full``: until when the starts so far use up the rate.
-    ``promised``: up to when tokens are expected by rows that found none. A row without a token comes back when one is
-    likely; then it goes to the row that asks first.
+    ``promised``: until when rows that found no token expect theirs. Such a row comes back when a token is likely.
 
-    Race: one transaction at a time has the bucket, by a lock that ends after the commit, for an INSERT with ON CONFLICT
-    would wait. Without that lock a row comes back in a moment.
+    Race: a lock gives the bucket to one transaction at a time, for ON CONFLICT would wait.
 
     Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With each start ``full``
     rises to the start's instant and p, at least, and by p at least; and no start comes more than 250 ms before
@@ -286,7 +281,7 @@ class RecoveryRate(Gate):
         meta = self._tables.meta
         found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == _BUCKET))
         full, promised = (from_micros(int(word)) for word in found.split()) if found else (now, now)
-        # No start uses up the rate for so long: the clock was put back, and both lie in a time that is to come.
+        # No start uses up the rate for so long: after a clock step back both are in the future.
         return (full, promised) if full < now + LATE else (now, now)
 
     def _write(self, full: datetime, promised: datetime, transaction: sa.Connection) -> None:
@@ -295,7 +290,7 @@ class RecoveryRate(Gate):
 
 
 def _is_late(row: Row, now: datetime) -> bool:
-    """Return whether the row runs a missed slot, or its slot a while after its time, whatever its due time is now."""
+    """Return whether the row runs a missed slot, or a slot whose time is long past."""
     if row.origin == Origin.CATCH_UP or not row.is_plan or row.slot is None or row.slot + LATE >= now:
         return row.origin == Origin.CATCH_UP
     schedule = readable(row.schedule)
@@ -310,24 +305,24 @@ def _taken(full: datetime, now: datetime, pause: timedelta) -> datetime:
     return max(full, now) + pause
 
 
-#: All gates, in the order in which they are asked.
+#: All gates in order.
 ORDER: tuple[type[Gate], ...] = (Limits, ConcurrentSlots, MinInterval, RecoveryRate)
 
 
 class Gates:
-    """All gates of a process. Nothing else asks one."""
+    """All gates of a process."""
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
         self._gates = [make(dialect, definitions, settings) for make in ORDER]
         #: Jobs that a gate may stop.
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
-        #: A slot that is later than this may be stopped, whatever its job.
+        #: A gate may stop any slot that is later than this.
         self.late = LATE if settings.recovery_rate is not None else None
-        #: Tasks whose claims a gate bounds, each claimed by itself: ``room`` and the claim need one transaction.
+        #: Tasks whose claims a gate bounds. Each is claimed alone, in one transaction with ``room``.
         self.limited = frozenset(name for name, found in definitions.items() if found.is_limited)
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        """Return how many rows of these tasks the claim statement may take; zero: ask again later."""
+        """Return how many rows of these tasks a claim may take; zero: none for now."""
         for gate in self._gates:
             limit = gate.room(names, limit, transaction) if limit else 0
         return limit
@@ -335,9 +330,9 @@ class Gates:
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True
     ) -> dict[Key, Refusal]:
-        """Ask each gate about the rows that those before it admit; return the refusals, by key.
+        """Ask each gate about the rows that the gates before it admit; return the refusals.
 
-        ``is_decided``: the rows carry the slots that are to start.
+        ``is_decided``: the rows have the slots that are to start.
         """
         refused: dict[Key, Refusal] = {}
         passed: list[Gate] = []
@@ -355,7 +350,7 @@ class Gates:
     def give_back(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, gates: Sequence[Gate] | None = None
     ) -> None:
-        """Take back what ``gates`` (all) gave to admitted rows that do not start after all."""
+        """Let ``gates`` (all) take back what they gave to rows that do not start after all."""
         for gate in self._gates if gates is None else gates:
             if own := [row for row in rows if gate.concerns(row, now)]:
                 gate.give_back(own, now, transaction)

@@ -1,11 +1,11 @@
-"""The only author of the ledger: each write to slots, gaps and attempts is a verb in here, or a dialect's statement.
+"""The only author of the ledger: a function here, or a statement of a dialect, writes slots, gaps and attempts.
 
-Laws that every verb keeps:
+Each function keeps three laws:
 
-- A slot of a job that has ended stays as it is, and is never started again, until ``reopen`` makes it wait.
-- A slot that may be held is written under the token of its claim. Without a token a verb needs the lock of the slot's
-  row in the queue, taken by the caller while no worker holds that row.
-- Only ``prune`` and ``delete_expired`` delete what has ended: its row is what keeps a slot from running twice.
+- A slot of a job that has ended stays as it is and never starts again, unless ``reopen`` lets it.
+- A slot that may be held is written under its claim's token. Else the caller has locked the row of the slot in the
+  queue, and no worker holds that row.
+- Only ``prune`` and ``delete_expired`` delete ended slots: their rows keep them from running twice.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import Tables, of_plan
 
-#: So many of the newest slots of a plan.
+#: How many of the newest slots of a plan are searched for orphans.
 LOOKED_AT = 100
-#: So many slots are reopened by one statement.
+#: How many slots one statement reopens.
 _REOPENED = 500
 
 
 def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
-    """Write the success of a claim within the caller's transaction; False if the claim was lost.
+    """Write the success of a claim in the caller's transaction; return False if the claim was lost.
 
-    A one-time task gets its ledger row here: the caller has locked its key.
+    A one-time task gets its ledger row here; the caller has locked its row.
     """
     slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
     if row.ledger_key is not None:
@@ -52,7 +52,7 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
 
 
 def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
-    """Write how one-time tasks have ended; one that is made again with its first due time replaces what it left."""
+    """Write how one-time tasks have ended; a task with the id and first due time of an earlier one replaces it."""
     dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
 
 
@@ -63,9 +63,9 @@ def remember_attempts(connection: sa.Connection, dialect: Dialect, attempts: Seq
 
 
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
-    """End the attempt of a running slot whose token no other row holds; return whether it was so.
+    """End the attempt of a running slot whose token no row holds, since the queue was restored alone.
 
-    The queue was restored alone. The slot stays open, for the caller's claim to enter.
+    Return whether it was one. The slot stays open, for the caller's claim.
     """
     slots, holders = dialect.tables.slots, dialect.tables.tasks.alias("holders")
     held = sa.exists().where(
@@ -95,9 +95,9 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
 def end_unbegun(
     connection: sa.Connection, dialect: Dialect, row: Row, outcome: Outcome, reason: str, now: datetime
 ) -> None:
-    """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
+    """End a slot that has not begun, also if it is not in the ledger. The caller has locked its waiting row.
 
-    One that was reopened ends as it had ended before. One that runs belongs to another claim.
+    A reopened slot ends as before. A running one belongs to another claim.
     """
     known = dialect.tables.slots.c.outcome
     ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
@@ -106,7 +106,7 @@ def end_unbegun(
 
 
 def put_off(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
-    """Write that a gate puts off a slot that was handed back before. The caller has claimed its row."""
+    """Write that a gate delays a slot that was handed back. The caller has claimed its row."""
     is_claimed = dialect.tables.slots.c.outcome == Outcome.CLAIMED
     _write_open(connection, dialect, row, is_claimed, reason=Reason.RECOVERY)
 
@@ -117,9 +117,9 @@ def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: 
 
 
 def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
-    """Let slots of a plan that have ended run again; they keep their outcomes until they start.
+    """Let ended slots of a plan run again; they keep their outcomes until they start.
 
-    The caller has locked the plan row, and makes a row for each of them in this transaction.
+    The caller has locked the plan row, and creates a row for each of them in this transaction.
     """
     slots = dialect.tables.slots
     for start in range(0, len(chosen), _REOPENED):
@@ -132,16 +132,16 @@ def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Seque
 
 
 def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
-    """Refuse another start of a slot that was reopened, and that its job starts once. The caller has claimed its row.
+    """End a reopened slot whose job starts it only once; it keeps its outcome. The caller has claimed its row.
 
-    It keeps its outcome and its end. A slot that is claimed or running belongs to another claim.
+    A claimed or running slot belongs to another claim.
     """
     is_over = dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
     _write_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
 
 
 def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
-    """Take a held slot from its holder. The caller has locked the row, and gives it the same token."""
+    """Take a held slot from its holder. The caller has locked the row, and writes the same token there."""
     slots = dialect.tables.slots
     connection.execute(
         slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.token == row.version).values(token=token)
@@ -149,12 +149,12 @@ def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: in
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
-    """End those of the newest slots that are open in the ledger and have no row. One that never began is cancelled."""
+    """End those of the newest slots that are open and have no row: as lost, or as cancelled if they never began."""
     connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
 
 
 def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
-    """End a settled claim that the ledger does not know, and what has begun since: the queue was restored alone."""
+    """End a claim that the ledger does not know, and slots begun since: the queue was restored alone."""
     row, record, now = change.held.row, change.transition.record, change.held.now
     if record is not None and record.final:
         _enter_ended(
@@ -165,7 +165,7 @@ def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) ->
 
 
 def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> int:
-    """Delete one-time tasks whose results have expired, the oldest first; return how many. Locked rows stay."""
+    """Delete the oldest one-time tasks whose results have expired; return how many. Locked rows stay."""
     slots = dialect.tables.slots
     old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= dialect.now(connection))
     taken = slots.delete().where(dialect.locked(old.order_by(slots.c.expires).limit(limit)))
@@ -175,7 +175,7 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 def prune(
     connection: sa.Connection, tables: Tables, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
 ) -> Sequence[datetime]:
-    """Delete old slots with their attempts, or gaps, of a plan, the oldest first; return them. Locked rows stay."""
+    """Delete the oldest slots, with their attempts, or gaps of a plan; return them. Locked rows and open slots stay."""
     slot, mine = history.primary_key.columns[2], of_key(history, plan)
     oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
     if found := connection.scalars(oldest).all():
@@ -198,7 +198,7 @@ def prune_attempts(connection: sa.Connection, dialect: Dialect, before: datetime
 
 
 def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
-    """Of a plan row of the queue, within a statement that reads it: whether there is anything to end."""
+    """Whether a plan row, in a statement that reads it, has slots for ``end_orphans``."""
     slots, plan, rows = tables.slots, tables.tasks, tables.tasks.alias("standing")
     newest = (
         sa.select(slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished)
@@ -214,7 +214,7 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
 
 @lru_cache(maxsize=16)
 def _ending(tables: Tables) -> sa.Update:
-    """Made once: each plan of a job asks."""
+    """Return the statement of ``end_orphans``, built once."""
     slots, rows = tables.slots, tables.tasks.alias("standing")
     name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
@@ -232,7 +232,7 @@ def _ending(tables: Tables) -> sa.Update:
 
 
 def _stands(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
-    """Whether a row of the queue stands for this slot."""
+    """Whether a row of the queue has this slot."""
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
@@ -246,7 +246,7 @@ def _write_open(
 
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
-    """Enter the slot of this row as one that has ended; one that is in the ledger stays as it is."""
+    """Insert the slot of this row as ended, unless the ledger has it."""
     slot = {
         "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
         "origin": row.origin or Origin.SCHEDULE,

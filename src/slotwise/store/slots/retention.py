@@ -1,10 +1,9 @@
-"""Takes old history out of the ledger, a few rows at a time.
+"""Deletes old history from the ledger, a few rows at a time.
 
-Never the newest slot that a job's schedule has decided, never one at or above the row's watermark, never the newest
-gap: they keep slots that have started from ever starting again. Slots that have not ended stay, too.
+The newest decided slot of a schedule, slots from the row's watermark on, and the newest gap stay: they keep slots that
+have started from starting again. Open slots stay, too.
 
-Races: workers take turns by a row of ``scheduled_meta``, so one of them goes through the ledger in each interval, and
-none is needed for the next. Locked rows are left for the next time.
+Race: workers take turns by a row of ``scheduled_meta``: one of them prunes in each interval. It skips locked rows.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from slotwise.store.slots.store import Store
 #: Rows of one transaction.
 BATCH = 500
 TURN, PRUNED_UNTIL = "pruning", "pruned_until"
-#: What ended well, or was not to run; all else is kept as a failure.
+#: All other outcomes are kept as failures.
 _ORDINARY = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
 
 class Page(NamedTuple):
-    """What one transaction has taken out."""
+    """What one transaction has deleted."""
 
     slots: int = 0
     gaps: int = 0
 
 
 class Pruner:
-    """``keep`` and ``failure_retention``: how old history may become; zero keeps it for ever."""
+    """``keep`` and ``failure_retention``: how old history may get; zero keeps it for ever."""
 
     def __init__(self, store: Store, *, keep: timedelta, failure_retention: timedelta) -> None:
         self._store = store
@@ -46,14 +45,14 @@ class Pruner:
         self._spans = [span for span in (keep, failure_retention) if span]
 
     def take_turn(self, interval: timedelta) -> bool:
-        """Return whether no worker has gone through the ledger for ``interval``; then it is this one's turn."""
+        """Return whether no worker has pruned for ``interval``; then it is this worker's turn."""
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             latest = (now - interval).isoformat(timespec="microseconds")
             return _note(connection, self._store, TURN, now, lambda old, new: old <= latest)
 
     def pages(self) -> Iterator[Page]:
-        """Results whose time is over; then ledger and gaps, job by job. Each page is a transaction."""
+        """Delete expired results, then slots and gaps job by job. Each page is a transaction."""
         expired = BATCH
         while expired == BATCH:
             with self._store.transaction() as connection:
@@ -77,7 +76,7 @@ class Pruner:
             yield Page()
 
     def _next(self, table: sa.Table, after: Key) -> tuple[Key | None, bool]:
-        """The plan after this one, and whether its oldest row may be too old: two looks into the primary key."""
+        """Return the plan after this one, and whether its oldest row may be too old, by the primary key."""
         name, instance, slot = table.primary_key.columns
         found = (
             sa.select(name, instance, slot)
@@ -117,7 +116,7 @@ class Pruner:
         return [gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest]
 
     def _floor(self, connection: sa.Connection, plan: Key) -> datetime | None:
-        """The newest slot that was decided, or the watermark if that is older: neither goes, nor what is above."""
+        """Return the slot from which on all stay: the newest decided one, or the watermark if that is older."""
         slots, tasks = self._store.tables.slots, self._store.tables.tasks
         decided = (
             sa.select(slots.c.slot)
@@ -140,7 +139,7 @@ def _note(connection: sa.Connection, store: Store, key: str, at: datetime, where
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
-    """The newest slot that was ever taken out of the ledger."""
+    """Return the newest slot that was ever deleted from the ledger."""
     meta = store.tables.meta
     found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
     return None if found is None else datetime.fromisoformat(found)

@@ -1,8 +1,7 @@
-"""One database with its dialect, what this process knows of the tasks in it, and what an engine asks of it.
+"""One database with its dialect and the tasks that this process knows, and what a worker does with its claims.
 
-Every transaction is a ``with`` block in this room, holds no user code, and ends before anything else begins. The
-exception is the proof of holding (``guard``, ``complete_in``): it works inside a user's own transaction. It touches the
-ledger, never the queue, since heartbeats must go on while that transaction is open.
+Each transaction is a ``with`` block in this room and runs no user code. ``guard`` and ``complete_in`` alone work inside
+a user's transaction. They lock the ledger, never the queue: heartbeats go on while that transaction is open.
 """
 
 from __future__ import annotations
@@ -39,24 +38,14 @@ from slotwise.store.slots.settlements import Settlements, claim_of
 
 
 class Store:
-    """Its parts: ``due``, ``claims``, ``held`` rows and ``settlements``.
-
-    ``keep`` is false for a rehearsal: all of its transactions are rolled back.
-    """
+    """Its parts: ``due``, ``claims``, ``held`` rows and ``settlements``. Without ``keep`` it rolls back all it does."""
 
     def __init__(
-        self,
-        database: Database,
-        definitions: Mapping[str, Definition],
-        *,
-        clock: Clock | None = None,
-        poll: timedelta | None = None,
-        keep: bool = True,
-        at_insert: tuple[AtInsert, ...] = (),
-    ) -> None:
-        self.database = database
-        self.definitions = definitions
-        #: How often this process looks for what is due, at least.
+        self, database: Database, definitions: Mapping[str, Definition], *, clock: Clock | None = None,
+        poll: timedelta | None = None, keep: bool = True, at_insert: tuple[AtInsert, ...] = (),
+    ) -> None:  # fmt: skip
+        self.database, self.definitions = database, definitions
+        #: The longest time between two polls of this process.
         self.poll = database.settings.poll_interval if poll is None else poll
         self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
@@ -78,7 +67,7 @@ class Store:
             transaction.rollback()
 
     def now(self) -> datetime:
-        """The one clock's time."""
+        """Return the database's time."""
         with self.database.alone() as connection:
             return self.dialect.now(connection)
 
@@ -121,7 +110,7 @@ class RowWarnings:
 
 
 class HeldRows:
-    """What a worker does with its claims between claim and settlement; and what a reaper looks at."""
+    """What a worker does with its claims before it settles them, and what a reaper reads."""
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.tables = store.database, store.dialect, store.tables
@@ -136,7 +125,7 @@ class HeldRows:
             return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
 
     def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
-        """Renew claims on the heartbeats' own connection; those that are lost."""
+        """Renew claims on the heartbeats' own connection; return the lost ones."""
         if not claims:
             return set()
         with self.database.heart.begin() as connection:
@@ -145,7 +134,7 @@ class HeldRows:
         if not missing:
             return set()
         with self.database.heart.begin() as connection:
-            # Skipped is not lost: an operator's command may have locked the row for a moment.
+            # Race: an operation may have locked the row for a moment, so a skipped claim is not lost.
             kept = self.dialect.by_row.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
@@ -155,7 +144,7 @@ class HeldRows:
             return self.dialect.silent_rows(connection, names)
 
     def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
-        """The claim of this fence, read again with its payload; None: it stands no more."""
+        """Read the claim of this fence with its payload; None if it is lost."""
         tasks = self.tables.tasks
         held = [*of_key(tasks, Key(name, instance)), tasks.c.version == token, tasks.c.picked_by == holder]
         with self.transaction() as connection:
@@ -210,21 +199,18 @@ class LedgerFence:
         self._dialect, self._tables, self._installation = store.dialect, store.tables, store.installation
 
     def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
-        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
-
-        With an async connection all of that happens where the answer is awaited.
-        """
+        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
         return within(connection, lambda own: self._guard(own, claim))
 
     def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
-        """Guard, and write the success; as ``guard``."""
+        """Lock it as ``guard`` does, and write the success."""
         return within(connection, lambda own: self._guard(own, claim, completes=True))
 
     def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
         self._installation.check(own)
         try:
             held = self._lock(own, claim)
-            if is_without_transaction(own):  # asked of the driver, after a write: before, some do not know
+            if is_without_transaction(own):  # some drivers know it only after a write
                 raise ConfigurationError(
                     "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
                 )
@@ -238,7 +224,7 @@ class LedgerFence:
         raise _completed(claim) if is_done else _lost(claim)
 
     def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
-        """Whether this very attempt has written its success before."""
+        """Return whether this attempt has already written its success."""
         if claim.row.ledger_key is None:
             return False
         outcome = self._tables.slots.c.outcome
