@@ -253,7 +253,7 @@ def test_a_late_start_that_missed_nothing_is_not_catch_up() -> None:
 
 def test_past_moves_to_the_slot_after() -> None:
     """A slot that ran already is passed, not repeated."""
-    moved = decide.past(plan_row(attempt=2), MINUTELY)
+    moved = decide.past_slot(plan_row(attempt=2), MINUTELY)
     assert (moved["slot"], moved["watermark"], moved["attempt"]) == (at(1), at(0), 0)
 
 

@@ -439,7 +439,7 @@ class Client:
         )
         with self._beside(connection, store, name) as own:
             slot = Instances(store).put(own, new)
-            queue_of(store.dialect, self._horizon).rows.say(own, name)
+            queue_of(store.dialect, self._horizon).rows.notify(own, name)
         return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask, id: str, *, connection: Connection | None = None) -> bool:

@@ -118,7 +118,7 @@ def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | N
     return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
 
 
-def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
+def without_decided(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
     """Return the gaps without the slots after ``slot`` that are decided, up to ``watermark``."""
     return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
@@ -261,7 +261,7 @@ def at_claim(
         return _at_claim(row, look)
     left = undecided(schedule, row.slot, row.watermark)
     decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
-    gaps = cut(schedule, decided.gaps, row.slot, row.watermark)
+    gaps = without_decided(schedule, decided.gaps, row.slot, row.watermark)
     if isinstance(decided, Start):
         return replace(decided, gaps=gaps)
     watermark = max(decided.row["watermark"], row.watermark)
@@ -386,7 +386,7 @@ def skipped(schedule: Schedule, start: Start, reason: str) -> Advance:
     row = start.row
     assert row.slot is not None
     gap = Gap(first=row.slot, last=row.slot, count=1, reason=reason)
-    return Advance(row=past(row, schedule), gaps=(*start.gaps, gap))
+    return Advance(row=past_slot(row, schedule), gaps=(*start.gaps, gap))
 
 
 def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
@@ -401,12 +401,12 @@ def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta 
     return late is not None and (row.origin == Origin.CATCH_UP or (row.slot is not None and row.slot < now - late))
 
 
-def anew(row: Row) -> Row:
+def without_attempts(row: Row) -> Row:
     """Return a claimed row whose slot has already ended, without the attempts at it."""
     return replace(row, attempt=1, lost_count=0, trying_since=None, unheld_since=None, catch_up_until=None)
 
 
-def past(row: Row, schedule: Schedule) -> dict[str, Any]:
+def past_slot(row: Row, schedule: Schedule) -> dict[str, Any]:
     """Return the columns of a row that moves past its slot."""
     return waiting(row, schedule, row.slot and max(row.slot, row.watermark or row.slot))
 

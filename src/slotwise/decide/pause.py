@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from slotwise.decide.claim import Advance, ahead, cut, past, span, undecided
+from slotwise.decide.claim import Advance, ahead, past_slot, span, undecided, without_decided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules import Disabled, Once, Schedule
@@ -56,14 +56,14 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
     if row.attempt:  # its slot has begun and stays
         return Advance(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
     assert row.slot is not None
-    columns = past(replace(row, slot=gap.last), schedule)
+    columns = past_slot(replace(row, slot=gap.last), schedule)
     if schedule.from_end:
         columns |= ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
     elif columns["slot"] is not None:
         columns |= _same_line(row, schedule, columns["slot"])
     columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
     del columns["state"], columns["control"]  # a pause goes on
-    return Advance(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
+    return Advance(gaps=without_decided(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 
 def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object]:

@@ -63,7 +63,7 @@ class TaskStatements(Protocol):
         """Return what a statement returns besides, to notify workers; empty if no worker could receive it."""
         return []
 
-    def say(self, connection: Joinable, word: str) -> None:
+    def notify(self, connection: Joinable, word: str) -> None:
         """Notify workers with this payload at the commit."""
         return
 

@@ -248,7 +248,7 @@ class TaskCommands:
             if connection.execute(remove, named(key)).rowcount:
                 return "cancelled"
             if connection.execute(stop, named(key) | self._rows.time(connection)).rowcount:
-                self._rows.say(connection, ORDERS)
+                self._rows.notify(connection, ORDERS)
                 return "running"
             if self._rows.look(connection, key) is None:
                 break

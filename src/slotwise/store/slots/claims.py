@@ -149,7 +149,7 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            return self._claim_apart(order, IS_TASK).claims
+            return self._claim_row_by_row(order, IS_TASK).claims
         if flawed:
             with self.transaction() as connection:
                 self.refuse(connection, flawed, self.dialect.now(connection))
@@ -178,7 +178,7 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            taken = self._claim_apart(order)
+            taken = self._claim_row_by_row(order)
         for row, gap in taken.skipped:
             on_skipped(row, gap)
         return taken.found, taken.claims
@@ -223,7 +223,7 @@ class Claims:
         claims = [Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now) for row in started]
         return _Taken(len(found), claims, later.skipped if later else [])
 
-    def _claim_apart(self, order: Order, kind: str = HAS_SLOT) -> _Taken:
+    def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> _Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
             keys = self.dialect.by_row.due(connection, order, kind)
@@ -386,7 +386,7 @@ class LateClaims:
         # The ledger is ahead of a row that was restored alone, and of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
         is_behind = is_ahead and not decide.has_decided_ahead(row)
-        return _Plan(decide.anew(row) if is_behind else row, schedule, newest, is_behind)
+        return _Plan(decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind)
 
     def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
         answered = []
@@ -407,7 +407,7 @@ class LateClaims:
             if isinstance(one.decision, decide.Advance):
                 if one.decision.replaces:
                     ask_to_stop(self._connection, self._dialect, one.row, one.decision.replaces, self._now)
-                self._pass(one.row, one.decision.row)
+                self._move_past(one.row, one.decision.row)
             elif self._definitions[one.row.task_name].overlap.detaches and one.row.attempt == 1:
                 found[one.row.key] = self._start_beside(one, one.decision.row)
             else:
@@ -430,7 +430,7 @@ class LateClaims:
                 found[started.key] = started
             else:
                 found[started.key] = None
-                self._pass(started, decide.past(started, one.schedule))
+                self._move_past(started, decide.past_slot(started, one.schedule))
         return found
 
     def _start_beside(self, one: _Plan, started: Row) -> Row | None:
@@ -443,7 +443,7 @@ class LateClaims:
             detached = None
         definition = self._definitions[started.task_name]
         columns = decide.beside(started, one.schedule, definition, self._now)
-        self._move_on(one.row, columns if detached else decide.past(started, one.schedule))
+        self._move_on(one.row, columns if detached else decide.past_slot(started, one.schedule))
         return detached
 
     def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
@@ -452,7 +452,7 @@ class LateClaims:
         # Its only slot has run, is held under another claim, or may start only once.
         self._gates.give_back([row] if is_open else [], self._now, self._connection)
         ledger.close_reopened(self._connection, self._dialect, row, self._now)
-        self._pass(row, None)
+        self._move_past(row, None)
         return None
 
     def _has_given_up(self, row: Row) -> bool:
@@ -482,7 +482,7 @@ class LateClaims:
         is_free = row.task_name not in self._strict and ledger.disown(self._connection, self._dialect, row)
         return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
 
-    def _pass(self, row: Row, columns: dict[str, Any] | None) -> None:
+    def _move_past(self, row: Row, columns: dict[str, Any] | None) -> None:
         """Move the row on, and end open slots of the job that no row has any more."""
         self._move_on(row, columns)
         self._end_orphans(row)

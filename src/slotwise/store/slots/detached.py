@@ -74,7 +74,7 @@ def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[
 # -- slots of a schedule that run side by side ------------------------------------------------------------------
 
 
-def _beside(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
+def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
     """Whether a row stands beside the plan row of ``row``."""
     return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == ledger_instance(row)]
 
@@ -82,7 +82,7 @@ def _beside(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
 def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
     """Ask the plan's slots of these origins to stop, also those that wait for a retry."""
     tasks = dialect.tables.tasks
-    mine = _beside(tasks, plan)
+    mine = _detached_of(tasks, plan)
     free = sa.select(tasks.c.task_instance).where(
         *mine, tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
     )
@@ -161,7 +161,7 @@ class _Queue:
         awake = {"state": None, "execution_time": due, "parked_due": None}
         columns = asleep(due) if self.connection.scalar(state) == State.PAUSED else awake
         self.connection.execute(
-            tasks.update().where(*_beside(tasks, self.row), tasks.c.task_instance == instance).values(**columns)
+            tasks.update().where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance).values(**columns)
         )
 
     # -- triggers -----------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class _Queue:
         """Release the oldest queued trigger, unless an earlier one, or a run that it waits for, goes on."""
         tasks = self._tasks
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
-            *_beside(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
+            *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
         )
         first = self.connection.execute(queued.order_by(tasks.c.slot).limit(1).with_for_update()).first()
         if first is None:
@@ -191,7 +191,7 @@ class _Queue:
         """Release the oldest queued slot of the same backfill."""
         tasks, controls = self._tasks, self.dialect.tables.controls
         queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
-            *_beside(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
+            *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
             tasks.c.control == self.row.control,
         ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
         # Race: of two slots that end at once, each takes the next row that is not locked.
@@ -217,7 +217,7 @@ class _Queue:
         )  # fmt: skip
         began = None if never_began else utc(self.connection.scalar(own))
         due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
-        mine = [*_beside(tasks, self.row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
+        mine = [*_detached_of(tasks, self.row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
         going = sa.select(sa.func.max(due, type_=due.type)).where(*mine, tasks.c.picked | (tasks.c.attempt == 0))
         newest = utc(self.connection.scalar(going))
         return max(began or self.now, newest or began or self.now)

@@ -208,7 +208,7 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
         .correlate(plan)
         .subquery("newest")
     )
-    stands = _stands(rows, newest.c.task_name, newest.c.task_instance, newest.c.slot)
+    stands = _has_row(rows, newest.c.task_name, newest.c.task_instance, newest.c.slot)
     return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
 
 
@@ -219,7 +219,7 @@ def _ending(tables: Tables) -> sa.Update:
     name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
     newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
-    stands = _stands(rows, name, instance, slots.c.slot)
+    stands = _has_row(rows, name, instance, slots.c.slot)
     began = slots.c.started.is_not(None)
     return (
         slots.update()
@@ -231,7 +231,7 @@ def _ending(tables: Tables) -> sa.Update:
     )  # fmt: skip
 
 
-def _stands(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
+def _has_row(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
     """Whether a row of the queue has this slot."""
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 

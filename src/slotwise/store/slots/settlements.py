@@ -150,7 +150,7 @@ class Settlements:
                     raise
                 wait = False  # it has waited
         if rest := [ending for fence, ending in unique.items() if fence not in done]:
-            settled = self._apart(rest, lambda some: self._settle(some, ended_ago, wait=wait), is_first=not done)
+            settled = self._by_halves(rest, lambda some: self._settle(some, ended_ago, wait=wait), is_first=not done)
             done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
@@ -164,7 +164,7 @@ class Settlements:
         gone = (self._at_once(lambda connection: self.dialect.advance(connection, found)) if found else None) or ()
         return {one.fence: Settlement(claim=one, transition=done) for one, done in found if one.fence in gone}
 
-    def _apart(
+    def _by_halves(
         self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
     ) -> list[Settlement]:
         """Call ``end`` with them; if a row makes that fail, with each half, until that row is alone.
@@ -179,12 +179,12 @@ class Settlements:
                     raise
                 return [Settlement(claim=claim, error=error) for claim, _ in endings]
             if len(endings) == 1:
-                return [self._set_aside(*endings[0], error)]
+                return [self._settle_alone(*endings[0], error)]
         middle = len(endings) // 2
-        settled = self._apart(endings[:middle], end, is_first=is_first)
-        return settled + self._apart(endings[middle:], end, is_first=False)
+        settled = self._by_halves(endings[:middle], end, is_first=is_first)
+        return settled + self._by_halves(endings[middle:], end, is_first=False)
 
-    def _set_aside(self, claim: Claim, outcome: records.AttemptOutcome, error: Exception) -> Settlement:
+    def _settle_alone(self, claim: Claim, outcome: records.AttemptOutcome, error: Exception) -> Settlement:
         """Settle one bad outcome in plainer forms; quarantine its row if none can be written."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
@@ -231,7 +231,7 @@ class Settlements:
             changes = self._end(endings, wait=False, dead=True)
             return [Settlement(claim=claims[one.held.row.fence], transition=one.transition) for one in changes]
 
-        return self._apart([(claim_of(row), records.Died()) for row in silent], end)
+        return self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
 
     def _end(
         self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
@@ -260,7 +260,7 @@ class Settlements:
                 attempts += _attempt(claim, outcome, change, entry[0], ago[claim.fence]) if keeps else ()
             changes = [change for _, _, change in settled]
             self._write(connection, changes)
-            words.update(self._leave(connection, settled))
+            words.update(self._write_follow_ups(connection, settled))
             ledger.remember_attempts(connection, self.dialect, attempts)
             self.hooks.write(connection, changes)
             return (changes[0].held.transaction_id if changes else None), changes
@@ -318,7 +318,7 @@ class Settlements:
                 ledger.end_stranger(connection, self.dialect, change)
         release_queued(connection, self.dialect, changes)
 
-    def _leave(
+    def _write_follow_ups(
         self, connection: sa.Connection, ended: Sequence[tuple[Claim, records.AttemptOutcome, Change]]
     ) -> set[str]:
         """Write follow-ups and the history of tasks; return the tasks whose workers are to be notified."""

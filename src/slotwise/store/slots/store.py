@@ -218,10 +218,16 @@ class LedgerFence:
             if held and (not completes or ledger.complete(own, self._dialect, claim)):
                 return
         except Exception as error:
-            if sqlstate(error) != _SERIALIZATION_FAILURE:
+            if sqlstate(error) != "40001":
                 raise
             raise _lost(claim) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
-        raise _completed(claim) if is_done else _lost(claim)
+        if not is_done:
+            raise _lost(claim)
+        raise ClaimLost(
+            f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because "
+            "its handler has returned; call complete_in once, as the last word of the one transaction that holds all "
+            "work"
+        )
 
     def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
         """Return whether this attempt has already written its success."""
@@ -246,17 +252,7 @@ class LedgerFence:
         return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
 
 
-_SERIALIZATION_FAILURE = "40001"
-
-
 def _lost(claim: Claim) -> ClaimLost:
     row = claim.row
     where = f"{row.task_name}/{row.task_instance} slot {claim.slot}"
     return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
-
-
-def _completed(claim: Claim) -> ClaimLost:
-    return ClaimLost(
-        f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because its "
-        "handler has returned; call complete_in once, as the last word of the one transaction that holds all work"
-    )

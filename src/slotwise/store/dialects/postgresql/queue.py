@@ -68,7 +68,7 @@ class PostgreSQLTasks(TaskStatements):
         self._is_manual = dialect.clock.override() is not None
         self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
 
-    def say(self, connection: Joinable, word: str) -> None:
+    def notify(self, connection: Joinable, word: str) -> None:
         if self._wake is not None:
             connection.execute(sa.select(self._notify(word)))
 
@@ -167,7 +167,7 @@ class PostgreSQLTasks(TaskStatements):
         copy_into(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
         wake = self._wake
         if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
-            self.say(connection, name)
+            self.notify(connection, name)
 
 
 @contextmanager
