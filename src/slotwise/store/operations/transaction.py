@@ -162,13 +162,17 @@ class Operation:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
+        if job in registered(self.connection, self.store.tables, self.now):
+            return UnknownTask(
+                f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
+                "job that was deleted, which the next worker that starts plans again"
+            )
         names = sa.select(self.tasks.c.task_name).where(self.tasks.c.task_instance == RECURRING, is_plan(self.tasks))
         known = self.connection.scalars(names.order_by(self.tasks.c.task_name).limit(1000)).all()
         near = get_close_matches(job, known, n=1)
         hint = f"did you mean {near[0]!r}? Otherwise " if near else ""
         return UnknownTask(
-            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list; "
-            f"{tasks}"
+            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list"
         )
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
