@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -202,19 +203,13 @@ class Schedule(ABC):
 def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
     """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole seconds."""
 
-    def has_more(a: datetime, b: datetime) -> bool:
-        return whole.count_between(a, b) > part.count_between(a, b)
+    def has_more(second: int) -> bool:
+        end = EPOCH + second * SECOND
+        return whole.count_between(t, end) > part.count_between(t, end)
 
-    if t >= until or not has_more(t, until):
-        return None
-    low, high = floor_second(t), ceiling_second(until)  # none up to `low`, one up to `high`
-    while high - low > 1:
-        middle = (low + high) // 2
-        if has_more(max(t, EPOCH + low * SECOND), EPOCH + middle * SECOND):
-            high = middle
-        else:
-            low = middle
-    return EPOCH + high * SECOND
+    seconds = range(floor_second(t) + 1, floor_second(until) + 1)
+    place = bisect_left(seconds, True, key=has_more)
+    return EPOCH + seconds[place] * SECOND if place < len(seconds) else None
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:

@@ -1,12 +1,10 @@
-"""The time line: the spans of a zone with one offset, lines of slots at whole seconds, and how lines combine.
-
-All instants on lines are whole seconds since 1970. Instants before 1900 or after 8999 do not exist.
-"""
+"""The time line: spans of a zone with one offset, and lines of slots, in whole seconds since 1970, 1900 to 8999."""
 
 from __future__ import annotations
 
 import difflib
 from abc import ABC
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -108,15 +106,11 @@ def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
     probes = [*range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE), chunk + 1 << _CHUNK]
     offsets = [_offset(zone, probe) for probe in probes]
     found = zip(pairwise(probes), pairwise(offsets), strict=True)
-    return tuple(_change_between(zone, low, high) for (low, high), (old, new) in found if old != new)
-
-
-def _change_between(zone: ZoneInfo, low: int, high: int) -> int:
-    old = _offset(zone, low)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _offset(zone, middle) == old else (low, middle)
-    return high
+    return tuple(
+        low + bisect_left(range(low, high), True, key=lambda instant: _offset(zone, instant) != old)
+        for (low, high), (old, new) in found
+        if old != new
+    )
 
 
 def _offset(zone: ZoneInfo, instant: int) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -66,9 +67,13 @@ class WakeUps:
             if not self._owed or self._timer is not None:
                 return
             wait = max(self._free_at - elapsed(), within.total_seconds())
-            self._timer = self._set_timer(wait) if wait > 0 else None
-            if self._timer is not None:
-                return
+            if wait > 0:
+                timer = threading.Timer(wait, self.flush)  # no daemon: a script that ends right away still notifies
+                timer.name = "slotwise-wake-ups"
+                with suppress(RuntimeError):  # the interpreter ends, or has no more threads: send it now
+                    timer.start()
+                    self._timer = timer
+                    return
         self.flush()
 
     def takes_turn(self) -> bool:
@@ -79,16 +84,6 @@ class WakeUps:
                 return False
             self._free_at = now + self._pause
             return True
-
-    def _set_timer(self, wait: float) -> threading.Timer | None:
-        """Start a timer. It is no daemon: a script that ends right after scheduling a task still notifies."""
-        timer = threading.Timer(wait, self.flush)
-        timer.name = "slotwise-wake-ups"
-        try:
-            timer.start()
-        except RuntimeError:  # the interpreter ends, or has no more threads
-            return None
-        return timer
 
     def flush(self) -> None:
         """Send what is pending, and wait for what another thread sends. No thread of ours is left afterwards."""
