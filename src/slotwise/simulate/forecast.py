@@ -68,7 +68,8 @@ def forecast(
     ordered = _checked(outages, start, end)
     with closing(Database(Settings(database_url=IN_MEMORY))) as database:
         provision(database)
-        return _Play(database, definitions, start, end, ordered, takes or {}, calendars).run()
+        jobs = {name: found for name, found in definitions.items() if found.is_job}
+        return _Play(database, jobs, start, end, ordered, takes or {}, calendars).run()
 
 
 def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
@@ -92,28 +93,25 @@ class _Quiet:
         """Ignore the event."""
 
 
+@dataclass
 class _Play:
-    def __init__(
-        self,
-        database: Database,
-        definitions: Mapping[str, Definition],
-        start: datetime,
-        end: datetime,
-        outages: list[Outage],
-        takes: Mapping[str, timedelta],
-        calendars: Sequence[Mapping[str, object]],
-    ) -> None:
-        self._database, self._start, self._end, self._takes = database, start, end, takes
-        self._definitions = {name: found for name, found in definitions.items() if found.is_job}
-        self._outages = outages
-        self._clock = ManualClock(start)
+    _database: Database
+    _definitions: Mapping[str, Definition]
+    _start: datetime
+    _end: datetime
+    _outages: list[Outage]
+    _takes: Mapping[str, timedelta]
+    _calendars: Sequence[Mapping[str, object]]
+
+    def __post_init__(self) -> None:
+        self._clock = ManualClock(self._start)
         self._number = count()
         self._running: list[tuple[datetime, int, Claim, AttemptOutcome]] = []
         self._looks: list[datetime] = []
         self._attempts = 0
-        self._store = Store(database, {}, clock=self._clock)
+        self._store = Store(self._database, {}, clock=self._clock)
         with self._store.transaction() as connection:
-            for row in calendars:
+            for row in self._calendars:
                 connection.execute(self._store.tables.calendars.insert().values(**row))
         self._worker: ManualWorker | None = self._make_worker()
 
