@@ -42,9 +42,8 @@ class Chunk(NamedTuple):
 def chunks(
     items: Iterable[object], name: str, payload: Payload, usual: When, priority: int, size: int
 ) -> Iterator[Chunk]:
-    """Yield the items as chunks of validated rows; no item beyond the current chunk is consumed.
+    """Yield the items as chunks of validated rows with different ids; no later item is consumed.
 
-    A chunk ends before an id that it has already, so that the second one finds the first, wherever borders fall.
     Raises what ``schedule`` raises, with the place of the item.
     """
     ids, rows, seen = fresh_ids(), list[Wanted](), set[str]()

@@ -1,7 +1,6 @@
-"""The tables' migrations: apply them, check the version of a database, print their SQL.
+"""Migrations of the tables: apply them, check the version of a database, print their SQL.
 
-The revisions live in ``migrations/`` (shipped in the wheel) and are plain alembic; this module runs them
-without alembic's ``env.py``, so that it also works inside a user's own one.
+The revisions in ``migrations/`` are plain alembic; they run without its ``env.py``, or inside a user's own.
 """
 
 from __future__ import annotations

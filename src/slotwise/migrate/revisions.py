@@ -381,11 +381,10 @@ LOCK_TIMEOUT, TRIES, PAUSE = 2.0, 60, 1.0
 def adopt_table(
     connection: sa.Connection, target: Target, revision: Any, *, lock_timeout: float = LOCK_TIMEOUT
 ) -> bool:
-    """Take all steps that ``revision`` lists, over a connection of its own; return whether there was a table to adopt.
+    """Take all steps that ``revision`` lists, on a connection of its own; return whether there was a table to adopt.
 
-    Each step is a transaction and can be repeated, so an interrupted adoption goes on where it stopped. A step that
-    blocks others waits for its lock for ``LOCK_TIMEOUT`` only, lets the others pass, and tries again. Indexes are built
-    concurrently. Raises SchemaMismatch for a table that is not db-scheduler's, and if a step never gets its lock.
+    Each step is a transaction that can be repeated. A step that blocks others waits for its lock for ``LOCK_TIMEOUT``,
+    lets the others pass, and tries again. Raises SchemaMismatch.
     """
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext

@@ -39,8 +39,7 @@ _UNITS: Final = (
 def parse_duration(value: object) -> timedelta:
     """Return the duration of a timedelta, a short string (`1h30m`) or an ISO 8601 string (`PT1H30M`).
 
-    It is zero or more, and at most 36,500 days. Bare numbers are rejected because they have no unit.
-    Raise InvalidSetting.
+    Raise InvalidSetting for a number, which has no unit, for a negative duration, and above 36,500 days.
     """
     if not isinstance(value, timedelta | str):
         raise InvalidSetting(f"{value!r:.40} has no unit; write {FORMS}")

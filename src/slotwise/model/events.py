@@ -317,8 +317,7 @@ Listener: TypeAlias = "Callable[[Event], None]"
 class Listeners:
     """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
-    An event of level WARNING or above is logged here, in one line, unless one of the listeners ``writes_log``: a
-    worker that waits for its database must not be silent.
+    Unless a listener ``writes_log``, events of level WARNING or above are logged here, in one line.
     """
 
     __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear")

@@ -1,7 +1,6 @@
-"""The enums that rows, the ledger, events and results share: each member equals its string.
+"""The enums that rows, the ledger, events and results share: each member equals its string, as the database has it.
 
-What the database returns stays a plain string. It equals the member, so a row is not converted when it is read. A
-reason is open: a feature adds its own with ``register_reason``, and a handler may end its slot with any text.
+Reasons are open: a feature adds its own with ``register_reason``, and a handler may end its slot with any text.
 """
 
 from __future__ import annotations
@@ -112,10 +111,7 @@ _sentences: dict[str, Sentences] = {}
 
 
 class Reason(_Word):
-    """Why a slot did not run, ended, or waits again; and why a handler is asked to stop.
-
-    After its text each has its sentences, in the order of ``Sentences``.
-    """
+    """Why a slot did not run, ended or waits, or a handler is asked to stop; with the values of its ``Sentences``."""
 
     def __new__(
         cls, text: str, skipped: str | None = None, ended: str | None = None, waits: str | None = None

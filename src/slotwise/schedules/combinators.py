@@ -105,11 +105,7 @@ class Around(Combined):
 
 
 class Between(Around):
-    """The slots of a schedule from `start` on and before `end`; made by `schedule.between(start, end)`.
-
-    Calendars are applied within: the bounds hold for the slots as they come out of a roll.
-    Raises InvalidSchedule, also where no slot lies within them that is to run.
-    """
+    """The slots of a schedule from `start` on and before `end`, after any roll. Raises InvalidSchedule without one."""
 
     __slots__ = ("end", "from_end", "start")
     start: datetime | None

@@ -1,9 +1,7 @@
 """Days: those that a date pattern picks, business calendars, and the days arranged around these.
 
-Days are numbered, so that they can be counted without walking them. A calendar is a value with a text form inside a
-schedule's text. Weekends recur for ever, so their effect on a pattern is computed once for each kind of year. The
-listed days of a calendar are few: the change that each of them makes is computed around it, and the differences are
-kept in two lists.
+Days are numbered, so they are counted without walking. Weekends recur, so their effect is computed once per kind of
+year. The effect of each listed day of a calendar is computed around it, and kept in two lists of differences.
 """
 
 from __future__ import annotations
@@ -38,11 +36,10 @@ def weekday(day: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatePattern:
-    """Which days of a month are meant. Weekdays count from Sunday = 0.
+    """The days of a month that a pattern picks. Weekdays count from Sunday = 0.
 
-    `from_end` holds distances from the month's last day (`L-3` is 3), `nearest` days that move to the nearest
-    working day (31 for the month's last one), `nth` pairs of a weekday and its number in the month (LAST: the last
-    one). `both` asks a day to satisfy the days of the month *and* the weekdays; otherwise one of them is enough.
+    `from_end` has distances from the month's last day, `nearest` days that move to the nearest weekday (31: the last),
+    `nth` pairs of a weekday and its number (LAST: the last one). `both`: a date must satisfy both fields, not just one.
     """
 
     months: frozenset[int]
@@ -82,10 +79,9 @@ def _nearest_working_day(day: int, length: int, first: int) -> int:
 
 
 class Days:
-    """Days in order, numbered from 1 January 1970 = 0, that are the same in all years of a kind.
+    """Sorted days, numbered from 1 January 1970 = 0; `pick` gives those of a year, for all years of the same kind.
 
-    `pick` gives those between the first and last day of a year. `rank(day)` of them lie before a day, `at(rank)` is
-    one: both take a few look-ups, however rare or distant the days. `within` lists those of a while, both ends in it.
+    `rank(day)` counts the days before a day, `at(rank)` is its inverse; both take a few look-ups.
     """
 
     __slots__ = ("_of_year", "_starts")

@@ -1,8 +1,7 @@
 """Schedules in local time: Daily, what it shares with Cron, and the walker that finds their slots.
 
-The walker lays a pattern over each span of constant offset in turn. Within a span, local time and real time run
-alike, so finding and counting are plain arithmetic on ranks. What the gap and fold rules add or remove lies at
-the two ends of the span. All instants are whole seconds since 1970, local ones as if the clock showed UTC.
+Within a span of constant offset, local time and real time run alike, so finding and counting are arithmetic on ranks.
+The gap and fold rules add or remove slots at the ends of a span only. Local instants count as if the clock showed UTC.
 """
 
 from __future__ import annotations
@@ -59,10 +58,9 @@ class LocalPattern:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A local pattern on the time line of a zone.
+    """A local pattern in a zone.
 
-    `fixed` patterns name times of day, which fire once whatever the clocks do, by the gap and fold rules; the
-    others are intervals, for which real time goes on: they fire in both passes of a fold and not in a gap.
+    `fixed` patterns fire once whatever the clocks do, by the gap and fold rules. The others follow real time.
     """
 
     pattern: LocalPattern

@@ -76,13 +76,10 @@ class ClosingPool(QueuePool):
 
 
 class Database:
-    """The connections of one process to one database.
+    """The connections of one process to one database. Safe to share between threads.
 
-    Construction connects to nothing: engines are made at first use, and again after a fork, which leaves the parent's
-    alone. Idle SQLite connections are closed before a fork. A child of a process that used one at that moment is
-    rejected, because SQLite would assume the parent's locks. Safe to share between threads.
-
-    Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
+    Construction connects to nothing; engines are made at first use, and again after a fork. A child forked while its
+    parent used SQLite is rejected. Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
     def __init__(self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE) -> None:

@@ -405,11 +405,9 @@ def _milliseconds(span: timedelta) -> str:
 
 
 class ReplyLimit:
-    """A client's deadline for replies, on the process's own clock: how long its connections wait for one.
+    """A client's deadline for replies, on its own clock: TCP does not notice a frozen server that acknowledges data.
 
-    The server's ``statement_timeout`` ends a slow statement. This ends the wait for a server that is frozen, or that is
-    behind something that holds everything: TCP notices neither as long as the data sent is acknowledged. A connection
-    that waits for longer is closed, and its statement fails as in an outage. Safe between threads.
+    A connection that waits for longer is closed, and its statement fails as in an outage. Safe between threads.
     """
 
     def __init__(self, usual: timedelta | None) -> None:

@@ -52,8 +52,7 @@ def backfill(
 ) -> Backfill:  # fmt: skip
     """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, also those that failed.
 
-    Slots that the plan row has yet to decide are left to it; nothing runs before its time. ``forgotten``: also where
-    history was pruned, so that the ledger cannot say what ran.
+    Undecided slots are left to the schedule. ``forgotten``: also slots whose history was pruned.
     """
     row = at.plan_row(job, instance)
     schedule, come, last = schedule_in(row), min(last, at.now), min(last, _passed_by(row, at.now), at.now)

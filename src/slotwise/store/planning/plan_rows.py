@@ -81,8 +81,7 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
 def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Advance]:
     """Return the schedule that still owes slots, and what becomes of the slots of the schedule before it.
 
-    Two changes count as one if neither schedule has a slot between them. A fixed delay has one slot at a time. So a
-    change from or to one leaves only the slot that waits or has begun.
+    Changes with no slot between them count as one. A change from or to a fixed delay leaves only the row's own slot.
     """
     before = owed_by(row)
     if row.slot is None:

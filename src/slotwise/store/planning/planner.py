@@ -32,10 +32,9 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The result of planning one job: added, changed, kept, deleted, or outdated (a newer revision has planned it).
+    """The result of planning one job: added, changed, kept, deleted, or outdated (planned by a newer revision).
 
-    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written, and ``refused`` was rejected.
-    ``superseded``: skipped slots that an earlier schedule still owed.
+    An outdated row keeps ``schedule`` of ``planned_by``. ``superseded``: skipped slots that an earlier schedule owed.
     """
 
     job: str

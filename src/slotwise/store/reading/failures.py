@@ -23,10 +23,7 @@ OLDEST_SLOT: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A slot whose last attempt failed or was lost, or a one-time task that is dead or waits for a retry.
-
-    ``reason`` is ``retry`` or ``rerun`` if another attempt follows. ``slot`` is None for a task.
-    """
+    """A failed or lost slot, or a dead or waiting task (no ``slot``); ``reason`` is retry or rerun if it goes on."""
 
     name: str
     id: str

@@ -214,10 +214,7 @@ class Reader:
         ]
 
     def health(self, overdue_after: timedelta) -> Health:
-        """Count rows that have been due for longer than ``overdue_after``, and rows that are held past their lease.
-
-        Rows of tasks that no live worker registers are counted apart, as orphans, if any worker is alive.
-        """
+        """Count rows that are overdue, past their lease, dead or unreadable; orphans apart, if any worker is alive."""
         tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)

@@ -142,10 +142,9 @@ class Due:
         return counted.group_by(oldest.c.task_name)
 
     def _queued(self, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-        """Select count and oldest of each name and priority: the index of the queue is led by both, so that neither
-        rows of other names nor rows that are not due yet are read.
+        """Select count and oldest of each name and priority, which lead the queue's index.
 
-        The first row of an order, not a minimum: of a table that was never analysed, PostgreSQL would read all rows.
+        It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole table.
         """
         tasks, rank = self._tasks, sa.literal_column(RANK, sa.Integer)
         name, due = tasks.c.task_name, tasks.c.execution_time

@@ -19,8 +19,7 @@ from slotwise.store.slots.store import Store
 class Badge:
     """What a worker reports about itself; ``worker`` is host, pid and boot id, as in ``picked_by``.
 
-    ``refused``: jobs whose schedules stayed as a newer deploy has planned them. ``passed_over``: tasks that it knows
-    and does not claim, because it lacks some of these tags.
+    ``refused``: jobs that a newer deploy has planned. ``passed_over``: tasks that it does not claim for lack of tags.
     """
 
     worker: str
