@@ -52,7 +52,8 @@ def chunks(
         try:
             row = wanted(item, name, payload, ids, usual, priority)
         except SlotwiseError as error:
-            raise type(error)(f"{_place(place, item)}: {error}") from error
+            own = f" (id {item.id!r:.60})" if isinstance(item, Item) and isinstance(item.id, str) else ""
+            raise type(error)(f"items[{place}]{own}: {error}") from error
         if row.instance in seen:
             yield Chunk(first, rows, named)
             rows, seen, first, held = [], set(), place, 0
@@ -65,11 +66,6 @@ def chunks(
             rows, seen, first, held = [], set(), place + 1, 0
     if rows:
         yield Chunk(first, rows, named)
-
-
-def _place(place: int, item: object) -> str:
-    own = item.id if isinstance(item, Item) else None
-    return f"items[{place}]" + (f" (id {own!r:.60})" if isinstance(own, str) else "")
 
 
 def _taken_one_by_one(items: object, name: str) -> Iterator[object]:

@@ -39,7 +39,7 @@ class Field:
             return self.low + self.names.index(text)
         if not text.isdecimal() or len(text) > 4 or not self.low <= int(text) <= self._allowed_high:
             self.refuse(text)
-        return self._wrapped(int(text))
+        return (int(text) - self.low) % self._size + self.low
 
     def hashed(self, text: str, name: str) -> str:
         """Return the text with a number for each `H`, derived from the job's name. Raises InvalidSchedule."""
@@ -80,9 +80,6 @@ class Field:
         names = f" or {self.names[0]}–{self.names[-1]}" if self.names else ""
         return f"{self.low}–{self._allowed_high}{names}"
 
-    def _wrapped(self, value: int) -> int:
-        return (value - self.low) % self._size + self.low
-
     def _plain_item(self, item: str) -> str:
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -97,7 +94,7 @@ class Field:
             self.refuse(item)
         if last <= self.high:
             return f"{first}-{last}/{step}" if first < last else str(first)
-        return ",".join(str(self._wrapped(value)) for value in range(first, last + 1, step))
+        return ",".join(str((one - self.low) % self._size + self.low) for one in range(first, last + 1, step))
 
     def _bounds(self, match: re.Match[str]) -> tuple[int, int]:
         """The first and last value; the last is beyond `high` in a range that wraps around."""

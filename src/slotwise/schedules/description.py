@@ -33,7 +33,7 @@ from slotwise.schedules.combinators import (
 )
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, Field, has_hash
-from slotwise.schedules.days import Calendar, weekend_text
+from slotwise.schedules.days import weekend_text
 from slotwise.schedules.local_time import Daily, LocalSchedule, Walk, time_text
 from slotwise.schedules.text import readable
 from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
@@ -285,14 +285,14 @@ def _nth(n: int) -> str:
 
 
 def _calendars(schedule: Arranged) -> str:
-    return listed([_calendar(name, bound) for name, bound in schedule.calendars.items()])
-
-
-def _calendar(name: str, bound: Calendar | None) -> str:
-    if bound is None:
-        return f"calendar {name} (its days are in the database)"
-    days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
-    return f"calendar {name} ({days}, weekend {weekend_text(bound.weekend)}, revision {bound.revision})"
+    told = []
+    for name, bound in schedule.calendars.items():
+        what = "its days are in the database"
+        if bound is not None:
+            days = f"{len(bound.days)} day{'' if len(bound.days) == 1 else 's'}"
+            what = f"{days}, weekend {weekend_text(bound.weekend)}, revision {bound.revision}"
+        told.append(f"calendar {name} ({what})")
+    return listed(told)
 
 
 Kind = Literal["slot", "skipped", "clocks", "missing"]

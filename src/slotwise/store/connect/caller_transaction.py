@@ -62,7 +62,13 @@ class Joined:
         compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
         if self._own_types:
-            _load_as_usual(cursor)
+            from psycopg import adapters
+            from psycopg.pq import Format
+
+            for name in ("timestamptz", "jsonb"):
+                loader = adapters.get_loader(oid := adapters.types[name].oid, Format.TEXT)
+                assert loader is not None
+                cursor.adapters.register_loader(oid, loader)
         self.wait(cursor.execute(compiled.string.encode(), compiled.construct_params(parameters)))
         return Rows(self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
@@ -88,17 +94,6 @@ class Rows:
 
     def fetchall(self) -> Sequence[TupleRow]:
         return self._rows
-
-
-def _load_as_usual(cursor: Cursor[TupleRow]) -> None:
-    from psycopg import adapters  # late: such a connection has loaded it
-    from psycopg.pq import Format
-
-    for name in ("timestamptz", "jsonb"):
-        oid = adapters.types[name].oid
-        loader = adapters.get_loader(oid, Format.TEXT)
-        assert loader is not None
-        cursor.adapters.register_loader(oid, loader)
 
 
 #: An executor of SQLAlchemy statements in the caller's transaction.

@@ -87,7 +87,10 @@ class Database:
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
-        self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
+        self._ear = self._link
+        if settings.wake_up_url is not None:
+            with located("wake_up_url", InvalidSetting):
+                self._ear = _link(database_url(settings.wake_up_url), settings)
         size = pool_size or settings.pool_size
         self._pool_size, self._overflow = (1, 0) if self._link.single else (size, overflow)
         self._channel = channel_of(settings.table_prefix)
@@ -286,11 +289,6 @@ def _before_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork)
-
-
-def _ear(address: str, settings: Settings) -> Link:
-    with located("wake_up_url", InvalidSetting):
-        return _link(database_url(address), settings)
 
 
 def _link(url: URL, settings: Settings) -> Link:

@@ -1,19 +1,14 @@
 """Notify the workers of a waiting row, over LISTEN/NOTIFY. Without notifications, polls find every row, later.
 
 A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS`` is also for workers
-that hold rows, in which an operator may have requested something.
+that hold rows, in which an operator may have requested something. Races:
 
-Races:
-
-- A notification is sent after the commit of its row, by a statement of its own: a worker that receives it sees the
-  row. (In the same transaction it would hold a lock of the whole server while the commit is flushed.) If the process
-  ends in between, nothing is sent, and polls find the row. A caller's commit is not visible here: there the statement
-  itself notifies. Or the notification is pipelined, and the server reads it after the commit.
+- A notification is sent after the commit of its row, by a statement of its own or pipelined, so a worker that receives
+it sees the row. (In the same transaction it would hold a lock of the whole server while the commit is flushed.) In a
+caller's transaction the statement itself notifies, because the commit is not visible here.
 - Two notifications within ``PAUSE``: the second is sent at its end, so after its commit as well. None is dropped.
-- A notification during a poll: the poll may have been too early, so the worker polls again (``Service.wake``).
-- A notification while a worker does not listen: the worker polls once as soon as it listens.
-- A timer fires as the database closes. Notifications are taken under the lock of the sender, so none is sent after
-  ``flush`` has returned.
+- A notification during a poll, or before a worker listens: the worker polls once more.
+- A timer fires as the database closes: none is sent after ``flush`` has returned, because the sender's lock is held.
 """
 
 from __future__ import annotations

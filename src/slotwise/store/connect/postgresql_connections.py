@@ -3,10 +3,9 @@
 Deadlines travel in the startup packet. Behind a transaction pooler, which rejects them there or would leave them on
 another client's connection, they are set with each transaction instead.
 
-Only busy connections prepare statements. To parse and plan a hot statement costs the server as much as two hundred
-rows. But a plan that was made for an empty table may be wrong for a million rows, so no plan is kept for longer than
-``PLAN_LIFE``. The connections of claims never scan a whole table, so their plans suit any table; they prepare each
-statement at once.
+Only busy connections prepare statements: planning a hot statement costs the server as much as two hundred rows. A plan
+for an empty table may be wrong for a million rows, so it is kept for ``PLAN_LIFE`` only. The connections of claims
+never scan a whole table, so their plans suit any table, and they prepare each statement at once.
 """
 
 from __future__ import annotations
@@ -232,17 +231,13 @@ class PostgreSQLLink:
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         if role == "main" and not self._was_asked:
             with _closed_on_error(connection):
-                self._ask(connection)
+                if not self._pooled:  # a pooler may have dropped the options
+                    if connection.execute(_SOURCE).fetchone() != ("client",):
+                        self._notice_pooler()
+                    connection.rollback()
+                    self._is_direct = not self._pooled
+                self._was_asked = True
         return connection
-
-    def _ask(self, connection: Driver) -> None:
-        """Check, on the first connection, that the options reached the server; a pooler may have dropped them."""
-        if not self._pooled:
-            if connection.execute(_SOURCE).fetchone() != ("client",):
-                self._notice_pooler()
-            connection.rollback()
-            self._is_direct = not self._pooled
-        self._was_asked = True
 
     def _reach(self, role: str, parameters: Mapping[str, str]) -> Driver:
         driver = psycopg()
@@ -351,10 +346,9 @@ def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolE
 
 
 def _execute_with_notification(cursor: Cursor, statement: str, parameters: Any, context: ExecutionContext) -> bool:
-    """Send the notification in ``ALONG`` with a statement: one trip instead of two.
+    """Send the notification in ``ALONG`` with a statement, in one trip. The server commits before it reads it.
 
-    The server commits the statement before it reads the notification, so a worker that receives it sees the row. In one
-    transaction with the statement, the notification would hold a lock of the whole server during the flush.
+    In one transaction with the statement, the notification would hold a lock of the whole server during the flush.
     """
     said: Along | None = context.execution_options.get(ALONG)
     if said is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,7 +64,11 @@ def compare(
 ) -> list[Change]:
     """What planning these jobs would change, by name; nothing is changed."""
     store = Store(database, definitions, clock=clock, keep=False)
-    rows = _rows(store)
+    tasks = store.tables.tasks
+    columns = [tasks.c[name] for name in ("task_name", "schedule", "plan", "slot", "picked", "state")]
+    own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
+    with store.transaction() as connection:
+        rows = {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
     plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
     now = store.now()  # after planning: what starts at once is planned for the instant of its planning
     changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
@@ -105,15 +110,6 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
     return tuple(islice(schedule.running.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)), SHOWN))
 
 
-def _rows(store: Store) -> dict[str, sa.RowMapping]:
-    tasks = store.tables.tasks
-    columns = [tasks.c[name] for name in ("task_name", "schedule", "plan", "slot", "picked", "state")]
-    plans = [tasks.c.task_instance == RECURRING, is_plan(tasks)]
-    with store.transaction() as connection:
-        found = connection.execute(sa.select(*columns).where(*plans)).mappings().all()
-    return {row["task_name"]: row for row in found}
-
-
 # -- stored schedules that come to other slots now ---------------------------------------------------------------------
 
 #: So many jobs' own rows are looked at, and so many of all: those that are due next, as the first to surprise somebody.
@@ -145,7 +141,9 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     own = waiting.where(tasks.c.task_instance == RECURRING)
     with store.transaction() as connection:
         rows = {row.key: row for query in (own, waiting) for row in _readable(connection.execute(query))}
-    return _by_job(found for row in rows.values() if (found := _compared(row)) is not None)
+    found = [one for row in rows.values() if (one := _compared(row)) is not None]
+    counts, first = Counter(one.job for one in found), {one.job: one for one in reversed(found)}
+    return [replace(first[job], count=counts[job]) for job in sorted(first)]
 
 
 def _readable(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
@@ -166,12 +164,3 @@ def _compared(row: Row) -> Moved | None:
         if stored is not None and computed is not None and stored != computed:
             return Moved(job=row.task_name, id=row.task_instance, stored=stored, computed=computed)
     return None
-
-
-def _by_job(found: Iterable[Moved]) -> list[Moved]:
-    """One line for each job: its first row, and how many there are."""
-    lines: dict[str, Moved] = {}
-    for one in found:
-        first = lines.get(one.job)
-        lines[one.job] = one if first is None else replace(first, count=first.count + 1)
-    return [lines[job] for job in sorted(lines)]

@@ -15,7 +15,6 @@ from slotwise.errors import InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key
 from slotwise.model.vocabulary import State
-from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.calendars import calendars_of
@@ -103,13 +102,21 @@ class Planner:
 
     def _plan(self, job: Definition, revision: Revision, *, from_due: timedelta | None) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
-            schedule, key = self._bound(connection, job), Key(job.name, RECURRING)
+            assert job.schedule is not None
+            with located(f"job {job.name}", InvalidSchedule):
+                calendars = calendars_of(connection, self._store.tables, job.schedule)
+                schedule = job.schedule.bind(job.name, calendars)
+            key = Key(job.name, RECURRING)
             row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
             now = self._store.dialect.now(connection)
             end_orphans(connection, self._store.dialect, *key, now)
             if row is None:
-                new = self._columns(connection, job, schedule, now, revision, from_due=from_due)
+                strict = {job.name} if job.gives_up else ()
+                (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
+                new = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
+                self._keep_distance(connection, job, new, now)
+                new |= {"priority": job.priority, "plan": _document_of(job, revision)}
                 if self._store.dialect.by_row.insert_new(connection, self._tasks, new):
                     return Plan(job=job.name, change="added", schedule=new["schedule"], next_slot=new["slot"])
                 row, plan = lock(connection, self._store, key)  # somebody else was first
@@ -131,12 +138,6 @@ class Planner:
             text, slot = (changes.row.get(name, getattr(row, name)) for name in ("schedule", "slot"))
             return replace(kept, change="changed", schedule=text, next_slot=slot, superseded=changes.gaps)
 
-    def _bound(self, connection: sa.Connection, job: Definition) -> Schedule:
-        """The job's schedule, bound to its name, and to the calendars as they are now."""
-        assert job.schedule is not None
-        with located(f"job {job.name}", InvalidSchedule):
-            return job.schedule.bind(job.name, calendars_of(connection, self._store.tables, job.schedule))
-
     def _keep_distance(
         self, connection: sa.Connection, job: Definition, columns: dict[str, Any], now: datetime
     ) -> None:
@@ -147,16 +148,6 @@ class Planner:
         last = connection.scalar(sa.select(last_start(self._store.tables, job.name, RECURRING, now)))
         if last is not None:
             columns[where] = max(columns[where], utc(last) + job.min_interval)
-
-    def _columns(
-        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision, *,
-        from_due: timedelta | None,
-    ) -> dict[str, Any]:  # fmt: skip
-        key, strict = Key(job.name, RECURRING), {job.name} if job.gives_up else ()
-        (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
-        columns = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
-        self._keep_distance(connection, job, columns, now)
-        return columns | {"priority": job.priority, "plan": _document_of(job, revision)}
 
 
 def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:
