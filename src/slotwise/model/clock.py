@@ -72,5 +72,5 @@ Clock: TypeAlias = DatabaseClock | ManualClock
 
 
 def host_now() -> datetime:
-    """Return this host's wall clock: the database time of SQLite, and one side of the clock drift. No other use."""
+    """Return this host's wall clock: the database time of SQLite, and one side of the clock drift."""
     return _EPOCH + timedelta(microseconds=time.time_ns() // 1000)

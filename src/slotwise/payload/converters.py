@@ -1,11 +1,9 @@
-"""Converters for the types of payloads: a pair of functions per type, typed value to plain value and back.
+"""Converters for the types of payloads: typed value to plain value, which JSON can express, and back.
 
-Plain values are what JSON can express. This file never imports pydantic or msgspec: their models exist only where
-these libraries are loaded already.
-
-msgspec's own decoder cannot replace this file, because it loses data: it writes NaN as null, rounds UTC offsets to
-minutes, ignores a dataclass's own ``__init__``, and cannot read fields with ``init=False``. It also rejects tagged
-unions of TypedDicts and enums of floats or tuples, and its errors have neither keys nor values.
+This file never imports pydantic or msgspec: their models exist only where these libraries are loaded already.
+msgspec's own decoder cannot replace it, because it loses data: it writes NaN as null, rounds UTC offsets to minutes,
+ignores a dataclass's own ``__init__``, and cannot read fields with ``init=False``. It also rejects tagged unions of
+TypedDicts and enums of floats or tuples, and its errors have neither keys nor values.
 """
 
 from __future__ import annotations

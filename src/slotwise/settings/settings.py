@@ -187,11 +187,7 @@ class Settings:
     def load(
         cls, *, config: Path | None = None, environ: Mapping[str, str] | None = None, **keywords: object
     ) -> Settings:
-        """Settings from all sources; a keyword that is None is ignored.
-
-        Raises `InvalidSetting`, which names the source of the value, for a wrong value, an unknown key or a
-        file that cannot be read.
-        """
+        """Return the settings of all sources, without keywords of None. Raises `InvalidSetting`, with the source."""
         environ = os.environ if environ is None else environ
         given = {key: value for key, value in keywords.items() if value is not None}
         chosen = from_file(config, environ) | from_environment(environ) | layer(given.items())

@@ -1,9 +1,8 @@
 """Backfill: run the slots of a range that never ran, each in a detached row, with a limit on concurrency and pace.
 
 One operation makes all rows. The first few are due. The others are ``queued``, and the end of one releases the next
-(``store/slots/detached.py``). A single plan row with a schedule of the past does not work. A resume would skip all
-that is left of it as slots of the pause. The ledger's newest slot is ahead of it, so its first claim would pass all of
-it. And a slot that succeeded, and is pruned while the backfill goes on, would run again. Races:
+(``store/slots/detached.py``). A plan row with a bounded schedule would not do: a resume or a claim would pass all that
+is left of it. Races:
 
 - against the schedule: only slots that the plan row has passed are taken, so no slot has two rows;
 - against another backfill of the same range: the slot is in the key of its row, so the second adds what is missing;
