@@ -126,7 +126,7 @@ def attempts_add_up(ledger: Ledger) -> Iterator[Breach]:
         is_itself = entry["token"] not in {one["token"] for one in found}
         if entry["origin"] != "task" and not len(found) <= entry["attempts"] <= len(found) + is_itself:
             yield Breach("attempts add up", *key, f"{entry['attempts']} attempts, and {len(found)} rows")
-        numbers = [one["number"] for one in found]
+        numbers = sorted(one["number"] for one in found)  # a token falls if a stepped clock meets a retry by hand
         if numbers != sorted(set(numbers)):
             yield Breach("attempts add up", *key, f"the rows have the numbers {numbers}")
 

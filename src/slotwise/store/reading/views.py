@@ -254,7 +254,7 @@ def last_loss(tables: Tables) -> tuple[sa.ColumnElement[Any], ...]:
     """Return the columns ``lost_by`` and ``silent_since`` for a query of slots."""
     slots, attempts = tables.slots, tables.attempts
     mine = [slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")]
-    newest = sa.select(attempts).where(*mine, attempts.c.outcome == Outcome.LOST).order_by(attempts.c.token.desc())
+    newest = sa.select(attempts).where(*mine, attempts.c.outcome == Outcome.LOST).order_by(attempts.c.number.desc())
     columns = {"lost_by": attempts.c.worker, "silent_since": attempts.c.ended}
     return tuple(
         sa.case((slots.c.lost > 0, newest.with_only_columns(column).limit(1).scalar_subquery())).label(name)
@@ -275,7 +275,7 @@ def attempts_of(
             token=row["token"], claimed=utc(row["claimed"]), started=utc(row["started"]), ended=utc(row["ended"]),
             error=row["error"],
         )
-        for row in connection.execute(wanted.order_by(attempts.c.slot, attempts.c.token)).mappings()
+        for row in connection.execute(wanted.order_by(attempts.c.slot, attempts.c.number)).mappings()
     ]  # fmt: skip
     if last is None or not last.attempts or last.outcome == Outcome.CLAIMED or last.token in {a.token for a in found}:
         return found
@@ -283,7 +283,8 @@ def attempts_of(
         number=last.attempts, outcome=last.outcome, reason=last.reason, worker=last.worker, token=last.token,
         claimed=last.started, started=last.started, ended=last.finished, error=last.error,
     )  # fmt: skip
-    return sorted([*found, current], key=lambda one: one.token or 0)
+    # Tokens of a slot may fall: after a step of the clock it was retried by hand.
+    return sorted([*found, current], key=lambda one: one.number if slot else one.token or 0)
 
 
 def gap_info(row: sa.RowMapping) -> SlotInfo:
