@@ -20,13 +20,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".slotwise-stamp"
 OLDEST = (3, 11)
+SBOM = "cyclonedx-bom>=7,<8"
+CONSTRAINTS = ROOT / "constraints.txt"
+CONSTRAINTS_HEAD = """\
+# What continuous integration tests, on Linux with CPython 3.11. Written by: python3 dev.py constraints
+# Install exactly this: pip install --require-hashes --no-deps -r constraints.txt && pip install --no-deps .
+"""
 OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
 #: Of three test processes, one waits for processes of its own: two cores are busy.
 PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "3", "--progress"]}
@@ -41,7 +47,8 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
   check    style, types, import contracts and documentation
-  release  build wheel and sdist into dist/, check them, and try each in an empty environment
+  constraints  write constraints.txt: version and hash of all that CI tests
+  release  build wheel and sdist into dist/, check them, try each in an empty environment, and list what is in them
   clean    remove .venv and everything else that was generated
 
 The first run takes about half a minute to set up .venv. What follows the command goes to the program behind it:
@@ -62,14 +69,14 @@ def main(words: list[str]) -> int:
         return 0 if words else 2
     if command == "clean":
         return clean()
-    if command not in ("demo", "test", "compat", "oldest", "check", "release"):
+    if command not in ("demo", "test", "compat", "oldest", "check", "constraints", "release"):
         print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
         return 2
     prepare()
     if command in ("compat", "oldest"):
         return compat(arguments) if command == "compat" else oldest(arguments)
-    if command in ("check", "release"):
-        return check() if command == "check" else release()
+    if command in ("check", "constraints", "release"):
+        return {"check": check, "constraints": constraints, "release": release}[command]()
     return become([*PROGRAMS[command], *forwarded(command, arguments)])
 
 
@@ -221,11 +228,40 @@ def checks(site: str) -> dict[str, list[str]]:
     }
 
 
+def constraints() -> int:
+    """Write down the version and the hash of all that a fresh .[dev] would install, as CI tests it on this platform."""
+    import json
+
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run", "--ignore-installed"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        if subprocess.run([PYTHON, *pip, "--report", report, ".[dev]"], cwd=ROOT, env=environment()).returncode:
+            stop("pip failed, the reason is above")
+        found = json.loads(report.read_text())["install"]
+    CONSTRAINTS.write_text(f"{CONSTRAINTS_HEAD}{''.join(sorted(map(pinned, found)))}")
+    say(f"{CONSTRAINTS.name} has {len(found) - 1} packages")
+    return 0
+
+
+def pinned(found: dict[str, Any]) -> str:
+    """The line of a package in pip's report; "" for slotwise itself, which is a directory."""
+    name, version = found["metadata"]["name"].lower().replace("_", "-"), found["metadata"]["version"]
+    archive = found["download_info"].get("archive_info")
+    return f"{name}=={version} --hash=sha256:{archive['hashes']['sha256']}\n" if archive else ""
+
+
 def release() -> int:
     """Build what is published, and try it as a user would; refuse a project that has no address yet."""
     if "//example.com/" in (ROOT / "pyproject.toml").read_text():
         stop("pyproject.toml has no address of the repository yet; set project.urls, as docs/releasing.md says")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    tool = VENV / "sbom"
+    if not tool.exists():
+        say(f"installing {SBOM} beside the others")
+        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(tool), SBOM]
+        if subprocess.run([PYTHON, *pip], cwd=ROOT, env=environment()).returncode:
+            shutil.rmtree(tool, ignore_errors=True)
+            stop("pip failed, the reason is above; run the same command again to go on")
     steps = {
         "build": ["-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT)],
         "twine check": ["-m", "twine", "check", "--strict", str(ROOT / "dist/*")],
@@ -234,6 +270,11 @@ def release() -> int:
     for name, command in steps.items():
         if not passes(name, command):
             stop(f"{name} failed; the reason is above")
+    say("bill of materials")
+    bill = ["-m", "cyclonedx_py", "requirements", str(CONSTRAINTS), "--pyproject", str(ROOT / "pyproject.toml")]
+    written = ["--output-reproducible", "-o", str(ROOT / "dist" / "slotwise.cdx.json")]
+    if subprocess.run([PYTHON, *bill, *written], env={**environment(), "PYTHONPATH": str(tool)}).returncode:
+        stop("the bill of materials failed; the reason is above")
     say(f"ready to be published: {', '.join(sorted(path.name for path in (ROOT / 'dist').iterdir()))}")
     return 0
 

@@ -98,3 +98,14 @@ def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBenc
     schedule(bench, many=3, b=1)
     bench.worker.poller.run_once()
     assert asked == [[], ["taken"], []]
+
+
+def test_a_flood_at_the_highest_priority(make_bench: MakeBench) -> None:
+    """After a hundred of its rows others have a part of a claim, also behind a second flood; then it goes on."""
+    bench = make_bench(*named("flood", "second", "ping"), threads=50)
+    for name, priority in (("flood", 32767), ("second", 32766)):
+        bench.registry.client.schedule_many(name, range(600), priority=priority)
+    schedule(bench, ping=1)
+    found = [set(some) for some in claims(bench, 3)]
+    assert found == [{"flood"}, {"flood"}, {"flood", "second"}]
+    assert any("ping" in some for some in claims(bench, 20))
