@@ -13,7 +13,7 @@ from tests.store.hearing import hearing
 from slotwise.errors import PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp
-from slotwise.model.records import FOREVER, Failed, HandedBack
+from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
@@ -712,3 +712,22 @@ def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:
     assert bench.gaps("tiny")[0][2] == 60_000_000 - 1
     bench.settle(claim)
     assert bench.row("tiny").slot == at(1) + timedelta(microseconds=1)
+
+
+def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> None:
+    """Law 2: its settlement starts from the newest of row, ledger and gaps. No gap covers a slot that has run."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.tick(2.2)
+    bench.store.held.beat(claim.holder, [claim])
+    backup = bench.backup()
+    bench.tick(0.1)
+    bench.store.settlements.settle([(claim, Succeeded())], ended_ago=lambda claim: timedelta(minutes=1.1))
+    bench.settle(bench.claim_one("plain"))
+    before = bench.outcomes("plain"), bench.gaps("plain")
+    assert before == ([(1, "succeeded"), (2, "skipped"), (3, "succeeded")], [])
+    bench.restore(backup)
+    bench.tick(2)
+    bench.take_over(claim)
+    assert (bench.outcomes("plain"), bench.gaps("plain")) == before
+    assert bench.row("plain").slot == at(4)

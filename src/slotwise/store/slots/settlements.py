@@ -12,7 +12,7 @@ is left: the long way looks at it under its lock. A ledger row that changes afte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -248,8 +248,11 @@ class Settlements:
                 ended = [one for one in ended if not _has_stirred(one[0].row, one[1])]
             keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
             entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
+            newest = self._newest(connection, ended, keys, entries)
             settled, attempts = [], list[dict[str, Any]]()
             for one, claim, outcome in ended:
+                if (at := newest.get(one.row.key)) is not None:
+                    one = replace(one, row=replace(one.row, watermark=at))
                 key = keys[claim.fence]
                 if key is not None and key not in entries:
                     continue  # locked
@@ -277,6 +280,26 @@ class Settlements:
             return [claim for claim, _ in changed]
         locked = self.dialect.lock(connection, others | {claim.key for claim, _ in changed}, wait=wait)
         return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
+
+    def _newest(
+        self, connection: sa.Connection, ended: Sequence[tuple[Held, Claim, records.AttemptOutcome]],
+        keys: Mapping[Fence, LedgerKey | None], entries: Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]],
+    ) -> dict[Key, datetime]:  # fmt: skip
+        """Return of rows that may have been restored alone the newest slot that ledger or gaps have decided beyond."""
+        doubtful = []
+        for one, claim, outcome in ended:
+            key = keys[claim.fence]
+            entry = entries.get(key, (None, None))[0] if key is not None else None
+            if one.row.is_plan and (
+                isinstance(outcome, records.Died) or entry is None or entry.token != one.row.version
+            ):
+                doubtful.append(one.row)
+        if not doubtful:
+            return {}
+        strict = [row.task_name for row in doubtful if self.definitions[row.task_name].gives_up]
+        newest = self.dialect.newest_decided(connection, [row.key for row in doubtful], strict)
+        found = zip(doubtful, newest, strict=True)
+        return {row.key: at for row, at in found if at is not None and (row.watermark is None or at > row.watermark)}
 
     def _decide(
         self, connection: sa.Connection, held: Held, claim: Claim, outcome: records.AttemptOutcome,
