@@ -227,6 +227,13 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(overlap="queue_all", min_interval=seconds(40)), every(20),
         [run(20), *[later(50)] * 2, step("trigger", rule="beside"), run(0), step("succeed", pick=0), run(1), run(45)],
     ),
+    "a slot behind a tail whose last slot was skipped was taken for a queued one": (
+        Terms(catching="all", overlap="queue"), every(60),
+        [
+            step("pass_until", pick=2, off=seconds(-1)), run(0), step("succeed", pick=0), step("skip_next"), run(61),
+            step("succeed", pick=0), run(0), step("complete", pick=0, kind="crash"), later(400), step("reap"),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [
@@ -242,6 +249,19 @@ def test_what_was_found_stays_mended(plain: Database, found: tuple[Terms, Times,
     """Each of them is a difference that the model has shown."""
     terms, times, script = found
     Script(Cluster(plain, terms, times)).play(script)
+
+
+def test_a_script_that_is_played_again_is_the_same(plain: Database) -> None:
+    """Also where what happens depends on an id: how long a row pauses after its second loss."""
+    loss = [run(1), step("crash", pick=0), later(400), step("reap")]
+    script = [step("trigger", rule="beside"), step("trigger", rule="beside"), *loss, *loss, *loss]
+    played = []
+    for _ in range(2):
+        cluster = Cluster(plain, Terms(max_lost=5), every(300))
+        Script(cluster).play(script)
+        played.append([(course.slot, course.due, course.lost) for course in cluster.model.courses])
+    assert max(lost for _, _, lost in played[0]) > 1
+    assert played[0] == played[1]
 
 
 @pytest.mark.parametrize(("rule", "ran"), [("queue", 2), ("skip", 1)])

@@ -67,8 +67,13 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
 
 
 def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object]:
-    """Return the columns that stay if ``slot`` also belongs to the row's tail or queue."""
-    if row.catch_up_until is not None and slot <= row.catch_up_until:
+    """Return the columns that stay if ``slot`` also belongs to the row's tail or queue.
+
+    A slot behind the end of a tail is a new one, however soon it comes due.
+    """
+    if row.catch_up_until is not None:
+        if slot > row.catch_up_until:
+            return {}
         return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}
     is_queued = row.unheld_since is not None and slot + schedule.wait(slot) <= row.unheld_since
     return {"unheld_since": row.unheld_since} if is_queued else {}
