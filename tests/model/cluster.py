@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +26,8 @@ from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)
 JOB = "job"
+#: What ids are made of, so that a script that is played again meets the same ones.
+CHANCE = random.Random()
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Cluster:
         self.database, self.times = database, times
         self.terms = terms = replace(terms, wait=_spread_of(terms))
         self._clear()
+        CHANCE.seed(0)
         self.clock = ManualClock(NOON)
         self.revision = 1
         self.courses: dict[tuple[str, str, int], Course] = {}
