@@ -160,7 +160,10 @@ CASES: dict[str, Case] = {
     "8": Case(
         title="two outages while a queue_all waits",
         overlap="queue_all", runs={"60": Run(200)}, unwatched=((260, 500), (505, 700)), until=730,
-        expected={LATEST: "60-240 r, 300-600 c, 660-720 r"},
+        expected={
+            NONE: "60-240 r, 300-600 l, 660-720 r", LATEST: "60-240 r, 300-600 c, 660-720 r",
+            FIRST: "60-300 r, 360-660 c, 720 r", ALL: "60-480 r, 540 running",
+        },
     ),
     "9": Case(
         title="a poll interval of 10 s, and a slot each second",
@@ -188,18 +191,33 @@ CASES: dict[str, Case] = {
     ),
     "12": Case(
         title="hourly, a handler of 60 s, and the last run of a tail starts 50 s before the next slot",
-        every=3600, handler=60, unwatched=((1, 14230),), until=14500, expected={ALL: "3600-14400 r"},
+        every=3600, handler=60, unwatched=((1, 14230),), until=14500,
+        expected={
+            NONE: "3600-10800 l, 14400 r", LATEST: "3600-7200 c, 10800-14400 r",
+            FIRST: "3600 r, 7200-10800 c, 14400 r", ALL: "3600-14400 r",
+        },
     ),
     "13": Case(
         title="a handler of 4.9 s, a slot each second, and one look 1.3 s late",
         every=1, begin=11.5, handler=4.9, unwatched=((11.5, 13.3),), until=28.95,
-        expected={ALL: "12-13 r, 14-23 o, 24 r, 25-28 o"},
+        expected={
+            NONE: "12 l, 13 r, 14-18 o, 19 r, 20-23 o, 24 r, 25-28 o",
+            LATEST: "12 c, 13 r, 14-18 o, 19 r, 20-23 o, 24 r, 25-28 o",
+            FIRST: "12 r, 13 c, 14-18 o, 19 r, 20-23 o, 24 r, 25-28 o",
+            ALL: "12-13 r, 14-23 o, 24 r, 25-28 o",
+        },
     ),
     "14": Case(
         title="a handler of 90 s, a slot each minute, at most 3, and all workers down from 400 to 800",
         begin=-1, handler=90, max=3, kills=(Kill(400, last_beat=395, taken_over=820),), unwatched=((400, 800),),
         until=1295,
         expected={
+            NONE: "0 r, 60 o, 120 r, 180 o, 240 r, 300 o, 360#2, 420-840 l, 900 r, "
+            "960 o, 1020 r, 1080 o, 1140 r, 1200 o, 1260 running",
+            LATEST: "0 r, 60 o, 120 r, 180 o, 240 r, 300 o, 360#2, 420-840 c, 900 r, "
+            "960 o, 1020 r, 1080 o, 1140 r, 1200 o, 1260 running",
+            FIRST: "0 r, 60 o, 120 r, 180 o, 240 r, 300 o, 360#2, 420 r, 480-900 c, "
+            "960 o, 1020 r, 1080 o, 1140 r, 1200 o, 1260 running",
             ALL: "0 r, 60 o, 120 r, 180 o, 240 r, 300 o, 360#2, 420-720 c, 780-900 r, 960-1140 o, 1200 r, 1260 o",
         },
     ),
@@ -219,7 +237,10 @@ CASES: dict[str, Case] = {
         title="allow(1), and an outage from 65 to 500 during the run of 60",
         overlap="allow", runs={"60": Run(30)}, unwatched=((65, 500),),
         kills=(Kill(65, last_beat=65, taken_over=500),), until=560,
-        expected={LATEST: "60#2, 120-420 c, 480-540 r", ALL: "60#2, 120-540 r"},
+        expected={
+            NONE: "60#2, 120-420 l, 480-540 r", LATEST: "60#2, 120-420 c, 480-540 r",
+            FIRST: "60#2, 120 r, 180-480 c, 540 r", ALL: "60#2, 120-540 r",
+        },
     ),
     "18": Case(
         title="a queue waits during a pause from 201 to 400, which is ended without a replay",
