@@ -20,16 +20,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """``seed``: every world; ``rare_seed``: one in four, for what takes longer or says less.
 
-    Of the usual seeds, the first few are enough for a first look.
+    Of the usual seeds, the first few are enough for a first look. Worlds that are asked for take as long as they take.
     """
     wanted = metafunc.config.getoption("--seeds", None)
     seeds = _seeds(wanted or SEEDS)
     for name, some, few in (("seed", seeds, 5), ("rare_seed", seeds[::4], 1)):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, [
-                pytest.param(seed, id=f"seed-{seed}", marks=[] if wanted or at < few else pytest.mark.extended)
+                pytest.param(seed, id=f"seed-{seed}", marks=_marks(wanted, at < few))
                 for at, seed in enumerate(some)
             ])  # fmt: skip
+
+
+def _marks(wanted: str | None, is_first: bool) -> list[pytest.MarkDecorator]:
+    if wanted:
+        return [pytest.mark.timeout(0)]
+    return [] if is_first else [pytest.mark.extended]
 
 
 def _seeds(wanted: str) -> Sequence[int]:
