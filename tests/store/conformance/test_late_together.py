@@ -46,7 +46,7 @@ def _outage(bench: Bench) -> None:
     """Five slots of each job are missed; of some, the ledger knows more than the queue, which was restored."""
     tables = bench.tables
     with bench.store.transaction() as connection:
-        for table in (tables.tasks, tables.slots, tables.gaps):
+        for table in (tables.tasks, tables.slots, tables.gaps, tables.attempts):
             connection.execute(table.delete())
     bench.clock.set(at(0))
     bench.plan(revision="1")
