@@ -108,7 +108,8 @@ class Laws:
         if least is not None and not is_ordered and not self.after_restores:
             for other, was_ordered in others:
                 apart = claim.claimed_at - other  # a handler may be entered after that of a later claim
-                if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart >= timedelta(0))):
+                # Of two claims at one instant, the order may have been the later one.
+                if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))):
                     raise self._broken("min_interval", f"{apart} from another start", claim)
         others.append((claim.claimed_at, is_ordered))
 
