@@ -119,10 +119,11 @@ class Laws:
         slot = self.claims[event.job, event.id, event.token, holder]
         if event.outcome == "failed":
             self.failures[slot] += 1
-        if event.reason == Reason.MAY_STILL_BE_RUNNING and not self.starts[slot] and slot not in self.unsure:
+        is_unsure = slot in self.unsure or self.after_restores  # a restored row may find its slot done long ago
+        if event.reason == Reason.MAY_STILL_BE_RUNNING and not self.starts[slot] and not is_unsure:
             raise self.trace.fail("give_up: what has not started is not lost", "no start", event.job, event.slot)
         if event.outcome == "succeeded" and not (self.after_restores and isinstance(event, Reaped)):
-            self.successes[slot].add((event.token, holder))  # a restored row may find its slot done long ago
+            self.successes[slot].add((event.token, holder))
         if len(self.successes[slot]) > 1:
             raise self.trace.fail("one completion", f"by {self.successes[slot]}", event.job, event.slot)
 
