@@ -395,7 +395,7 @@ _SHORTEST = timedelta(seconds=1)
 A_WHILE = timedelta(minutes=1)
 
 
-def hand_back(row: Row, reason: str) -> Transition:
+def hand_back(row: Row, reason: str | None) -> Transition:
     """Return a row to how it was before its claim: the same slot and due time, the attempt not counted.
 
     The ledger keeps the slot of a detached row: if that row is lost, no plan row comes back to it.
@@ -424,7 +424,7 @@ def left_alone(row: Row, now: datetime, error: str) -> Transition:
     return replace(defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK)
 
 
-def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | None = None) -> Transition:
+def defer(row: Row, due: datetime, reason: str | None = None, error: str | None = None) -> Transition:
     """Return a claimed row, due again at ``due``: a gate delays its start, or this release cannot read it."""
     back = hand_back(row, reason)
     assert back.row is not None

@@ -97,9 +97,11 @@ def test_a_skipped_catch_up_leaves_what_it_stood_for_out(make: MakeBench, closed
     assert bench.row("plain").slot == at(4)
 
 
-@pytest.mark.parametrize("answer", [Later(at(2)), Skip("closed")], ids=["later", "skip"])
+@pytest.mark.parametrize(
+    "answer", [Later(at(2)), Later(at(2), "closed"), Skip("closed")], ids=["later", "later with a reason", "skip"]
+)
 def test_a_slot_with_a_row_of_its_own(make: MakeBench, closed: type[Closed], answer: Answer) -> None:
-    """Its plan row has moved on; the ledger keeps the slot."""
+    """Its plan row has moved on; the ledger keeps the slot, with the reason of the gate."""
     bench = make(a_job("plain", overlap=Overlap.allow(2)))
     bench.tick()
     claim = bench.claim_one("plain")
@@ -109,7 +111,7 @@ def test_a_slot_with_a_row_of_its_own(make: MakeBench, closed: type[Closed], ans
     assert bench.claim("plain") == []
     found = bench.slot("plain")
     if isinstance(answer, Later):
-        assert (found["outcome"], found["reason"], found["finished"]) == ("claimed", "recovery", None)
+        assert (found["outcome"], found["reason"], found["finished"]) == ("claimed", answer.reason, None)
         closed.answer = START
         bench.tick()
         assert claim.slot in [one.slot for one in bench.claim("plain")]

@@ -180,7 +180,7 @@ def test_a_token_that_was_given_back_is_there_again(bench: Bench) -> None:
         assert gate.admit([row], NOON, connection) == [START]
         gate.give_back([row], NOON, connection)
         assert gate.admit([row], NOON, connection) == [START]
-        assert gate.admit([row], NOON, connection) == [Later(NOON + SECOND)]
+        assert gate.admit([row], NOON, connection) == [Later(NOON + SECOND, "recovery")]
 
 
 def test_a_clock_that_was_put_back_keeps_no_row_waiting(bench: Bench) -> None:
@@ -201,9 +201,9 @@ def test_a_claim_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
         with pg_bench.store.transaction() as one:
             assert gate.admit([row], now, one) == [START]
             with pg_bench.store.transaction() as two:
-                assert gate.admit([row], now, two) == [Later(now + SECOND / 5)]
+                assert gate.admit([row], now, two) == [Later(now + SECOND / 5, "recovery")]
         with pg_bench.store.transaction() as two:
-            assert gate.admit([row], now + SECOND / 5, two) == [Later(now + 0.375 * SECOND)]
+            assert gate.admit([row], now + SECOND / 5, two) == [Later(now + 0.375 * SECOND, "recovery")]
 
 
 def due(answer: Answer) -> datetime:

@@ -277,7 +277,7 @@ class Claims:
             for held in self.dialect.hold(connection, stopped, wait=False):
                 answer = refused[held.row.key]
                 ends = Transition(label=Release.MOVED_ON, row=None)
-                change = defer(held.row, answer.due) if isinstance(answer, Later) else ends
+                change = defer(held.row, answer.due, answer.reason) if isinstance(answer, Later) else ends
                 changes.append(Change(held=held, transition=change))
             expect(self.dialect.release(connection, changes), len(stopped), stopped[0].row)
         return [row for row in rows if row.key not in refused]
@@ -471,8 +471,8 @@ class LateClaims:
 
     def _defer(self, row: Row, later: Later) -> None:
         if row.is_detached:
-            ledger.put_off(self._connection, self._dialect, row)
-        self._let_go(row, defer(row, later.due))
+            ledger.put_off(self._connection, self._dialect, row, later.reason)
+        self._let_go(row, defer(row, later.due, later.reason))
 
     def _enter(self, row: Row) -> bool:
         entered = self._dialect.by_row.enter(self._connection, row, self._now, self._strict)

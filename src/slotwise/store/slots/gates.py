@@ -27,7 +27,7 @@ from slotwise.jobs.context import Skip
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import Rate
 from slotwise.model.records import TICK, Key, Row
-from slotwise.model.vocabulary import PLANNED, Origin
+from slotwise.model.vocabulary import PLANNED, Origin, Reason
 from slotwise.schedules.text import readable
 from slotwise.settings.settings import Settings
 from slotwise.store.dialects.port import Dialect
@@ -43,9 +43,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The row is due again at ``due``; no attempt is counted."""
+    """The row is due again at ``due``; no attempt is counted. The ledger keeps the reason of a slot that it has."""
 
     due: datetime
+    reason: str | None = None
 
 
 Refusal: TypeAlias = "Later | Skip"
@@ -260,14 +261,14 @@ class RecoveryRate(Gate):
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         assert self._pause is not None
         if not self._dialect.alone(transaction, _BUCKET):
-            return [Later(now + _BUSY)] * len(rows)
+            return [Later(now + _BUSY, Reason.RECOVERY)] * len(rows)
         (full, promised), answers = self._read(now, transaction), list[Answer]()
         for _ in rows:
             if _has_token(full, now):
                 full = _taken(full, now, self._pause)
                 answers.append(START)
             else:
-                answers.append(Later(max(promised, full - _SLACK)))
+                answers.append(Later(max(promised, full - _SLACK), Reason.RECOVERY))
                 promised = max(promised, full - _SLACK) + self._pause
         self._write(full, promised, transaction)
         return answers

@@ -105,10 +105,10 @@ def end_unbegun(
         _enter_ended(connection, dialect, row, outcome=outcome, reason=reason, finished=now)
 
 
-def put_off(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
-    """Write that a gate delays a slot that was handed back. The caller has claimed its row."""
+def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str | None) -> None:
+    """Write why a gate delays a slot that was handed back. The caller has claimed its row."""
     is_claimed = dialect.tables.slots.c.outcome == Outcome.CLAIMED
-    _write_open(connection, dialect, row, is_claimed, reason=Reason.RECOVERY)
+    _write_open(connection, dialect, row, is_claimed, reason=reason)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
