@@ -24,7 +24,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.jobs.definition import Definition, define
+from slotwise.jobs.definition import POLICIES, Definition, Policy, define, policy_of
 from slotwise.jobs.policies import TASK_RETRY
 
 HOURLY = Every("1h")
@@ -395,6 +395,14 @@ def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
 def test_a_policy_of_the_wrong_type_is_refused(attribute: str, value: Any, words: str) -> None:
     """The error names the attribute, what it is and what is expected."""
     assert words in refusal(a_job(**{attribute: value}))
+
+
+def test_a_policy_may_be_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where it is declared so: elsewhere True is no number, and 1 is not True here."""
+    monkeypatch.setitem(POLICIES, "quiet", Policy((bool,), "True or False", lambda value, where: value, "jobs"))
+    assert [policy_of(a_job(quiet=value), "Report", "quiet") for value in (True, False)] == [True, False]
+    with pytest.raises(InvalidJob, match=r"Report\.quiet is 1, expected bool; write True or False"):
+        policy_of(a_job(quiet=1), "Report", "quiet")
 
 
 def test_where_it_runs_and_what_goes_first() -> None:

@@ -363,7 +363,7 @@ def policy_of(source: object, where: str, word: str) -> Any:
         return value
     if word == "runs_on" and isinstance(value, str):
         raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
-    if not isinstance(value, policy.types) or isinstance(value, bool):
+    if not isinstance(value, policy.types) or (isinstance(value, bool) and bool not in policy.types):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in policy.types)
         plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
         shown = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
