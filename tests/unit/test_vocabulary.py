@@ -106,6 +106,17 @@ def test_what_is_no_reason(reason: str, sentence: str | None) -> None:
     assert before == REASONS
 
 
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("ended", ["It ended {foo}.", "It ended {}.", "It ended {reason}.", "It ended {", "{ended[x]}"])
+def test_a_sentence_with_an_unknown_placeholder(ended: str) -> None:
+    """It would fail when ``slotwise explain`` prints it."""
+    with pytest.raises(ConfigurationError) as refused:
+        register_reason("lock_held", ended=ended)
+    known = "expected no placeholder but {ended} and {outcome}; write other braces twice"
+    assert str(refused.value) == f"reason 'lock_held': ended is {ended!r}; {known}"
+    assert "lock_held" not in REASONS
+
+
 def in_source(search: Callable[[ast.AST], Iterator[str]]) -> list[str]:
     """What the search finds in our modules, and where."""
     found = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(SOURCE.rglob("*.py")))

@@ -208,7 +208,7 @@ def register_reason(
     """Add a reason with its sentences (see ``Sentences``); the first one is for a slot that did not run.
 
     Registering the same again does nothing. Raises ConfigurationError for a reason in a wrong form, one without any
-    sentence, and one that has other sentences already.
+    sentence, one that has other sentences already, and an unknown placeholder in ``ended``.
     """
     if not _REASON_FORM.fullmatch(reason):
         raise ConfigurationError(
@@ -217,5 +217,10 @@ def register_reason(
     sentences = Sentences(skipped=skipped, ended=ended, waits=waits)
     if sentences == Sentences():
         raise ConfigurationError(f"reason {reason!r} needs a sentence: what it means for a slot")
+    try:
+        (ended or "").format(ended="", outcome="")
+    except (LookupError, ValueError, TypeError, AttributeError):
+        known = "expected no placeholder but {ended} and {outcome}; write other braces twice"
+        raise ConfigurationError(f"reason {reason!r}: ended is {ended!r:.80}; {known}") from None
     if _sentences.setdefault(str(reason), sentences) != sentences:
         raise ConfigurationError(f"reason {reason!r} is registered with other sentences; choose another name")
