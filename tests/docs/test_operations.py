@@ -80,7 +80,7 @@ def test_every_command_is_listed() -> None:
     listed = {
         word for cell, *_ in table(REFERENCE, "## The commands") for word in re.findall(r"slotwise ([\w-]+)", cell)
     }
-    assert listed == set(cli.commands)
+    assert listed == set(cli.commands), "add a row to docs/operations-reference.md, or remove one"
     (tables_line,) = [cell for cell, *_ in table(REFERENCE, "## The commands") if "slotwise db" in cell]
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
