@@ -51,7 +51,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   release  build wheel and sdist into dist/, check them, try each in an empty environment, and list what is in them
   clean    remove .venv and everything else that was generated
 
-The first run takes about half a minute to set up .venv. What follows the command goes to the program behind it:
+The first run takes a minute or more to set up .venv. What follows the command goes to the program behind it:
 
   python3 dev.py demo --keep               leave the demo running to look around
   python3 dev.py test --all                every test except the long forms, as before a merge; 15 minutes
@@ -133,7 +133,7 @@ def make_environment() -> None:
 
 
 def install() -> None:
-    say("installing slotwise and its tools (half a minute the first time)")
+    say("installing slotwise and its tools (a minute or more the first time)")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[dev]"]
     done = subprocess.run(pip, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
