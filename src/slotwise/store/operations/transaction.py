@@ -172,7 +172,8 @@ class Operation:
         near = get_close_matches(job, known, n=1)
         hint = f"did you mean {near[0]!r}? Otherwise " if near else ""
         return UnknownTask(
-            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list"
+            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list; for "
+            f"tasks: slotwise tasks list {job}"
         )
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
