@@ -17,7 +17,7 @@ from slotwise.errors import InvalidCronJobs
 
 if TYPE_CHECKING:
     from slotwise.contrib.advisory import CronJob
-    from slotwise.contrib.advisory.lock_keys import KeyUse, LockKeys
+    from slotwise.contrib.advisory.lock_keys import KeyUse, LockKeys, Search
 
 _reading = with_options(
     click.argument("paths", metavar="[[SERVICE=]PATH]...", nargs=-1),
@@ -62,19 +62,24 @@ def lock_keys() -> None:
 def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> int:
     """List collisions between services, keys out of range, keys used twice, and unused gaps.
 
-    Keys in use are found in the files and directories of PATH, whatever their language (lock_key=, lockKey =,
-    "lockKey":), and in CRON_JOBS of the environment. SERVICE= names the owner of the keys in a PATH.
+    Keys in use are found in all text files of PATH, whatever their language (lock_key=, lockKey =, "lockKey":), and in
+    CRON_JOBS of the environment. Binary files and files above 1 MiB are skipped, and counted. SERVICE= names the owner
+    of the keys in a PATH.
     """
     from slotwise.contrib.advisory.lock_keys import problems, unused
 
-    keys, uses = _read(registry, paths)
+    keys, uses, search = _read(registry, paths)
     used = {use.key for use in uses}
     found = [*keys.collisions(), *_unreadable(), *problems(keys, uses)]
     gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
     gaps += [f"{gap} of {gap.service} are not used" for one in keys.ranges for gap in unused(one, used)]
     if given.json:
-        print_json({"ok": not found and not (strict and gaps), "problems": found, "gaps": gaps, "keys": len(used)})
+        print_json({
+            "ok": not found and not (strict and gaps), "problems": found, "gaps": gaps, "keys": len(used),
+            **_counts(search),
+        })  # fmt: skip
     else:
+        _say_files(search, paths)
         for line in found:
             say(f"error: {line}", err=True)
         for line in gaps:
@@ -108,11 +113,12 @@ def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict:
 @pass_given
 def next_(given: Given, service: str, paths: tuple[str, ...], registry: str) -> None:
     """Print the lowest key of SERVICE that is not used in PATH or in CRON_JOBS of the environment."""
-    keys, uses = _read(registry, paths)
+    keys, uses, search = _read(registry, paths)
     found = keys.next(service, {use.key for use in uses})
     if given.json:
-        print_json({"service": service, "key": found})
+        print_json({"service": service, "key": found, **_counts(search)})
     else:
+        _say_files(search, paths)
         say(found)
 
 
@@ -132,7 +138,7 @@ def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
     """List each service with its range, its keys in use and its unused gaps."""
     from slotwise.contrib.advisory.lock_keys import unused
 
-    keys, uses = _read(registry, paths)
+    keys, uses, search = _read(registry, paths)
     used = {use.key for use in uses}
     rows = [(one, sorted(key for key in used if key in one), unused(one, used)) for one in keys.ranges]
     if given.json:
@@ -144,6 +150,7 @@ def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
             for one, mine, gaps in rows
         )  # fmt: skip
         return
+    _say_files(search, paths)
     print_table(
         ["SERVICE", "KEYS", "USED", "GAPS"],
         [[one.service, str(one), str(len(mine)), ", ".join(map(str, gaps)) or "–"] for one, mine, gaps in rows],
@@ -166,12 +173,26 @@ def _unreadable() -> list[str]:
     return []
 
 
-def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse]]:
+def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse], Search]:
     from slotwise.contrib.advisory.lock_keys import find_uses, read_lock_keys, uses_in
 
     keys = read_lock_keys(registry)
-    uses = find_uses(paths, keys)
-    return keys, uses + uses_in(os.environ.get(VARIABLE, ""), VARIABLE, is_file=False)
+    search = find_uses(paths, keys)
+    return keys, search.uses + uses_in(os.environ.get(VARIABLE, ""), VARIABLE, is_file=False), search
+
+
+def _counts(search: Search) -> dict[str, int]:
+    return {"files_read": search.read, "files_skipped": len(search.skipped)}
+
+
+def _say_files(search: Search, paths: tuple[str, ...]) -> None:
+    if not paths:
+        return
+    line = f"{search.read} file{'s' * (search.read != 1)} read"
+    if search.skipped:
+        more = ", …" * (len(search.skipped) > 3)
+        line += f", {len(search.skipped)} skipped (binary, or above 1 MiB): {', '.join(search.skipped[:3])}{more}"
+    say(line, err=True)
 
 
 _CRON_EXAMPLES = """

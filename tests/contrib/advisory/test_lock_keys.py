@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def test_the_guideline_s_example_collides_with_its_table(tmp_path: Path) -> None
     assert collision.startswith(
         "lt-credit-service (1301–1399) collides with lt-customer-sync-service (1351–1400): both have 1351–1399"
     )
+
+
+def test_numbers_below_the_first_service_are_no_gap(tmp_path: Path, capsys: Capture) -> None:
+    """A registry may begin anywhere: others own what is below."""
+    registry(tmp_path, "[services]\na = 1301\nb = 1351\n")
+    assert status(["lock-keys", "check", "--strict"]) == exits.OK
+    assert capsys.readouterr().err == ""
 
 
 # -- the file ----------------------------------------------------------------------------------------------------
@@ -123,12 +131,56 @@ def test_uses_are_found_in_any_language(tmp_path: Path) -> None:
         file = tmp_path / "source" / name
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
-    (tmp_path / "source" / "picture.png").write_bytes(b"lockKey = 7")
-    found = find_uses([f"lt-credit-service={tmp_path}/source"], read_lock_keys(GUIDELINE))
+    (tmp_path / "source" / "picture.png").write_bytes(b"\0lockKey = 7")
+    found = find_uses([f"lt-credit-service={tmp_path}/source"], read_lock_keys(GUIDELINE)).uses
     assert {(use.key, Path(use.place).name, use.job) for use in found} == {
         (1301, "A.java:1", None), (1302, "b.py:2", None), (1303, ".env:2", "tokenCleanup"), (1304, ".env:3", "prune"),
     }  # fmt: skip
     assert list(problems(read_lock_keys(GUIDELINE), found)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.go", "A.cs", "a.rb", "a.groovy", "a.sql", "a.tf", "a.conf", "a.ini", "a.txt", "a.md", "a.example",
+        "Dockerfile", "Procfile", ".hidden", ".env.local", "a.nobody-knows",
+    ],
+)  # fmt: skip
+def test_every_text_file_is_read(tmp_path: Path, name: str) -> None:
+    """A language that nobody thought of has keys, too."""
+    (tmp_path / name).write_text("lockKey = 1301\n")
+    search = find_uses([str(tmp_path)], read_lock_keys(GUIDELINE))
+    assert ([use.key for use in search.uses], search.read, search.skipped) == ([1301], 1, [])
+
+
+def test_what_is_no_text_is_skipped_and_counted(tmp_path: Path) -> None:
+    """Binary and large files, and what is no file, by name; hidden directories are not searched at all."""
+    (tmp_path / "a.bin").write_bytes(b"lockKey = 1301\0")
+    (tmp_path / "b.sql").write_text("lockKey = 1301\n" + "x" * 1024 * 1024)
+    os.mkfifo(tmp_path / "c")
+    (tmp_path / "d.sql").write_text("lockKey = 1302\n" + "x" * (1024 * 1024 - 15))
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "e.py").write_text("lockKey = 1301\n")
+    search = find_uses([str(tmp_path)], read_lock_keys(GUIDELINE))
+    assert ([use.key for use in search.uses], search.read) == ([1302], 1)
+    assert search.skipped == [str(tmp_path / name) for name in ("a.bin", "b.sql", "c")]
+
+
+def test_the_commands_count_files(tmp_path: Path, capsys: Capture) -> None:
+    """On stderr, so that the key stands alone; and in JSON."""
+    registry(tmp_path, "[services]\na = 1\n")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.go").write_text("lockKey = 1\n")
+    (tmp_path / "source" / "b").write_bytes(b"\0")
+    for command in (["next", "a"], ["check"], ["list"]):
+        assert status(["lock-keys", *command, "source"]) == exits.OK
+        told = capsys.readouterr()
+        assert told.err == "1 file read, 1 skipped (binary, or above 1 MiB): source/b\n"
+        assert (told.out == "2\n") is (command == ["next", "a"])
+    for command in (["next", "a"], ["check"]):
+        assert status(["lock-keys", *command, "source", "--json"]) == exits.OK
+        found = json.loads(capsys.readouterr().out)
+        assert (found["files_read"], found["files_skipped"]) == (1, 1)
 
 
 def test_a_job_may_be_in_the_files_of_several_environments() -> None:
@@ -182,7 +234,7 @@ def test_check(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "B.java").write_text(JAVA)
     assert status(["lock-keys", "check", "A.java", "B.java"]) == exits.FAILED
     assert capsys.readouterr().err == (
-        "error: key 1301 is used 2 times: A.java:1, B.java:1; take a free key for each job\n"
+        "2 files read\nerror: key 1301 is used 2 times: A.java:1, B.java:1; take a free key for each job\n"
     )
 
 
@@ -236,7 +288,10 @@ def test_next(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"schedule": "@daily", "lockKey": 1}}')
     assert status(["lock-keys", "next", "a"]) == exits.OK
     assert status(["lock-keys", "next", "c", "--json"]) == exits.OK
-    assert capsys.readouterr().out.splitlines() == ["2", '{"service": "c", "key": 5}'], "4 is b's, too"
+    assert capsys.readouterr().out.splitlines() == [
+        "2",
+        '{"service": "c", "key": 5, "files_read": 0, "files_skipped": 0}',
+    ], "4 is b's, too"
     assert status(["lock-keys", "next", "d"]) == exits.FAILED
     assert "a new service may start at 6" in capsys.readouterr().err
     monkeypatch.setenv("CRON_JOBS", '{"a.x": {"lockKey": 1}, "a.y": {"lockKey": 2}}')

@@ -1,6 +1,6 @@
 """Lock keys: which service owns which keys, and where they are used.
 
-Uses are found in source files of any language, in ``.env`` files, and in ``CRON_JOBS``.
+Uses are found in text files of any language, and in ``CRON_JOBS``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LockKeys:
     def gaps(self) -> Iterator[KeyRange]:
         """Yield the keys between services that none of them has."""
         reached = 0
-        for one, other in pairwise((KeyRange(start=0, end=0, service=""), *self.ranges)):
+        for one, other in pairwise(self.ranges):
             reached = max(reached, one.end)
             if other.start > reached + 1:
                 yield KeyRange(start=reached + 1, end=other.start - 1, service="")
@@ -146,10 +146,9 @@ def _is_count(value: object) -> TypeGuard[int]:
 _JOB: Final = re.compile(r"""["']([\w.-]+)["']\s*:\s*\{[^{}]*?["']?lockKey["']?\s*:\s*(-?\d+)""")
 #: ``lock_key=5001``, ``lockKey = 5001L``, ``"lockKey": 5101``.
 _KEY: Final = re.compile(r"""\block_?key["']?\s*[:=]\s*(-?\d[\d_]*)""", re.IGNORECASE)
-_SUFFIXES: Final = frozenset({
-    ".cjs", ".env", ".java", ".js", ".json", ".jsx", ".kt", ".mjs", ".properties", ".py", ".scala", ".sh", ".toml",
-    ".ts", ".tsx", ".yaml", ".yml",
-})  # fmt: skip
+#: Larger files are data, and a file with a NUL in its beginning is no text.
+_LARGEST_FILE: Final = 1024 * 1024
+_BEGINNING: Final = 8192
 #: Directories with copies of sources, or with those of others.
 _SKIPPED: Final = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "vendor", "venv"})
 
@@ -174,18 +173,33 @@ class KeyUse:
         return f"{self.job} ({self.place})" if self.job is not None else self.place
 
 
-def find_uses(paths: Iterable[str], lock_keys: LockKeys) -> list[KeyUse]:
-    """Return the uses in files and directories, each ``PATH`` or ``SERVICE=PATH``. Raise ConfigurationError."""
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found in files: the uses, how many files were read, and which ones were not."""
+
+    uses: list[KeyUse]
+    read: int
+    skipped: list[str]
+
+
+def find_uses(paths: Iterable[str], lock_keys: LockKeys) -> Search:
+    """Search files and directories, each ``PATH`` or ``SERVICE=PATH``. Raise ConfigurationError."""
     found: list[KeyUse] = []
+    read, skipped = 0, []
     for argument in paths:
         service, path = _split(argument)
         if service is not None:
             lock_keys.of(service)
         if not path.exists():
             raise ConfigurationError(f"{path} does not exist; write PATH or SERVICE=PATH")
-        for file in [path] if path.is_file() else sorted(_files(path)):
-            found += uses_in(file.read_text(encoding="utf-8", errors="replace"), str(file), service)
-    return found
+        for file in sorted(_files(path)) if path.is_dir() else [path]:
+            text = _text(file)
+            if text is None:
+                skipped.append(str(file))
+                continue
+            read += 1
+            found += uses_in(text, str(file), service)
+    return Search(found, read, skipped)
 
 
 def uses_in(text: str, place: str, service: str | None = None, *, is_file: bool = True) -> list[KeyUse]:
@@ -258,9 +272,18 @@ def _split(argument: str) -> tuple[str | None, Path]:
 def _files(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
-        for name in files:
-            if Path(name).suffix in _SUFFIXES or name.startswith(".env"):
-                yield Path(root) / name
+        yield from (Path(root) / name for name in files)
+
+
+def _text(file: Path) -> str | None:
+    """Return a file's text; None if it is no regular file, is too large, or is binary. Raise ConfigurationError."""
+    try:
+        if not file.is_file() or file.stat().st_size > _LARGEST_FILE:
+            return None
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}; make it readable, or name other paths") from None
+    return None if b"\0" in content[:_BEGINNING] else content.decode("utf-8", errors="replace")
 
 
 def _line(text: str, offset: int) -> int:
