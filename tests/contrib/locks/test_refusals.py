@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,44 @@ def test_a_generator_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="generator"):
         Lock("a", at_most_for="1h", provider=SQLLocks(FILE))(numbers)
+
+
+@pytest.mark.parametrize("value", [3, dict, {}, "report"], ids=str)
+def test_what_is_no_function_is_refused(value: Any) -> None:
+    """A class makes an object, which works after the lock was released."""
+    with pytest.raises(ConfigurationError, match=r"lock a: .* is not a function; decorate a function") as caught:
+        Lock("a", at_most_for="1h", provider=SQLLocks(FILE))(value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_object_that_is_called(tmp_path: Path) -> None:
+    """Its lock is held until its ``__call__`` has ended, sync or async; a generator is refused, as a function is."""
+    with closing(SQLLocks(f"sqlite:///{tmp_path / 'locks.db'}")) as provider:
+        provider.create_table()
+        lock = Lock("a", at_most_for="1h", provider=provider)
+
+        class Waits:
+            async def __call__(self) -> int:
+                await asyncio.sleep(0)
+                lock.assert_held()
+                return lock.token
+
+        class Works:
+            def __call__(self) -> int:
+                lock.assert_held()
+                return lock.token
+
+        class Yields:
+            def __call__(self) -> Iterator[int]:
+                yield 1
+
+        assert asyncio.run(lock(Waits())())  # type: ignore[arg-type, var-annotated]
+        assert lock(Works())()
+        with lock:
+            assert lock(Works())() is None
+            assert asyncio.run(lock(Waits())()) is None  # type: ignore[arg-type, var-annotated]
+        with pytest.raises(ConfigurationError, match=r"Yields.* is a generator; lock inside of it"):
+            lock(Yields())
 
 
 @pytest.mark.parametrize(

@@ -183,18 +183,22 @@ class Lock:
     def __call__(self, *, wait: timedelta | str | None = None) -> Decorator: ...
 
     def __call__(
-        self, function: Callable[..., object] | None = None, *, wait: timedelta | str | None = None
+        self, function: Callable[..., Any] | None = None, *, wait: timedelta | str | None = None
     ) -> Callable[..., object]:
         """Decorate a function: ``@lock`` skips a call while the lock is held elsewhere, and returns None.
 
         ``@lock(wait="10s")`` waits up to that long, then raises LockNotAcquired. Both raise LockUnavailable if the
-        provider does not answer. Raise ConfigurationError for a generator function, whose body would run later.
+        provider does not answer. Raise ConfigurationError for a class, for what cannot be called, and for a
+        generator function, whose body would run later.
         """
         if function is None:
             return Decorator(self, wait)
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"lock {self.name}: {function.__qualname__} is a generator; lock inside of it")
-        if inspect.iscoroutinefunction(function):
+        if inspect.isclass(function) or not callable(function):
+            raise ConfigurationError(f"lock {self.name}: {function!r:.60} is not a function; decorate a function")
+        kinds = (function, type(function).__call__)  # an object's own class has its __call__
+        if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
+            raise ConfigurationError(f"lock {self.name}: {_named(function)} is a generator; lock inside of it")
+        if any(inspect.iscoroutinefunction(kind) for kind in kinds):
 
             @wraps(function)
             async def awaited(*args: object, **kwargs: object) -> Any:
@@ -221,7 +225,7 @@ class Lock:
     def _skip(self, function: Callable[..., object], wait: object, error: LockNotAcquired) -> None:
         if wait is not None or isinstance(error, LockUnavailable):
             raise error
-        logger.info("skipping %s: lock %s is held elsewhere", function.__qualname__, self.name)
+        logger.info("skipping %s: lock %s is held elsewhere", _named(function), self.name)
 
 
 class Decorator:
@@ -266,6 +270,10 @@ class _Patience:
             raise error
         step, self._step = self._step, min(self._step * 2, _LONGEST_PAUSE)
         return min(left, step * random.uniform(0.5, 1.0))
+
+
+def _named(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _checked_name(name: str) -> str:
