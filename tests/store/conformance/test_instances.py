@@ -487,7 +487,7 @@ def test_an_instance_that_nobody_can_read_is_told(bench: Bench, caplog: pytest.L
     bench.change("feed", "a", schedule=UNREADABLE)
     assert bench.claim("feed") == []
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said.startswith("feed/a cannot be read and is put off: schedule 'MOONPHASE|xxx")
+    assert said.startswith("feed: rows that are quarantined: 1; the last is 'a': schedule 'MOONPHASE|xxx")
     with bench.store.transaction() as connection:
         tasks = bench.tables.tasks
         kept = connection.scalar(sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a"))
