@@ -247,7 +247,7 @@ def test_a_flood_of_one_task(database: Database) -> None:
     ("subject", "words"),
     [
         (task(name="t", concurrency=0)(nothing), "concurrency is 0; expected a whole number, 1 or more"),
-        (task(name="t", concurrency="2")(nothing), "concurrency is '2', expected int or None; write 2"),
+        (task(name="t", concurrency="2")(nothing), "concurrency is '2', expected int or None; write a whole number"),
         (task(name="t", rate_limit="100")(nothing), "rate_limit: '100' is not a rate; write a count and a period"),
         (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is not a rate"),
         (
