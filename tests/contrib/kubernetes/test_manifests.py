@@ -173,6 +173,66 @@ def test_workers() -> None:
     assert env_of(other)["SLOTWISE_HTTP"] == ":9000"
 
 
+def test_resources_are_merged_by_quantity() -> None:
+    """A tag's quantity is over that of all workers, which is over the default: no other one is lost."""
+    plan = read_plan(
+        image="a",
+        workers={"resources": {"limits": {"memory": "512Mi"}}},
+        tags={
+            "a": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+            "b": {"resources": {"requests": {"cpu": "2"}}},
+            "c": {},
+        },
+    )
+    default = {"cpu": "100m", "memory": "128Mi"}
+    assert plan.pods(frozenset()).resources == {"requests": default, "limits": {"memory": "512Mi"}}
+    assert plan.pods(frozenset("abc")).resources == {
+        "requests": {"cpu": "2", "memory": "128Mi"},
+        "limits": {"memory": "512Mi", "nvidia.com/gpu": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "problem"),
+    [
+        (
+            {"requests": {"memory": "1Gi"}},
+            "workers: requests.memory is 1Gi, above its limit 256Mi; raise limits.memory, or lower the request",
+        ),
+        (
+            {"requests": {"nvidia.com/gpu": 2}},
+            "workers: requests.nvidia.com/gpu is 2 and its limit missing; write limits.nvidia.com/gpu = '2'",
+        ),
+        (
+            {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}},
+            "workers: requests.nvidia.com/gpu is 1 and its limit 2; write limits.nvidia.com/gpu = '1'",
+        ),
+    ],
+    ids=str,
+)
+def test_merged_resources_that_kubernetes_refuses(resources: dict[str, Any], problem: str) -> None:
+    """A request above an inherited limit, and a request of devices that is not its limit."""
+    with pytest.raises(ConfigurationError) as caught:
+        exported(registry(), read_plan(image="a", workers={"resources": resources}))
+    assert str(caught.value) == problem
+
+
+def test_all_pods_run_where_workers_say() -> None:
+    """The migration's pod, too: without the toleration it would wait forever. It keeps resources of its own."""
+    workers = Pods(
+        node_selector={"pool": "batch"},
+        tolerations=[{"key": "batch", "operator": "Exists"}],
+        resources={"limits": {"memory": "4Gi"}},
+    )
+    objects = exported(registry("hourly"), replace(FULL, workers=workers))
+    pods = [pod_of(one) for one in objects if one["kind"] != "PodDisruptionBudget"]
+    assert len(pods) == 4
+    for pod in pods:
+        assert pod["nodeSelector"]["pool"] == "batch"
+        assert workers.tolerations[0] in pod["tolerations"]
+    assert pods[0]["containers"][0]["resources"]["limits"] == {"memory": "256Mi"}
+
+
 def test_an_untagged_application_needs_no_list() -> None:
     """With one set of tags and no CronJob, workers run whatever the image registers."""
 
@@ -199,6 +259,8 @@ def test_cron_jobs() -> None:
     assert (train["spec"]["concurrencyPolicy"], train["spec"]["startingDeadlineSeconds"]) == ("Allow", 10)
     assert pod_of(train)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
     assert env_of(train)["SLOTWISE_TAGS"] == "gpu"
+    labels = report["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+    assert labels["slotwise.dev/cron-job"] == report["metadata"]["name"] == "shop-report"
     (deployment,) = of_kind(objects, "Deployment")
     assert env_of(deployment)["SLOTWISE_ONLY"] == "hourly,mail"
 
@@ -314,6 +376,7 @@ def test_mapping(tmp_path: Path) -> None:
     assert read_plan(other) == plan
     assert (plan.early, plan.workers.replicas, plan.tags["gpu"].replicas) == (timedelta(minutes=1), 3, 1)
     assert plan.tags["gpu"].resources == {"limits": {"nvidia.com/gpu": "1"}}
+    assert plan.pods(frozenset({"gpu"})).resources["limits"] == {"memory": "256Mi", "nvidia.com/gpu": "1"}
     assert read_plan(toml, name="other", image=None).name == "other"
     validate(exported(registry(), plan))
 
@@ -393,6 +456,8 @@ def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) ->
         ({"limits": {"memory": ""}}, "limits.memory: '' is not a quantity"),
         ({"limits": {"cpus": "1"}}, "limits.cpus: '1' is of an unknown resource; did you mean cpu?"),
         ({"limits": {"x": "1"}}, "limits.x: '1' is of an unknown resource; known are cpu, memory, ephemeral-storage"),
+        ({"limits": {"nvidia.com/gpu": 0.5}}, "limits.nvidia.com/gpu: 0.5 is a part of a device; write a whole number"),
+        ({"limits": {"nvidia.com/gpu": "500m"}}, "limits.nvidia.com/gpu: '500m' is a part of a device"),
         ({"limits": "1"}, "limits: '1' is not a table of quantities"),
         ({"requests": {"cpu": "1"}, "limits": {"cpu": "900m"}}, "requests.cpu: '1' is above its limit 900m; lower it"),
         (
@@ -409,6 +474,43 @@ def test_quantities_that_kubernetes_refuses(resources: dict[str, Any], problem: 
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"workers.resources.{problem}")
     assert ";" in line
+
+
+@pytest.mark.parametrize(
+    ("pods", "problem"),
+    [
+        ({"node_selector": {"a b": "c"}}, "node_selector: 'a b' is not a label of nodes; write e.g."),
+        ({"node_selector": {"a/b/c": "c"}}, "node_selector: 'a/b/c' is not a label of nodes"),
+        ({"node_selector": {"/a": "c"}}, "node_selector: '/a' is not a label of nodes"),
+        ({"node_selector": {"a": "x y"}}, "node_selector.a: 'x y' is not a label's value; write up to 63"),
+        ({"node_selector": {"a": "x" * 64}}, f"node_selector.a: '{'x' * 59} is not a label's value"),
+        ({"tolerations": [{"key": "a", "operator": "Equals"}]}, "tolerations[0].operator: 'Equals' is unknown; write"),
+        ({"tolerations": [{"key": "a", "effect": "NoRun"}]}, "tolerations[0].effect: 'NoRun' is unknown; write"),
+        ({"tolerations": [{"key": "a b"}]}, "tolerations[0].key: 'a b' is not the key of a taint; write"),
+        (
+            {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+            "tolerations[0].value: 'b' is not compared; remove it",
+        ),
+        ({"tolerations": [{"value": "b"}]}, "tolerations[0]: {'value': 'b'} has no key; name it"),
+    ],
+    ids=str,
+)
+def test_places_that_kubernetes_refuses(pods: dict[str, Any], problem: str) -> None:
+    """Labels of nodes, and tolerations."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_plan(image="a", tags={"gpu": pods})
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"tags.gpu.{problem}")
+    assert ";" in line
+
+
+def test_places_that_kubernetes_takes() -> None:
+    """A label may have a domain, and an empty value; a toleration of everything has no key."""
+    selector = {"node-role.kubernetes.io/batch": "", "A.b_c": "1"}
+    tolerations = [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 5}]
+    validate(
+        exported(registry(), read_plan(image="a", workers={"node_selector": selector, "tolerations": tolerations}))
+    )
 
 
 def test_quantities_that_kubernetes_takes() -> None:

@@ -11,13 +11,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from slotwise.contrib.kubernetes.firing import Firing, firing
-from slotwise.contrib.kubernetes.plan import Plan, Pods
+from slotwise.contrib.kubernetes.plan import DEFAULT_RESOURCES, Plan, Pods
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model.durations import format_duration
@@ -151,8 +151,9 @@ class _Export:
     def migration(self) -> Manifest:
         """A Job's template cannot change, so its name changes with the template."""
         plan = self.plan
+        pods = replace(plan.pods(frozenset()), resources=DEFAULT_RESOURCES)
         pod = self._pod(
-            ["db", "upgrade"], Pods(), component="migration", secret=plan.migration_secret, restart="OnFailure", env={}
+            ["db", "upgrade"], pods, component="migration", secret=plan.migration_secret, restart="OnFailure", env={}
         )
         mark = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:8]
         spec = {"backoffLimit": 4, "ttlSecondsAfterFinished": 86_400, "template": pod}
@@ -184,6 +185,9 @@ class _Export:
         command = ["run", "--slot", "due", "--early", format_duration(early), "--", literal(job.name)]
         env = {"SLOTWISE_TAGS": ",".join(sorted(job.runs_on))}
         template = self._pod(command, self.plan.pods(job.runs_on), component="cron-job", env=env, restart="OnFailure")
+        name = object_name(self.plan.name, job.name)
+        labels = {**self._labels("cron-job"), f"{_PREFIX}/cron-job": name}
+        template["metadata"]["labels"] = labels
         deadline = max(job.start_within or _LATE, _SHORTEST_DEADLINE)
         spec = {
             "schedule": when.schedule,
@@ -194,11 +198,11 @@ class _Export:
             "successfulJobsHistoryLimit": 1,
             "failedJobsHistoryLimit": 3,
             "jobTemplate": {
-                "metadata": {"labels": self._labels("cron-job")},
+                "metadata": {"labels": labels},
                 "spec": {"backoffLimit": 1 if job.gives_up else job.max_lost, "template": template},
             },
         }
-        found = self._object("batch/v1", "CronJob", object_name(self.plan.name, job.name), "cron-job", spec)
+        found = self._object("batch/v1", "CronJob", name, "cron-job", spec)
         notes = {f"{_PREFIX}/job": job.name, f"{_PREFIX}/schedule": str(job.schedule)}
         if when.notes:
             notes[f"{_PREFIX}/notes"] = "; ".join(when.notes)

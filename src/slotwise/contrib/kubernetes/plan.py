@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
@@ -37,6 +37,10 @@ _SUFFIXES: Final = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
 }  # fmt: skip
+#: A label's name behind its domain, and a label's value that is not empty.
+_WORD: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_OPERATORS: Final = ("Exists", "Equal")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 #: What the export itself sets in each container.
 _ADDRESSES: Final = frozenset({"SLOTWISE_DATABASE_URL", "DATABASE_URL"})
@@ -46,7 +50,7 @@ _OURS: Final = frozenset({
 })  # fmt: skip
 #: The longest name: a CronJob's has at most 52 characters, and a Deployment's adds its tags.
 _LONGEST_NAME: Final = 30
-_REQUESTS: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
+DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ class Pods:
     replicas: int = 2
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, object]] = ()
-    resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: _REQUESTS)
+    #: Over those of all workers, which are over ``DEFAULT_RESOURCES``: each quantity by itself.
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +90,46 @@ class Plan:
     def pods(self, tags: frozenset[str]) -> Pods:
         """Return where pods run that offer these tags: what their tables say, over that of all workers.
 
-        Raise ConfigurationError if two of the tags need different nodes.
+        Raise ConfigurationError if two of the tags need different nodes, or if Kubernetes would refuse the resources.
         """
         found = self.workers
+        place = f"tags {', '.join(sorted(tags))}" if tags else "workers"
+        resources = _over(DEFAULT_RESOURCES, self.workers.resources)
         for tag in sorted(tags & self.tags.keys()):
             mine = self.tags[tag]
             both = found.node_selector.keys() & mine.node_selector.keys() if found is not self.workers else set()
             for key in sorted(both):
                 if found.node_selector[key] != mine.node_selector[key]:
                     raise ConfigurationError(
-                        f"tags {', '.join(sorted(tags))}: node_selector {key} is {found.node_selector[key]!r} and "
+                        f"{place}: node_selector {key} is {found.node_selector[key]!r} and "
                         f"{mine.node_selector[key]!r}; no node has both: correct [tags.{tag}]"
                     )
+            resources = _over(resources, mine.resources)
             found = replace(
                 mine,
                 node_selector={**found.node_selector, **mine.node_selector},
                 tolerations=[*found.tolerations, *(one for one in mine.tolerations if one not in found.tolerations)],
             )
-        return found
+        if problems := [f"{place}: {problem}" for problem in _refused(resources)]:
+            raise ConfigurationError("\n".join(problems))
+        return replace(found, resources=resources)
+
+
+def _over(
+    below: Mapping[str, Mapping[str, str]], above: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    kinds = [*below, *(kind for kind in above if kind not in below)]
+    return {kind: {**below.get(kind, {}), **above.get(kind, {})} for kind in kinds}
+
+
+def _refused(resources: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    limits = resources.get("limits", {})
+    for key, wanted in resources.get("requests", {}).items():
+        limit = limits.get(key)
+        if key not in _RESOURCES and (limit is None or _size(limit) != _size(wanted)):
+            yield f"requests.{key} is {wanted} and its limit {limit or 'missing'}; write limits.{key} = {wanted!r}"
+        elif limit is not None and _size(wanted) > _size(limit):
+            yield f"requests.{key} is {wanted}, above its limit {limit}; raise limits.{key}, or lower the request"
 
 
 def read_plan(path: str | Path | None = None, **options: object) -> Plan:
@@ -119,7 +146,7 @@ def read_plan(path: str | Path | None = None, **options: object) -> Plan:
     if reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     workers: Pods = found.get("workers", Pods())
-    tags = {tag: replace(workers, **given) for tag, given in found.pop("tags", {}).items()}
+    tags = {tag: replace(workers, **{"resources": {}, **given}) for tag, given in found.pop("tags", {}).items()}
     return Plan(**found, tags=tags)
 
 
@@ -247,11 +274,39 @@ def _texts(at: _Reading, place: str, value: object) -> dict[str, str]:
     raise _Wrong('is not a table of strings; write e.g. { disk = "ssd" }')
 
 
+def _is_label(key: str) -> bool:
+    domain, slash, word = key.rpartition("/")
+    is_domain = len(domain) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(domain) is not None
+    return _WORD.fullmatch(word) is not None and (is_domain or not slash)
+
+
+def _node_selector(at: _Reading, place: str, value: object) -> dict[str, str]:
+    found = _texts(at, place, value)
+    for key, wanted in found.items():
+        if not _is_label(key):
+            at.wrong(place, key, "is not a label of nodes; write e.g. example.com/disk")
+        elif wanted and not _WORD.fullmatch(wanted):
+            at.wrong(f"{place}.{key}", wanted, "is not a label's value; write up to 63 letters, digits, -, _ and .")
+    return found
+
+
 def _tolerations(at: _Reading, place: str, value: object) -> list[dict[str, object]]:
     keys = {"key", "operator", "value", "effect", "tolerationSeconds"}
-    if isinstance(value, list | tuple) and all(isinstance(one, Mapping) and one.keys() <= keys for one in value):
-        return [dict(one) for one in value]
-    raise _Wrong(f"is not a list of tolerations, tables with {', '.join(sorted(keys))}; write them as in a pod")
+    if not isinstance(value, list | tuple) or not all(isinstance(one, Mapping) and one.keys() <= keys for one in value):
+        raise _Wrong(f"is not a list of tolerations, tables with {', '.join(sorted(keys))}; write them as in a pod")
+    for number, one in enumerate(value):
+        for key, allowed in (("operator", _OPERATORS), ("effect", _EFFECTS)):
+            if key in one and one[key] not in allowed:
+                at.wrong(f"{place}[{number}].{key}", one[key], f"is unknown; write {', '.join(allowed)}")
+        if "key" in one and not (isinstance(one["key"], str) and _is_label(one["key"])):
+            at.wrong(f"{place}[{number}].key", one["key"], "is not the key of a taint; write e.g. nvidia.com/gpu")
+        if one.get("operator") == "Exists" and one.get("value"):
+            at.wrong(
+                f"{place}[{number}].value", one["value"], 'is not compared; remove it, or write operator = "Equal"'
+            )
+        if "key" not in one and one.get("operator") != "Exists":
+            at.wrong(f"{place}[{number}]", dict(one), 'has no key; name it, or write operator = "Exists"')
+    return [dict(one) for one in value]
 
 
 def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
@@ -265,6 +320,8 @@ def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
             at.wrong(f"{place}.{key}", one, f"is of an unknown resource; {cure}")
         elif isinstance(one, bool) or not isinstance(one, str | int | float) or not _QUANTITY.fullmatch(str(one)):
             at.wrong(f"{place}.{key}", one, f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}")
+        elif "/" in key and not _size(str(one)).is_integer():
+            at.wrong(f"{place}.{key}", one, "is a part of a device; write a whole number")
         else:
             found[str(key)] = str(one)
     return found
@@ -284,7 +341,7 @@ def _size(quantity: str) -> float:
     match = _QUANTITY.fullmatch(quantity)
     assert match is not None
     suffix = match[2] or ""
-    return (
+    return float(
         float(match[1] + suffix)
         if suffix[:1] in ("e", "E") and suffix[1:]
         else (float(match[1]) * _SUFFIXES.get(suffix, 1))
@@ -293,7 +350,7 @@ def _size(quantity: str) -> float:
 
 _PODS: Final[Mapping[str, _Read]] = {
     "replicas": _count,
-    "node_selector": _texts,
+    "node_selector": _node_selector,
     "tolerations": _tolerations,
     "resources": _resources,
 }
