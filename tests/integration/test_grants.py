@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -13,6 +14,8 @@ import sqlalchemy as sa
 from slotwise import Every, JobContext, JobRegistry, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
+from slotwise.store.slots.retention import Pruner
+from slotwise.testing import ManualWorker
 
 ran = threading.Event()
 
@@ -96,7 +99,36 @@ def test_a_worker(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with registry:
             assert ran.wait(60)
         registry.database.close()
-        is_refused(url, *CHANGES, "UPDATE scheduled_meta SET value = 'x'", "DELETE FROM scheduled_calendars")
+        is_refused(
+            url, *CHANGES, "DELETE FROM scheduled_meta", "DELETE FROM scheduled_calendars",
+            "UPDATE scheduled_meta SET value = 'x'", "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
+            "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, now(), 'boss', 'pause')",
+        )  # fmt: skip
+
+
+def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it writes down in ``scheduled_meta``, and what it locks in the audit."""
+    with a_role(pg_url, "worker", monkeypatch) as url:
+        with ManualWorker([hourly], url, recovery_rate=1) as worker:
+            worker.tick("1h")
+            worker.run_due()
+            worker.tick("1h 10m")  # late
+            worker.run_due()
+            begin = worker.clock.now()
+            first, last = begin - timedelta(hours=9), begin - timedelta(hours=5)
+            worker.client.operations.backfill("hourly", first, last, forgotten=True, pace="1m")
+            for _ in range(9):
+                worker.run_due()
+                worker.tick("1m")
+            worker.tick("9d")
+            worker.run_due()
+            pruner = Pruner(worker.store, keep=timedelta(days=1), failure_retention=timedelta(days=1))
+            assert pruner.take_turn(timedelta(hours=1))
+            assert not pruner.take_turn(timedelta(hours=1))
+            assert sum(page.slots for page in pruner.pages()) > 3
+        with psycopg.connect(pg_url) as sql:
+            noted = {key for (key,) in sql.execute("SELECT key FROM scheduled_meta")}
+        assert noted >= {"pruning", "pruned_until", "recovery"}
 
 
 def test_a_reader(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +160,8 @@ def test_an_operator(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
                 sql.execute("DELETE FROM scheduled_controls")
         assert authors == {f"ceo@corp (database role {sa.make_url(url).username})"}
-        is_refused(url, *CHANGES, "DELETE FROM scheduled_workers")
+        number = "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, now(), 'boss', 'pause')"
+        is_refused(url, *CHANGES, number, "DELETE FROM scheduled_workers")
 
 
 def test_a_migrator(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,13 @@ Needs no database. The audit is append-only for all roles but the owner; a trigg
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from slotwise.errors import ConfigurationError
 from slotwise.store.schema.tables import Tables, tables
+from slotwise.store.slots.gates import BUCKET
+from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
 
 ROLES = ("worker", "enqueuer", "reader", "operator", "migrator")
 
@@ -18,11 +21,15 @@ WRITTEN = (
     "created_version", "priority",
 )  # fmt: skip
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
+#: The server numbers the rows. A backfill's pace locks its row: that needs a right to update, which a trigger denies.
+_AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
+#: What a worker notes: its turn to prune, what is pruned, the budget of ``recovery_rate``. Not the pause of everything.
+_NOTES = f"NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}')"
 #: By role and table. Migrations own the tables and need no grant on them.
 _RIGHTS = {
     "worker": {
         **dict.fromkeys(("tasks", "slots", "gaps", "attempts", "workers", "starts", "keys", "receipts"), _ALL),
-        "controls": "SELECT, INSERT", "calendars": "SELECT, INSERT, UPDATE", "meta": "SELECT",
+        "controls": _AUDIT, "calendars": "SELECT, INSERT, UPDATE", "meta": "SELECT, INSERT, UPDATE (value)",
     },
     "enqueuer": {
         "tasks": f"SELECT ({{read}}), INSERT ({', '.join(WRITTEN)})", "meta": "SELECT",
@@ -32,7 +39,7 @@ _RIGHTS = {
     ),
     "operator": {
         **dict.fromkeys(("tasks", "slots", "gaps", "attempts", "meta", "calendars"), _ALL),
-        "controls": "SELECT, INSERT", "workers": "SELECT", "starts": "SELECT", "keys": "SELECT", "receipts": _ALL,
+        "controls": _AUDIT, "workers": "SELECT", "starts": "SELECT", "keys": "SELECT", "receipts": _ALL,
     },
     "migrator": {},
 }  # fmt: skip
@@ -46,9 +53,14 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
     name, where = prepare.quote_identifier(to), prepare.quote(schema or "public")
     create = ", CREATE" * (role == "migrator")
     lines = [f"GRANT USAGE{create} ON SCHEMA {where} TO {name};"]
-    read = ", ".join(column.name for column in place.tasks.c if column.name != "task_data")
+    columns = {
+        "read": ", ".join(column.name for column in place.tasks.c if column.name != "task_data"),
+        "numbered": ", ".join(column.name for column in place.controls.c if column.name != "id"),
+    }
     for table, rights in _RIGHTS[role].items():
-        lines.append(f"GRANT {rights.format(read=read)} ON {prepare.format_table(getattr(place, table))} TO {name};")
+        lines.append(f"GRANT {rights.format(**columns)} ON {prepare.format_table(getattr(place, table))} TO {name};")
+    if role == "worker":
+        lines += _refused(place.meta, _NOTES, where, prefix, on="INSERT OR UPDATE", lacking="DELETE")
     if "controls" in _RIGHTS[role] and role != "reader":
         sequence = f"{where}.{prepare.quote(f'{prefix}controls_id_seq')}"
         lines.append(f"GRANT USAGE ON SEQUENCE {sequence} TO {name};")
@@ -67,6 +79,28 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
             f"-- CREATE POLICY the_others ON {tasks} TO worker, reader, operator USING (true) WITH CHECK (true);",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _refused(table: sa.Table, allowed: str, where: str, prefix: str, *, on: str, lacking: str) -> list[str]:
+    """A trigger: a role that lacks this right on the table writes only rows that are ``allowed``.
+
+    So owners, and roles that may change all rows anyway, are not concerned, whatever groups a role is in. It comes
+    before the unique index: a row that is refused makes nobody wait.
+    """
+    function, name = f'{where}."{prefix}refuse_rows"', postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
+    return [
+        f"-- A role without {lacking} on this table writes only such rows.",
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$",
+        "BEGIN",
+        "  IF NOT has_table_privilege(TG_RELID, TG_ARGV[0]) THEN",
+        "    RAISE EXCEPTION 'role % may not write such a row into %', current_user, TG_TABLE_NAME",
+        "      USING ERRCODE = 'check_violation';",
+        "  END IF;",
+        "  RETURN NEW;",
+        "END $$;",
+        f'CREATE OR REPLACE TRIGGER "{prefix}refuse_rows" BEFORE {on} ON {name}',
+        f"  FOR EACH ROW WHEN (({allowed}) IS NOT TRUE) EXECUTE FUNCTION {function}('{lacking}');",
+    ]
 
 
 def _signed(place: Tables, where: str, prefix: str, controls: str) -> list[str]:

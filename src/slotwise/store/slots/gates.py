@@ -231,7 +231,7 @@ _SECOND = timedelta(seconds=1)
 _SLACK = timedelta(milliseconds=250)
 #: When a row comes back if another claim has locked the bucket.
 _BUSY = timedelta(milliseconds=200)
-_BUCKET = "recovery"
+BUCKET = "recovery"
 
 
 class RecoveryRate(Gate):
@@ -260,7 +260,7 @@ class RecoveryRate(Gate):
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         assert self._pause is not None
-        if not self._dialect.alone(transaction, _BUCKET):
+        if not self._dialect.alone(transaction, BUCKET):
             return [Later(now + _BUSY, Reason.RECOVERY)] * len(rows)
         (full, promised), answers = self._read(now, transaction), list[Answer]()
         for _ in rows:
@@ -280,13 +280,13 @@ class RecoveryRate(Gate):
 
     def _read(self, now: datetime, transaction: sa.Connection) -> tuple[datetime, datetime]:
         meta = self._tables.meta
-        found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == _BUCKET))
+        found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == BUCKET))
         full, promised = (from_micros(int(word)) for word in found.split()) if found else (now, now)
         # No start uses up the rate for so long: after a clock step back both are in the future.
         return (full, promised) if full < now + LATE else (now, now)
 
     def _write(self, full: datetime, promised: datetime, transaction: sa.Connection) -> None:
-        row = {"key": _BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
+        row = {"key": BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
         self._dialect.by_row.upsert(transaction, self._tables.meta, row, lambda new: {"value": new.value})
 
 
