@@ -388,6 +388,20 @@ def test_redis_refuses_a_lock(redis_server: RedisServer) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("protocol", ["", "?protocol=2", "?protocol=3"])
+def test_redis_without_its_password(redis_server: RedisServer, protocol: str) -> None:
+    """No outage: a wait ends at once, with the cure, whatever greets the server."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("requirepass", "secret")
+        with closing(RedisLocks(redis_server.url + protocol)) as provider:
+            try:
+                with pytest.raises(ConfigurationError, match=r"; write user and password into the address$") as caught:
+                    Lock("a", at_most_for="1h", provider=provider).acquire(wait="5s")
+            finally:
+                client.config_set("requirepass", "")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", [None, "", " ", 5])
 def test_no_address(url: Any) -> None:
     """A constructor reads neither the environment nor a file, so the cure names neither."""

@@ -139,6 +139,7 @@ class RedisLocks:
                 "DB index is out of range": "choose a database that the server has",
                 "NOPERM": f"grant the user the keys {self._prefix}* and {{{self._prefix}*",
                 "NOAUTH": "write user and password into the address",
+                "HELLO must be called": "write user and password into the address",
                 "Authentication required": "write user and password into the address",
                 "WRONGPASS": "correct user or password in the address",
                 "invalid username-password": "correct user or password in the address",
