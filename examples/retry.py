@@ -7,6 +7,8 @@ prints
     attempt 1: the other side is down
     attempt 2: the other side is down
     attempt 3: delivered
+
+On stderr, Python prints a warning for each failed attempt, since the example configures no logging.
 """
 
 from __future__ import annotations
