@@ -7,12 +7,11 @@ prints
     attempt 1: the other side is down
     attempt 2: the other side is down
     attempt 3: delivered
-
-On stderr, Python prints a warning for each failed attempt, since the example configures no logging.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import timedelta
 
@@ -37,6 +36,7 @@ class Deliver(OneTimeTask):
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.ERROR)  # a failed attempt is a warning, with its traceback
     deliver = Deliver()
     registry = JobRegistry(tasks=[deliver], database_url=database_url())
     make_tables(registry)
