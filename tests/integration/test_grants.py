@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -60,6 +61,27 @@ def is_refused(url: str, *statements: str) -> None:
 
 
 ROW = "'x', now(), false, 1"
+#: Rows that stand for jobs, hold a place for ever, stall claims, or overtake all others; each in columns it may write.
+FORGED = (
+    "'task', 'par', 'recurring@2026-11-24T16:35:05+00:00', '9001-01-01', '9001-01-01', false, 1, 1, 50",
+    "'task', 'par', 'ann@2026-11-24T16:35:05.000001+00:00', now(), now(), false, 1, 1, 50",
+    "'task', 'par', 'recurring', now(), now(), false, 1, 1, 50",
+    "'task', 'par', 'recurring@x', now(), now(), false, 1, 1, 50",
+    "'task', 'par', 'trigger:1', now(), now(), false, 1, 1, 50",
+    "'detached', 'nightly', 'a', now(), now(), false, 1, 1, 32767",
+    "'plan', 'nightly', 'a', now(), now(), false, 1, 1, 50",
+    "'task', 'limited', 'a', now(), now(), true, 1, 1, 50",
+    "'task', 'limited', 'a', now(), now() - interval '1 day', false, 1, 1, 50",
+    "'task', 'limited', 'a', now(), now(), false, 1, 1, 0",
+    "'task', 'limited', 'a', now(), now(), false, 1, 1, 101",
+    "'task', 'limited', 'a', now(), now(), false, -1, 1, 50",
+    "'task', 'limited', 'a', now(), now(), false, 9223372036854775807, 1, 50",
+    "'task', 'limited', 'a', now(), now(), false, 1, 253402300800000000, 50",
+)
+FORGES = (
+    "INSERT INTO scheduled_tasks"
+    " (kind, task_name, task_instance, execution_time, slot, picked, version, created_version, priority) VALUES "
+)
 CHANGES = ("UPDATE scheduled_controls SET author = 'x'", "DELETE FROM scheduled_controls")
 HISTORY = (
     "UPDATE scheduled_slots SET outcome = 'succeeded'",
@@ -77,6 +99,10 @@ def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert registry.client.schedule_many(note, range(3)).scheduled == 3
         with psycopg.connect(url) as sql:
             registry.client.schedule(note, id="2", connection=sql)
+            registry.client.schedule_many(note, range(700), connection=sql)
+        assert registry.client.schedule_many(note, range(9), if_exists="raise", copy=True).scheduled == 9
+        assert registry.client.schedule(note, id="ann@example.com", priority=100).status == "scheduled"
+        assert list(registry.client.list(note))
         registry.database.close()
         into = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version"
         is_refused(
@@ -88,6 +114,50 @@ def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             "INSERT INTO scheduled_controls (at, author, command) VALUES (now(), 'boss', 'pause')",
             "INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome) VALUES ('a', 'b', now(), 'x')",
         )  # fmt: skip
+
+
+def test_an_enqueuer_stands_in_for_no_job(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor through a group; and a row of another transaction that has the id makes none of its own wait."""
+    with a_role(pg_url, "enqueuer", monkeypatch) as url:
+        is_refused(url, *(f"{FORGES}({row})" for row in FORGED))
+        name, member = (f"{sa.make_url(url).username}{end}" for end in ("", "_app"))
+        with psycopg.connect(pg_url, autocommit=True) as sql:
+            sql.execute(f"CREATE ROLE {member} LOGIN PASSWORD 'secret' IN ROLE {name}")
+            through = sa.make_url(url).set(username=member).render_as_string(False)
+            is_refused(through, *(f"{FORGES}({row})" for row in FORGED))
+            with psycopg.connect(pg_url) as owner:
+                owner.execute(f"{FORGES}({FORGED[0]})")  # and no commit
+                is_refused(url, f"SET lock_timeout = '9s'; {FORGES}({FORGED[0]}) ON CONFLICT DO NOTHING")
+            sql.execute(f"DROP OWNED BY {member}; DROP ROLE {member}")
+
+
+def test_one_role_for_workers_and_enqueuers(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker may do besides stays; the commands can be repeated in any order."""
+    with a_role(pg_url, "enqueuer", monkeypatch) as url:
+        with monkeypatch.context() as owner:
+            owner.setenv("DATABASE_URL", pg_url)
+            for role in ("worker", "enqueuer", "enqueuer"):
+                assert status(["db", "grants", "--role", role, "--to", str(sa.make_url(url).username)]) == exits.OK
+        with ManualWorker([hourly, note], url) as worker:
+            worker.client.schedule(note, id="1")
+            worker.client.schedule(note, id="1", if_exists="replace", priority=7)
+            worker.client.schedule(note, id="1", if_exists="reschedule")
+            worker.operations.trigger("hourly")
+            worker.tick("1h")
+            assert len(worker.run_due()) == 3
+
+
+def test_grants_wait_for_seconds_only(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trigger needs a lock on the queue, and all claims wait behind it."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    with psycopg.connect(pg_url) as writer:
+        writer.execute("DELETE FROM scheduled_tasks")  # and no commit
+        begun = time.monotonic()
+        assert status(["db", "grants", "--role", "enqueuer", "--to", str(sa.make_url(pg_url).username)]) != exits.OK
+        assert time.monotonic() - begun < 20
+    assert "another transaction" in capsys.readouterr().err
 
 
 def test_a_worker(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

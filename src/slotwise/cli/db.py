@@ -154,7 +154,7 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
     settings = given.settings()
     statements = migrate.grants(role, to, **_where(settings))
     if only_sql:
-        say_document(statements)
+        say_document(f"BEGIN;\n{statements}COMMIT;\n")
         return
     with _connected(given) as (connection, _, database):
         if database.dialect_name != "postgresql":

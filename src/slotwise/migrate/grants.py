@@ -9,6 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from slotwise.errors import ConfigurationError
+from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.vocabulary import Kind
+from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots.gates import BUCKET
 from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
@@ -25,6 +28,14 @@ _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _AUDIT = "SELECT, INSERT ({numbered}), UPDATE (id)"
 #: What a worker notes: its turn to prune, what is pruned, the budget of ``recovery_rate``. Not the pause of everything.
 _NOTES = f"NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}')"
+#: What an enqueuer inserts: a task that waits, under no id that a slot of a job could have, with numbers that are read.
+_NEW_TASK = (
+    f"NEW.kind = '{Kind.TASK}' AND NOT NEW.picked AND NEW.picked_by IS NULL AND NEW.task_instance <> '{RECURRING}'\n"
+    rf"    AND NEW.task_instance !~ '^({RECURRING}@|trigger:)|@\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$'"
+    "\n    AND coalesce(NEW.priority, 50) BETWEEN 1 AND 100 AND NEW.version BETWEEN 1 AND {last}\n"
+    "    AND coalesce(NEW.created_version, 1) BETWEEN 1 AND {last}\n"
+    "    AND (NEW.slot IS NULL OR NEW.slot = coalesce(NEW.parked_due, NEW.execution_time))"
+).replace("{last}", str(to_micros(FOREVER)))
 #: By role and table. Migrations own the tables and need no grant on them.
 _RIGHTS = {
     "worker": {
@@ -52,7 +63,8 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
     place, prepare = tables(prefix, schema, "postgresql"), postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
     name, where = prepare.quote_identifier(to), prepare.quote(schema or "public")
     create = ", CREATE" * (role == "migrator")
-    lines = [f"GRANT USAGE{create} ON SCHEMA {where} TO {name};"]
+    # Whoever needs the queue waits behind a trigger that waits for a reader.
+    lines = ["SET LOCAL lock_timeout = '3s';", f"GRANT USAGE{create} ON SCHEMA {where} TO {name};"]
     columns = {
         "read": ", ".join(column.name for column in place.tasks.c if column.name != "task_data"),
         "numbered": ", ".join(column.name for column in place.controls.c if column.name != "id"),
@@ -66,12 +78,9 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
         lines.append(f"GRANT USAGE ON SEQUENCE {sequence} TO {name};")
         lines += _signed(place, where, prefix, prepare.format_table(place.controls))
     if role == "enqueuer":
-        tasks, policy = prepare.format_table(place.tasks), prepare.quote(f"{prefix}priority_of_enqueuers")
+        tasks = prepare.format_table(place.tasks)
         lines += [
-            "-- A flood at the highest priority, or at thousands of priorities, would keep other tasks waiting.",
-            f"ALTER TABLE {tasks} DROP CONSTRAINT IF EXISTS {policy};",
-            f"ALTER TABLE {tasks} ADD CONSTRAINT {policy}",
-            "  CHECK (kind <> 'task' OR coalesce(priority, 50) BETWEEN 1 AND 100) NOT VALID;",
+            *_refused(place.tasks, _NEW_TASK, where, prefix, on="INSERT", lacking="UPDATE"),
             "-- To confine this role to some tasks, complete this. All other roles then need a policy as well.",
             f"-- ALTER TABLE {tasks} ENABLE ROW LEVEL SECURITY;",
             f"-- CREATE POLICY {name} ON {tasks} TO {name} USING (task_name IN ('send-mail'))",
