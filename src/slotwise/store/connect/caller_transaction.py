@@ -174,8 +174,9 @@ def _refusal(connection: object, or_else: str = "", *, is_awaited: bool = False)
         begin = f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
         why = f"connection= is an {kind}, which has no transaction; write: {begin}, and pass connection=connection"
     elif library in ("asyncpg", "psycopg2"):
-        cure = "pass one of psycopg 3, or a SQLAlchemy Connection or Session"
-        why = f"a connection of {library} cannot be joined; {cure}"
+        one = "an AsyncConnection or AsyncSession of SQLAlchemy"
+        cure = one if is_awaited else "one of psycopg 3, or a SQLAlchemy Connection or Session"
+        why = f"a connection of {library} cannot be joined; pass {cure}"
     elif is_awaited:
         cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
         why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
