@@ -77,6 +77,8 @@ FORGED = (
     "'task', 'limited', 'a', now(), now(), false, -1, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, 9223372036854775807, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, 1, 253402300800000000, 50",
+    "'task', 'limited', 'a', 'infinity', 'infinity', false, 1, 1, 50",
+    "'task', 'limited', 'a', '0044-03-15 BC', NULL, false, 1, 1, 50",
 )
 FORGES = (
     "INSERT INTO scheduled_tasks"

@@ -14,6 +14,8 @@ import psycopg
 import pytest
 
 from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
 from slotwise.testing import ManualWorker
 
 FLOOD = 100_000
@@ -128,3 +130,18 @@ def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogC
         assert len(told) <= 10, Counter(record.msg for record in told)
     finally:
         registry.stop()
+
+
+def test_a_listing_survives_a_row_from_no_year(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When it was scheduled is unknown; all else is told, of the other rows, too."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, created_version)"
+            " VALUES ('mail', 'bad', now(), false, 1, 253402300800000000), ('mail', 'good', now(), false, 1, 1)"
+        )
+    for line in ("tasks list", "tasks show mail bad", "explain mail --id bad"):
+        assert status(line.split()) == exits.OK, capsys.readouterr().err
+        assert "bad" in capsys.readouterr().out

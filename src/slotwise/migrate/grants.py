@@ -34,6 +34,7 @@ _NEW_TASK = (
     rf"    AND NEW.task_instance !~ '^({RECURRING}@|trigger:)|@\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$'"
     "\n    AND coalesce(NEW.priority, 50) BETWEEN 1 AND 100 AND NEW.version BETWEEN 1 AND {last}\n"
     "    AND coalesce(NEW.created_version, 1) BETWEEN 1 AND {last}\n"
+    "    AND NEW.execution_time BETWEEN '1900-01-01 00:00+00' AND '9000-01-01 00:00+00'\n"
     "    AND (NEW.slot IS NULL OR NEW.slot = coalesce(NEW.parked_due, NEW.execution_time))"
 ).replace("{last}", str(to_micros(FOREVER)))
 #: By role and table. Migrations own the tables and need no grant on them.

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import FollowUps, IfExists, Key, Wanted, When
+from slotwise.model.records import FOREVER, FollowUps, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
-from slotwise.store.schema.column_types import from_micros
+from slotwise.store.schema.column_types import from_micros, to_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
 
@@ -110,7 +110,7 @@ def _task_info(values: Values) -> TaskInfo:
     return TaskInfo(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
-        scheduled=from_micros(born) if born > 1_000_000_000_000_000 else None,
+        scheduled=from_micros(born) if 1_000_000_000_000_000 < born < to_micros(FOREVER) else None,
         last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
         payload=None if payload is None else bytes(payload),
     )  # fmt: skip
