@@ -34,10 +34,8 @@ CONSTRAINTS_HEAD = """\
 # Install exactly this: pip install --require-hashes --no-deps -r constraints.txt && pip install --no-deps .
 """
 OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
-#: Of three test processes, one waits for processes of its own: two cores are busy. Each begins in another directory, so
-#: that tests that wait run beside tests that compute.
-TESTS = ["-m", "pytest", "-n", "3", "--dist", "worksteal", "--progress"]
-PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": TESTS}
+#: Of three test processes, one waits for processes of its own: two cores are busy.
+PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "3", "--progress"]}
 #: Also the tests that are marked "extended"; thirty failures are enough to read.
 ALL = ["-m", "not slow", "--maxfail", "30"]
 
