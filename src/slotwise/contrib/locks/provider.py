@@ -114,7 +114,7 @@ class Record:
             self._note_failure(reason, refused=isinstance(error, ConfigurationError))
             if isinstance(error, SlotwiseError):
                 raise
-            raise LockUnavailable(f"{self._provider}: {reason}") from error
+            raise LockUnavailable(f"{self._provider}: {reason}; start the server, or correct the address") from error
         self._note_answer()
 
     def _note_failure(self, reason: str, *, refused: bool) -> None:

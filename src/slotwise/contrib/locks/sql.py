@@ -310,6 +310,8 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
         if isinstance(error, errors.InvalidSchemaName):
             return f"create it first: CREATE SCHEMA {self.table.partition('.')[0]}"
         if isinstance(error, errors.InsufficientPrivilege):
+            if "permission denied for schema" in str(error):
+                return "GRANT USAGE, CREATE ON SCHEMA to the user of the address, or create the table as its owner"
             return f"grant the user of the address what it lacks, e.g. SELECT, INSERT, UPDATE ON {self.table}"
         if isinstance(error, errors.InvalidColumnReference):
             return f"run ALTER TABLE {self.table} ADD PRIMARY KEY (name)"
