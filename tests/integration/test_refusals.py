@@ -21,6 +21,7 @@ from slotwise.cli.shared import exits
 from slotwise.client.client import Client
 from slotwise.client.operations import Operations
 from slotwise.errors import DatabaseRefused
+from slotwise.migrate.grants import grants
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.store import LedgerFence, Store
@@ -98,11 +99,16 @@ def test_not_let_into_the_database(pg_url: str, role: str) -> None:
         database.verify()
 
 
-def _page() -> list[str]:
-    """What the page of operations grants, block by block."""
+def _page() -> str:
+    """What the page of operations grants to an application that proves its claims."""
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
-    part = page.split("## Permissions", 1)[1].split("\n## ", 1)[0]
-    return re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
+    (block,) = re.findall(r"```sql\n(.*?)```", page.split("## Permissions", 1)[1].split("\n## ", 1)[0], re.DOTALL)
+    return str(block)
+
+
+def _of(role: str, *parts: str) -> str:
+    """What ``slotwise db grants`` gives a role for these parts."""
+    return "".join(grants(part, role, prefix="scheduled_", schema=None) for part in parts)
 
 
 def _granted(pg_url: str, role: str, text: str) -> None:
@@ -110,9 +116,9 @@ def _granted(pg_url: str, role: str, text: str) -> None:
         owner.execute(re.sub(r"TO \w+;", f"TO {role};", text).encode())
 
 
-def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) -> None:
+def test_the_rights_of_worker_and_operator_are_enough_for_every_order(pg_url: str, role: str) -> None:
     """And for the worker that obeys: nothing that Operations can do is left out."""
-    _granted(pg_url, role, _page()[0])
+    _granted(pg_url, role, _of(role, "worker", "operator"))
 
     @job(name="hourly", schedule=Every("1h"))
     def hourly(ctx: JobContext) -> None:
@@ -141,7 +147,7 @@ def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) 
 
 def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
     """Scheduling, and what takes a further right: that is named where it is missing."""
-    _granted(pg_url, role, _page()[1])
+    _granted(pg_url, role, _page())
     with closing(Database(Settings.load())) as database:
         store = Store(database, {})
         client = Client(lambda: store)
@@ -171,7 +177,7 @@ def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: s
         bench.tick()
         bench.client.schedule("mail", id="1")
         slot, mail = bench.claim_one("plain"), bench.claim_one("mail")
-        _granted(pg_url, role, _page()[1])
+        _granted(pg_url, role, _page())
         fence = LedgerFence(bench.store)
         for verb in (fence.guard, fence.complete_in):
             with database.main.begin() as connection:
@@ -190,7 +196,7 @@ def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: s
 
 def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCaptureFixture) -> None:
     """Of a running loop: one line with role, table and cure, and no traceback."""
-    _granted(pg_url, role, _page()[0])
+    _granted(pg_url, role, _of(role, "worker"))
     with ManualWorker([task(name="mail")(print)], os.environ["DATABASE_URL"]) as worker:
         with psycopg.connect(pg_url, autocommit=True) as owner:
             owner.execute(f"REVOKE ALL ON scheduled_tasks FROM {role}")
