@@ -92,7 +92,7 @@ class Client:
     def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
         self._make_store = store
         self._wake = wake
-        #: Tasks that may be scheduled, as a reply was lost, and the transaction that says so.
+        #: Tasks whose insert may have been committed although its reply was lost, with the id of the transaction.
         self._unknown: dict[Key, str | None] = {}
 
     @functools.cached_property

@@ -233,7 +233,7 @@ def _signs_of_life(row: Row, now: datetime) -> str:
 
 # -- attempts ---------------------------------------------------------------------------------------------------
 
-#: So many of the newest attempts are told one by one.
+#: The number of newest attempts that are described one by one.
 MOST_ATTEMPTS = 5
 
 

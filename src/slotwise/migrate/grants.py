@@ -64,7 +64,7 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
     place, prepare = tables(prefix, schema, "postgresql"), postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
     name, where = prepare.quote_identifier(to), prepare.quote(schema or "public")
     create = ", CREATE" * (role == "migrator")
-    # Whoever needs the queue waits behind a trigger that waits for a reader.
+    # CREATE TRIGGER waits for readers of the table, and every worker would wait behind it.
     lines = ["SET LOCAL lock_timeout = '3s';", f"GRANT USAGE{create} ON SCHEMA {where} TO {name};"]
     columns = {
         "read": ", ".join(column.name for column in place.tasks.c if column.name != "task_data"),
@@ -95,7 +95,7 @@ def _refused(table: sa.Table, allowed: str, where: str, prefix: str, *, on: str,
     """A trigger: a role that lacks this right on the table writes only rows that are ``allowed``.
 
     So owners, and roles that may change all rows anyway, are not concerned, whatever groups a role is in. It comes
-    before the unique index: a row that is refused makes nobody wait.
+    before the unique index: a refused row blocks no other transaction.
     """
     function, name = f'{where}."{prefix}refuse_rows"', postgresql.dialect().identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
     return [
@@ -114,7 +114,7 @@ def _refused(table: sa.Table, allowed: str, where: str, prefix: str, *, on: str,
 
 
 def _signed(place: Tables, where: str, prefix: str, controls: str) -> list[str]:
-    """The audit's trigger. It runs as the role that inserts; ``session_user`` is who has logged in."""
+    """Return the audit's trigger. It runs as the inserting role; ``session_user`` is the role that logged in."""
     function = f'{where}."{prefix}sign_controls"'
     return [
         "-- Each row of the audit ends its author with the session's user; no row changes.",

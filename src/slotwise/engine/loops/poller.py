@@ -29,7 +29,7 @@ OFFSET_STEP = timedelta(milliseconds=1)
 LONGEST_OFFSET = timedelta(milliseconds=25)
 #: A poll comes early by up to this fraction of the interval.
 POLL_JITTER = 0.1
-#: Tasks claimed ahead should start within this time, in seconds, and are at most so many.
+#: Tasks claimed ahead should start within this time, in seconds, and never exceed the number that follows.
 AHEAD, MOST_AHEAD = 0.1, 3 * BATCH
 #: Seconds, at least, over which ends are counted: several settlements must fit.
 RATE_WINDOW = 0.1
