@@ -21,6 +21,7 @@ from rich.text import Text
 
 from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, lines_option, pass_given, read_written
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
+from slotwise.cli.shared.schedules import Entry, explain, outlook
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import plain
 from slotwise.contrib.picture import Box, Label, Picture
@@ -30,7 +31,6 @@ from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.combinators import Spread
-from slotwise.schedules.description import Entry, explain, outlook
 from slotwise.schedules.timeline import zone_named
 from slotwise.store.planning.calendars import calendars_of
 

@@ -13,6 +13,7 @@ import click
 
 from slotwise.cli.shared.options import Command, Given, Written, common, instant, pass_given, read_written
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
+from slotwise.cli.shared.schedules import marked
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition
@@ -20,7 +21,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import KNOWN_YEARS, is_known
 from slotwise.model.vocabulary import Outcome
-from slotwise.schedules.description import clock, marked
+from slotwise.schedules.description import clock
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.store.reading.views import SlotInfo
 

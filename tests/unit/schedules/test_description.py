@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from slotwise.cli.shared.schedules import explain, outlook
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.description import explain, outlook, short_text
+from slotwise.schedules.description import short_text
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),
