@@ -158,15 +158,16 @@ def test_a_flood_costs_a_line_a_minute(bench: Bench, caplog: pytest.LogCaptureFi
 
 
 def test_a_held_row_that_nobody_can_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A reaper lets go of it once, under its fence; nobody is asked to do so in each of its rounds."""
+    """A reaper takes it over once, under its fence; the next claim refuses it, and its document stays."""
     name = "plain"
     bench.tick()
     claim = bench.claim_one(name)
     write(bench, name, "pending", BAD_DOCUMENT, claim.row.task_instance)
     _, rows = bench.store.held.look([name])
     (done,) = bench.store.settlements.take_over(rows)
-    assert (done.error, done.transition and done.transition.label) == (None, "postponed")
+    assert (done.error, done.transition and done.transition.label) == (None, "lost")
     assert bench.store.held.look([name])[1] == []
+    assert bench.claim(name) == []
     row = stands(bench, name, claim.row.task_instance)
     assert (row.picked, row.version > claim.token) == (False, True)
     assert row.last_error.startswith("unreadable: ")

@@ -151,15 +151,22 @@ def test_a_queued_trigger_goes_with_its_job(bench: Bench, operations: Operations
     assert [entry["outcome"] for entry in bench.slots("plain")] == ["cancelled", "cancelled"]
 
 
-def test_a_row_that_cannot_be_settled_starts_a_queued_trigger(bench: Bench, operations: Operations) -> None:
-    """The row is postponed; the trigger that waited for it starts."""
+@pytest.mark.parametrize(("broken", "label"), [("document", "succeeded"), ("decision", "postponed")])
+def test_a_row_that_cannot_be_read_or_settled_starts_a_queued_trigger(
+    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch, broken: str, label: str
+) -> None:
+    """A row that cannot be settled is postponed; the trigger that waited for it starts."""
     first, second = (operations.trigger("plain", overlap="queue") for _ in range(2))
     claim = bench.claim_one("plain")
     assert claim.slot == first
-    bench.change("plain", claim.row.task_instance, pending={"catch_up_until": "the day after"})
-    (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
+    with monkeypatch.context() as patch:
+        if broken == "document":
+            bench.change("plain", claim.row.task_instance, pending={"catch_up_until": "the day after"})
+        else:
+            patch.delattr("slotwise.decide.ending.removed")
+        (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
     assert settlement.transition is not None
-    assert settlement.transition.label == "postponed"
+    assert settlement.transition.label == label
     assert bench.claim_one("plain").slot == second
 
 

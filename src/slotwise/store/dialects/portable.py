@@ -34,10 +34,8 @@ from slotwise.store.schema.rows import (
     ROW_COLUMNS,
     Change,
     Held,
-    claimed_of,
     decided,
     expect,
-    hold_of,
     ledger_instance,
     row_of,
     stored,
@@ -205,13 +203,12 @@ class Portable:
         return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        slots = self._slots
-        self.undo_entries(connection, [change.held.row for change in changes if change.forgets])
-        for change in changes:
-            row, record = change.held.row, change.transition.record
-            if row.ledger_key is None or record is None or record.forget:
+        slots, recorded = self._slots, [(change, one) for change in changes if (one := change.transition.record)]
+        self.undo_entries(connection, [change.held.row for change, record in recorded if record.forget])
+        for change, record in recorded:
+            row, values = change.held.row, change.recorded
+            if row.ledger_key is None or record.forget:
                 continue
-            values: Values = change.recorded
             values |= {name: slots.c[name] + values[name] for name in ADDED_COLUMNS}
             if change.never_began:
                 values["started"] = slots.c.started_before
@@ -349,7 +346,7 @@ class Portable:
         data = sa.literal_column(CLAIMED_DATA, tasks.c.task_data.type)
         columns = [data if column.name == "task_data" else column for column in self.row_columns]
         *values, flaw = connection.execute(taken.returning(*columns, sa.literal_column(FLAW, sa.Text))).one()
-        return claimed_of(values, flaw)
+        return row_of(values, flaw)
 
     def _enter(self, connection: sa.Connection, row: Row, order: Order, now: datetime) -> bool:
         if is_weighed(row, now, order.weighed, order.late):
@@ -406,7 +403,7 @@ class Portable:
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         held = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.task_name.in_(list(names)))
-        return self.now(connection), [hold_of(values) for values in connection.execute(held)]
+        return self.now(connection), [row_of(values, names=HOLD_COLUMNS) for values in connection.execute(held)]
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         tasks = self._tasks

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -101,7 +100,6 @@ def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Defin
 
 
 def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
-    """The slots that a row waits for, from the first one on."""
     if first is None:
         return ()
     schedule = readable(text)
@@ -140,17 +138,10 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     # Never more rows than that are read, however many one-time tasks wait beside them.
     own = waiting.where(tasks.c.task_instance == RECURRING)
     with store.transaction() as connection:
-        rows = {row.key: row for query in (own, waiting) for row in _readable(connection.execute(query))}
+        rows = {row.key: row for query in (own, waiting) for row in map(row_of, connection.execute(query))}
     found = [one for row in rows.values() if (one := _compared(row)) is not None]
     counts, first = Counter(one.job for one in found), {one.job: one for one in reversed(found)}
     return [replace(first[job], count=counts[job]) for job in sorted(first)]
-
-
-def _readable(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
-    """Those that can be read; of the others the claim tells, and sets them aside."""
-    for values in found:
-        with suppress(ValueError):
-            yield row_of(values)
 
 
 def _compared(row: Row) -> Moved | None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.store.reading.task_counts import names_in
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import filled, utc
 from slotwise.store.schema.tables import OF_INSTANCES, is_task
 from slotwise.store.slots.store import Store
 
@@ -66,23 +66,12 @@ def failed_attempts(store: Store, since: datetime, *, name: str | None = None, l
     wanted = wanted if name is None else wanted.where(table.c.task_name == name)
     with store.transaction() as connection:
         rows = connection.execute(wanted.order_by(table.c.ended.desc()).limit(limit)).mappings().all()
-    return [
-        Failure(
-            name=row["task_name"], id=row["task_instance"], at=utc(row["ended"]), outcome=row["outcome"],
-            slot=None if row["origin"] in (None, Origin.TASK) else utc(row["slot"]), reason=row["reason"],
-            attempts=row["number"], worker=row["worker"], error=row["error"],
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [_of_slot(row, at=utc(row["ended"]), attempts=row["number"]) for row in rows]
 
 
-def _of_slot(row: sa.RowMapping) -> Failure:
-    is_task_end = row["origin"] == Origin.TASK
-    return Failure(
-        name=row["task_name"], id=row["task_instance"], slot=None if is_task_end else utc(row["slot"]),
-        at=utc(row["at"]), outcome=row["outcome"], reason=row["reason"], attempts=row["attempts"],
-        worker=row["worker"], error=row["error"],
-    )  # fmt: skip
+def _of_slot(row: sa.RowMapping, **others: object) -> Failure:
+    slot = None if row["origin"] in (None, Origin.TASK) else utc(row["slot"])
+    return filled(Failure, row, name=row["task_name"], id=row["task_instance"], slot=slot, **others)
 
 
 def _tasks(connection: sa.Connection, store: Store, since: datetime, name: str | None, limit: int) -> Sequence[Failure]:

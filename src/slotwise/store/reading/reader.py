@@ -184,7 +184,6 @@ class Reader:
         return {name: why for name, why in found.items() if why is not None}
 
     def _jobs_among(self, names: Collection[str]) -> set[str]:
-        """Return those of these names that have a plan row."""
         tasks = self._tasks
         mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), tasks.c.task_name.in_(names)]
         return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
@@ -319,7 +318,6 @@ class Reader:
     def _begun(
         self, connection: sa.Connection, name: str, keys: Sequence[tuple[str, datetime]]
     ) -> dict[tuple[str, datetime], sa.RowMapping]:
-        """Return the ledger rows of these slots, by instance and slot."""
         key, found = sa.tuple_(self._slots.c.task_instance, self._slots.c.slot), {}
         for start in range(0, len(keys), PAGE):
             these = keys[start : start + PAGE]

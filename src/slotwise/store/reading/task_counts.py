@@ -57,7 +57,6 @@ class TaskCounts:
         ]
 
     def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
-        """Count rows that run, are paused, blocked or dead."""
         tasks = self._tasks
         still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
         counts: dict[str, dict[str, int]] = {}

@@ -19,7 +19,7 @@ from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.worker_registry import WorkerInfo
-from slotwise.store.schema.rows import MALFORMED, Unread, utc
+from slotwise.store.schema.rows import MALFORMED, Unread, filled, utc
 from slotwise.store.schema.tables import Tables
 
 
@@ -199,17 +199,15 @@ def _job_info(
         state = state_of_stuck(reason) if reason else state
     if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith((UNREADABLE, NEWER)):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
-    return JobInfo(
-        job=row["task_name"], id=row["task_instance"], state=state, reason=reason, schedule=row["schedule"],
+    refusing = [worker for worker in workers if worker.live and row["task_name"] in worker.refused]
+    return filled(
+        JobInfo, row, job=row["task_name"], id=row["task_instance"], state=state, reason=reason,
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
-        attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
-        last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
-        consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
+        worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
+        consecutive_failures=row["consecutive_failures"] or 0,
         priority=50 if row["priority"] is None else row["priority"], runs_on=declared.runs_on,
-        revision=declared.revision, deployed=declared.deployed, refused=[
-            {"worker": worker.worker, "revision": worker.revision}
-            for worker in workers if worker.live and row["task_name"] in worker.refused
-        ],
+        revision=declared.revision, deployed=declared.deployed,
+        refused=[{"worker": worker.worker, "revision": worker.revision} for worker in refusing],
     )  # fmt: skip
 
 
@@ -241,13 +239,8 @@ def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
 def slot_info(row: sa.RowMapping) -> SlotInfo:
     """Return a ledger row as a line. A claim that ended before its handler began has not started."""
     started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
-    return SlotInfo(
-        slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
-        attempts=row["attempts"], missed_count=row["collapsed"], worker=row["worker"], token=row["token"],
-        started=started, finished=finished, took=finished - started if started and finished else None,
-        error=row["error"], id=row["task_instance"], lost_by=row.get("lost_by"),
-        silent_since=utc(row.get("silent_since")),
-    )  # fmt: skip
+    took = finished - started if started and finished else None
+    return filled(SlotInfo, row, id=row["task_instance"], missed_count=row["collapsed"], started=started, took=took)
 
 
 def last_loss(tables: Tables) -> tuple[sa.ColumnElement[Any], ...]:
@@ -269,14 +262,8 @@ def attempts_of(
     attempts = tables.attempts
     mine = [attempts.c.task_name == key.task_name, attempts.c.task_instance == key.task_instance]
     wanted = sa.select(attempts).where(*mine, *([] if slot is None else [attempts.c.slot == slot]))
-    found = [
-        AttemptInfo(
-            number=row["number"], outcome=row["outcome"], reason=row["reason"], worker=row["worker"],
-            token=row["token"], claimed=utc(row["claimed"]), started=utc(row["started"]), ended=utc(row["ended"]),
-            error=row["error"],
-        )
-        for row in connection.execute(wanted.order_by(attempts.c.slot, attempts.c.number)).mappings()
-    ]  # fmt: skip
+    rows = connection.execute(wanted.order_by(attempts.c.slot, attempts.c.number)).mappings()
+    found = [filled(AttemptInfo, row) for row in rows]
     if last is None or not last.attempts or last.outcome == Outcome.CLAIMED or last.token in {a.token for a in found}:
         return found
     current = AttemptInfo(
@@ -289,8 +276,7 @@ def attempts_of(
 
 def gap_info(row: sa.RowMapping) -> SlotInfo:
     """Return a gap as a line; listings read it with ``run_since``."""
-    return SlotInfo(
-        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
-        outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),
-        id=row["task_instance"],
+    return filled(
+        SlotInfo, row, id=row["task_instance"], slot=utc(row["first_slot"]), last=utc(row["last_slot"]),
+        outcome=Outcome.SKIPPED, origin=Origin.SCHEDULE, finished=utc(row["created"]),
     )  # fmt: skip

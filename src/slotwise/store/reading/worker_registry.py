@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.clock import host_now
 from slotwise.model.vocabulary import State
-from slotwise.store.schema.rows import MALFORMED, Unread, rows_apart, texts_of, utc
+from slotwise.store.schema.rows import MALFORMED, Unread, filled, rows_apart, texts_of
 from slotwise.store.slots.store import Store
 
 
@@ -152,14 +152,10 @@ def _unreadable(worker: str, now: datetime) -> WorkerInfo:
 
 
 def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
-    return WorkerInfo(
-        worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
-        live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
-        tags=texts_of(row["tags"]), tasks=texts_of(row["tasks"]), version=row["version"],
-        revision=row["revision"], refused=texts_of(row["refused"]), passed_over=_lists_of(row["passed_over"]),
-        started=utc(row["started"]), last_seen=utc(row["last_seen"]),
-        skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
-    )  # fmt: skip
+    lists = {name: texts_of(row[name]) for name in ("tags", "tasks", "refused")}
+    skew = None if row["skew"] is None else timedelta(seconds=row["skew"])
+    is_live, passed_over = row["last_seen"] + row["lease"] >= now, _lists_of(row["passed_over"])
+    return filled(WorkerInfo, row, live=is_live, skew=skew, passed_over=passed_over, **lists)
 
 
 def _lists_of(document: str | None) -> Mapping[str, Sequence[str]]:

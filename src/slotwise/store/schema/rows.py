@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError
 
-from slotwise.model.records import LedgerKey, Row, Transition
-from slotwise.model.vocabulary import Kind
+from slotwise.model.records import Row, Transition
 from slotwise.payload.payload import PAYLOAD_LIMIT
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+View = TypeVar("View", bound="DataclassInstance")
 
 #: The columns of a Row, in the order of ``row_of``.
 ROW_COLUMNS = (
@@ -24,7 +27,7 @@ ROW_COLUMNS = (
     "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "marked", "pending",
 )  # fmt: skip
 
-#: The columns of a row of which only the claim matters, without the payload; in the order of ``hold_of``.
+#: The columns of a row of which only the claim matters, without the payload.
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
     "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control", "pending",
@@ -95,52 +98,31 @@ def decided(row: Row) -> dict[str, Any]:
     return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
 
-def waits_on(pending: Mapping[str, str] | str | None) -> dict[str, Any]:
-    """The values that stand in ``pending``. A key of another release is not read."""
-    pending = json.loads(pending) if isinstance(pending, str) else pending
-    found: dict[str, Any] = {name: pending[name] for name in PENDING if name in pending} if pending else {}
-    return {name: value if name == "called_off" else datetime.fromisoformat(value) for name, value in found.items()}
-
-
-def row_of(values: Sequence[Any]) -> Row:
-    """A Row of values that come in the order of ROW_COLUMNS."""
-    found, pending = _columns(ROW_COLUMNS, values)
-    try:
-        return Row(**found, **waits_on(pending))
-    except Exception:
-        if found["kind"] != Kind.TASK:
-            raise
-        return Row(**found)  # a task is claimed without it
-
-
-def claimed_of(values: Sequence[Any], flaw: str | None) -> Row:
-    """As ``row_of``, for a row that was just claimed: what cannot be read is its flaw."""
-    found, pending = _columns(ROW_COLUMNS, values)
+def row_of(values: Sequence[Any], flaw: str | None = None, *, names: Sequence[str] = ROW_COLUMNS) -> Row:
+    """A Row of values that come in the order of ``names``; the rest is left at its default. See ``flawed``."""
+    found = dict(zip(names, values, strict=True))
+    found["consecutive_failures"] = min(found.get("consecutive_failures") or 0, LAST_ATTEMPT)
+    pending = found.pop("pending")
     return flawed(Row(**found), pending, flaw)
 
 
 def flawed(row: Row, pending: Mapping[str, str] | str | None, flaw: str | None) -> Row:
-    """The claimed row with what stands in ``pending``, and with its flaw."""
+    """The row with what stands in ``pending``, without keys of another release. What cannot be read is its flaw."""
+    if pending is None and flaw is None:
+        return row
     try:
-        return replace(row, flaw=flaw, **waits_on(pending))
+        pending = (json.loads(pending) if isinstance(pending, str) else pending) or {}
+        found: dict[str, Any] = {name: pending[name] for name in PENDING if name in pending}
+        found |= {name: datetime.fromisoformat(value) for name, value in found.items() if name != "called_off"}
+        return replace(row, flaw=flaw, **found)
     except Exception as error:  # deep, long or foreign JSON
         return replace(row, flaw=flaw or str(error))
 
 
-def hold_of(values: Sequence[Any]) -> Row:
-    """A Row of values that come in the order of HOLD_COLUMNS, whatever they are; the rest is left at its default."""
-    found, pending = _columns(HOLD_COLUMNS, values)
-    with suppress(Exception):
-        found["called_off"] = waits_on(pending).get("called_off")
-    return Row(**found)
-
-
-def _columns(names: Sequence[str], values: Sequence[Any]) -> tuple[dict[str, Any], Any]:
-    """The values by name, and what stands in ``pending``."""
-    found = dict(zip(names, values, strict=True))
-    if "consecutive_failures" in found:
-        found["consecutive_failures"] = min(found["consecutive_failures"] or 0, LAST_ATTEMPT)
-    return found, found.pop("pending")
+def filled(kind: type[View], row: sa.RowMapping, **others: Any) -> View:
+    """Return a value of ``others``, and of the columns that have the names of its further fields."""
+    named = {one.name: utc(row[one.name]) for one in fields(kind) if one.name in row and one.name not in others}
+    return kind(**named, **others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +145,10 @@ class Change:
     stranger: bool = False
 
     @property
-    def ledger_key(self) -> LedgerKey | None:
-        return self.held.row.ledger_key
-
-    @property
     def never_began(self) -> bool:
         """Whether this claim's attempt does not count; the ledger gets back the start of the one before."""
         record = self.transition.record
         return record is not None and record.attempts < self.held.row.attempt
-
-    @property
-    def forgets(self) -> bool:
-        """Nothing of the slot is to stay in the ledger that only this claim has told."""
-        return self.transition.record is not None and self.transition.record.forget
 
     @property
     def recorded(self) -> dict[str, Any]:

@@ -113,9 +113,9 @@ class Tables:
             self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
             self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
             self._index("tasks_held", "picked_by", rows="picked"),
-            self._index("tasks_parked", "state", "task_name", "task_instance", rows=_given("state")),
-            self._index("tasks_beside", "task_name", "plan_instance", rows=_given("plan_instance")),
-            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows=_given("order_key")),
+            self._index("tasks_parked", "state", "task_name", "task_instance", rows="state IS NOT NULL"),
+            self._index("tasks_beside", "task_name", "plan_instance", rows="plan_instance IS NOT NULL"),
+            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows="order_key IS NOT NULL"),
         ]
 
     def _slots(self) -> sa.Table:
@@ -127,7 +127,7 @@ class Tables:
             *_columns(counts="attempts lost aborted", attempts=Integer, lost=Integer, aborted=Integer),
             *_columns(counts="collapsed", collapsed=BigInteger, token=BigInteger, worker=Text, started=Instant),
             *_columns(started_before=Instant, finished=Instant, error=Text, result=LargeBinary, expires=Instant),
-            self._index("slots_expires", "expires", rows=_given("expires")),
+            self._index("slots_expires", "expires", rows="expires IS NOT NULL"),
             self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
 
@@ -140,7 +140,6 @@ def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[
 
 
 def _key(slot: str) -> list[sa.Column[Any]]:
-    """The primary key of a table that has slots of instances."""
     kinds = {"task_name": Text, "task_instance": Text, slot: Instant}
     return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
 
@@ -158,7 +157,6 @@ def columns_of_db_scheduler() -> list[sa.Column[Any]]:
 
 
 def _own_columns() -> list[sa.Column[Any]]:
-    """Nullable, or with a default."""
     return [
         sa.Column("kind", Text, nullable=False, server_default=sa.text(f"'{Kind.TASK}'")),
         *_columns(slot=Instant, watermark=Instant, next_slot=Instant, schedule=Text, plan=Json, plan_instance=Text),
@@ -168,11 +166,6 @@ def _own_columns() -> list[sa.Column[Any]]:
         *_columns(unheld_since=Instant, last_error=Text, control=BigInteger, pending=Json, marked=Instant),
         *_columns(limit_key=Text, order_key=Text, period=Duration, anchor=Instant),
     ]
-
-
-def _given(column: str) -> str:
-    """Return the condition of an index of the rows that have this column."""
-    return f"{column} IS NOT NULL"
 
 
 def of_plan(rows: sa.FromClause, instance: Any) -> sa.ColumnElement[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, cast
 
@@ -39,7 +39,6 @@ from slotwise.store.schema.rows import (
     decided,
     expect,
     flawed,
-    hold_of,
     ledger_instance,
     row_of,
     stored,
@@ -89,10 +88,7 @@ class PostgreSQL:
         for name in ("all_paused", "heads", "slots_are_due"):
             self._names[name] = getattr(statements, name.upper()).format(**self._names)
         #: Return a statement as it is sent, with quoted names and the expression for "now".
-        self.sql = lru_cache(maxsize=256)(self._sql)
-
-    def _sql(self, template: str, **parts: str) -> str:
-        return template.format(**self._names, **parts)
+        self.sql = lru_cache(maxsize=256)(partial(str.format, **self._names))
 
     def _run(
         self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
@@ -335,7 +331,7 @@ class PostgreSQL:
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._fetch(connection, statements.SILENT, {"names": list(names)})
         now = found[0][0] if found else self.clock.override() or host_now()  # about no row it is of no use
-        return now, [hold_of(values[1:]) for values in found]
+        return now, [row_of(values[1:], names=HOLD_COLUMNS) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> TaskStatements:
         return PostgreSQLTasks(self, wake)
@@ -375,12 +371,12 @@ def slot_of(values: Sequence[Any], order: Order, now: datetime) -> Row:
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True,
         picked_by=order.holder, task_data=data, last_success=last_success, last_failure=last_failure,
         consecutive_failures=min(failures or 0, LAST_ATTEMPT), last_heartbeat=now, priority=priority, kind=kind,
-        slot=slot,        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        slot=slot, watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=order.lease, cancel_requested=cancel, control=control, parked_due=parked,
-        wanted_due=wanted, unheld_since=unheld_since,
+        lease=order.lease, cancel_requested=cancel, control=control, parked_due=parked, wanted_due=wanted,
+        unheld_since=unheld_since,
     )  # fmt: skip
-    return row if waits is None and flaw is None else flawed(row, waits, flaw)
+    return flawed(row, waits, flaw)
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
@@ -487,7 +483,7 @@ def places(changes: Sequence[Change]) -> Parameters:
 
 
 def ledger_places(changes: Sequence[Change]) -> Parameters:
-    keys = [change.ledger_key for change in changes if change.ledger_key]
+    keys = [key for change in changes if (key := change.held.row.ledger_key)]
     return {
         **keys_of(keys),
         "slots": [key.slot for key in keys],
