@@ -105,7 +105,6 @@ def _is_a_slip(given: str, known: str) -> bool:
 
 
 def _shared(one: str, other: str) -> int:
-    """Return the length of the common prefix."""
     places = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
     return next(places, min(len(one), len(other)))
 

@@ -110,21 +110,16 @@ class Load:
         return self._tally
 
     def _put(self, chunk: Chunk) -> None:
-        """Write a chunk, or begin to."""
-        if self.if_exists == "raise" or (self.if_exists == "keep" and not chunk.named):
-            self._put_new(chunk)
-            return
-        with self.joining() as (queue, own):
-            tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
-        self._account(chunk, tally)
-
-    def _put_new(self, chunk: Chunk) -> None:
-        if self.thread is not None:
+        if self.if_exists in ("replace", "reschedule") or (self.if_exists == "keep" and chunk.named):
+            with self.joining() as (queue, own):
+                tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
+            self._account(chunk, tally)
+        elif self.thread is not None:
             self._under_way = chunk, self.thread.submit(self._write_new, chunk)
-            return
-        with self._naming_what_is_taken(chunk):
-            self._write_new(chunk)
-        self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
+        else:
+            with self._naming_what_is_taken(chunk):
+                self._write_new(chunk)
+            self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
     def _write_new(self, chunk: Chunk) -> None:
         """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
@@ -133,7 +128,6 @@ class Load:
             queue.put_new(own, self.name, chunk.rows, copy=self.copy)
 
     def _conclude(self) -> None:
-        """Wait for the chunk that is under way."""
         if self._under_way is None:
             return
         (chunk, written), self._under_way = self._under_way, None

@@ -8,13 +8,12 @@ import functools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.client.arguments import (
     AnyTask,
@@ -49,8 +48,8 @@ from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.caller_transaction import Joinable, Result, call_within, sqlalchemy_connection
-from slotwise.store.connect.database import ANSWER, sure_transaction, was_committed
-from slotwise.store.connect.database_errors import lacks_tables, problem, unstorable
+from slotwise.store.connect.database import ANSWER, was_committed
+from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instance, Instances
@@ -252,7 +251,6 @@ class Client:
         return plain if known is None else known.payload.given(plain, name)
 
     def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
-        """Return the validated key of a task and an id."""
         name, _ = self._known(task, call)
         return Key(name, checked_id(id, name, call))
 
@@ -330,8 +328,7 @@ class Client:
         its own.
         """
         name, _ = self._known(task, "retry")
-        due = when(at, delay, name, "retry")
-        given = None if ids is None else [ids] if isinstance(ids, str) else ids
+        due, given = when(at, delay, name, "retry"), [ids] if isinstance(ids, str) else ids
         asked = None if given is None else [checked_id(one, name, "retry") for one in given]
         batches: builtins.list[builtins.list[str] | None] = [None]
         if asked is not None:
@@ -481,7 +478,7 @@ class Client:
             if store.at_insert or (surely and store.database.dialect_name == "postgresql"):
                 # Hooks and rows commit together; then the statements notify workers.
                 wake = self._horizon if store.at_insert else None
-                with sure_transaction(store.database, store.dialect.committed, store.dialect.transaction_id) as own:
+                with store.surely() as own:
                     yield queue_of(store.dialect, wake, store.at_insert), own
                 if word is not None and not store.at_insert:
                     store.database.wake_ups.tell(word)
@@ -494,7 +491,7 @@ class Client:
         """Yield a SQLAlchemy connection: the caller's, or one of our own."""
         with _errors(store, name, is_own=connection is None):
             if connection is None:
-                with sure_transaction(store.database, store.dialect.committed, store.dialect.transaction_id) as own:
+                with store.surely() as own:
                     yield own
                 return
             outer = sqlalchemy_connection(connection)
@@ -578,16 +575,13 @@ def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
 
     Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
     """
-    try:
-        yield
-    except Exception as error:
-        if (refusal := unstorable(error, f"task {name!r}")) is not None:
-            raise refusal from error
-        if lacks_tables(error):
+    with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
+        try:
+            yield
+        except Exception as error:
+            if not lacks_tables(error):
+                raise
             prefix = store.tables.prefix
             raise SchemaMissing(
                 f"the tables {prefix}* are missing in this database; name another, or run: slotwise db upgrade"
             ) from error
-        if is_own and isinstance(error, SQLAlchemyError):
-            raise problem(store.database.url, error) from error
-        raise

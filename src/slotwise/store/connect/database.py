@@ -315,9 +315,14 @@ ANSWER = timedelta(seconds=10)
 
 @contextmanager
 def sure_transaction(
-    database: Database, committed: Committed, transaction_id: Callable[[Connection], str | None]
-) -> Iterator[Connection]:
-    """A transaction of a caller, as ``commit_surely``: raise CommitUnknown if the database does not say in time."""
+    database: Database, committed: Committed, transaction_id: Callable[[Connection], str | None],
+    within: timedelta | None = ANSWER,
+) -> Iterator[Connection]:  # fmt: skip
+    """A transaction. Raise only if it certainly did not commit, or CommitUnknown if the database does not say in time.
+
+    Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
+    and take a settled claim for lost. So a new connection asks for the state of the transaction.
+    """
     connection = database.main.connect()
     try:
         transaction = connection.begin()
@@ -327,31 +332,16 @@ def sure_transaction(
             transaction.commit()
         except DBAPIError:
             connection.invalidate()
-            if known is None or not was_committed(database, committed, known, ANSWER):
+            if known is None or not was_committed(database, committed, known, within):
                 raise
     finally:
         connection.close()
 
 
-def commit_surely(database: Database, committed: Committed, work: Work[T], within: timedelta | None = None) -> T:
-    """Do ``work`` in a transaction of its own. Raise only if it certainly did not commit, or, ``within`` a time, if the
-    database did not say: CommitUnknown.
-
-    Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
-    and take a settled claim for lost. So a new connection asks for the state of the transaction.
-    """
-    connection = database.main.connect()
-    try:
-        transaction = connection.begin()
+def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
+    """Do ``work``, which returns the transaction's id, as in ``sure_transaction``, however long the answer takes."""
+    with sure_transaction(database, committed, lambda _: transaction_id, None) as connection:
         transaction_id, result = work(connection)
-        try:
-            transaction.commit()
-        except DBAPIError:
-            connection.invalidate()
-            if transaction_id is None or not was_committed(database, committed, transaction_id, within):
-                raise
-    finally:
-        connection.close()
     return result
 
 

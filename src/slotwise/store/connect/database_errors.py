@@ -168,26 +168,18 @@ def in_its_letters(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (refusal := unstorable(error, where)) is None:
-            raise
-        raise refusal from error
-
-
-def unstorable(error: Exception, where: str) -> ConfigurationError | None:
-    """Return the error of a string with a character that the database's encoding lacks; None for any other."""
-    inner = getattr(error, "orig", None) or error
-    if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
-        return ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it")
-    if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
-        return ConfigurationError(
-            f"{where}: a character is not in the encoding of the database: {describe(error)}; replace it, or use a "
-            "database in UTF8"
-        )
-    return None
+        inner = getattr(error, "orig", None) or error
+        if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
+            raise ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it") from error
+        if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
+            raise ConfigurationError(
+                f"{where}: a character is not in the encoding of the database: {describe(error)}; replace it, or use a "
+                "database in UTF8"
+            ) from error
+        raise
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the driver's error within it."""
     yield error
     inner = error.orig if isinstance(error, DBAPIError) else error.__cause__
     if inner is not None:

@@ -103,7 +103,6 @@ def _passed_by(row: Row, now: datetime) -> datetime:
 
 
 def _entries(at: Operation, row: Row, first: datetime, last: datetime) -> dict[datetime, sa.RowMapping]:
-    """Return what the ledger has of the range, by slot."""
     slots = at.store.tables.slots
     mine = [slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance]
     found = sa.select(slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished).where(*mine)

@@ -122,7 +122,6 @@ def resume(at: Operation, job: str, *, replay: bool) -> list[Resumed]:
 
 
 def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
-    """The due time of a row, as if it were not paused."""
     return sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
 
 

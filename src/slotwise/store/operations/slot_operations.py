@@ -100,7 +100,6 @@ def _free_slot(
 
 
 def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: str, slot: datetime) -> bool:
-    """Whether a ledger row or another detached row has the slot."""
     slots, tasks, one = dialect.tables.slots, dialect.tables.tasks, sa.select(sa.literal(1))
     known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
     waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
@@ -207,7 +206,6 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
 
 
 def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:
-    """Return why a slot cannot be retried, with the remedy."""
     if entry is None and slot > at.now:
         return f"is yet to come; for a run at once: slotwise trigger {job}"
     if entry is None:
@@ -221,7 +219,6 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
 
 
 def _entry(at: Operation, job: str, slot: datetime, instance: str) -> sa.RowMapping | None:
-    """Lock the slot's ledger row and return it; None if it has none."""
     slots = at.store.tables.slots
     statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed, slots.c.reason)
     mine = [slots.c.task_name == job, slots.c.task_instance == instance, slots.c.slot == slot]

@@ -19,7 +19,6 @@ from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
-from slotwise.store.connect.database import ANSWER, commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.rows import MALFORMED, Unread, row_of, rows_apart, stored, texts_of, utc
@@ -85,27 +84,6 @@ class Author:
         if self.note is not None:
             _check("note", self.note, NOTE_LIMIT)
 
-    def sign(
-        self,
-        connection: sa.Connection,
-        tables: Tables,
-        now: datetime,
-        command: str,
-        *,
-        job: str | None = None,
-        slot: datetime | None = None,
-        **arguments: Any,
-    ) -> int:
-        """Write the order down in the transaction that carries it out; its number."""
-        said = {name: value for name, value in arguments.items() if value is not None}
-        statement = tables.controls.insert().values(
-            at=now, author=self.name, note=self.note, command=command, task_name=job, slot=slot,
-            arguments=json.dumps(said, default=str) if said else None,
-        )  # fmt: skip
-        key = connection.execute(statement).inserted_primary_key
-        assert key is not None  # the statement writes one row
-        return int(key[0])
-
 
 def audit_entry(row: sa.RowMapping) -> AuditEntry:
     """The order of a row of the table."""
@@ -142,7 +120,14 @@ class Operation:
     ) -> int:  # fmt: skip
         """Write the operation to the audit table and return its number; arguments that are None are left out."""
         facts["id"] = None if id == RECURRING else id
-        return self.author.sign(self.connection, self.store.tables, self.now, command, job=job, slot=slot, **facts)
+        said = {name: value for name, value in facts.items() if value is not None}
+        statement = self.store.tables.controls.insert().values(
+            at=self.now, author=self.author.name, note=self.author.note, command=command, task_name=job, slot=slot,
+            arguments=json.dumps(said, default=str) if said else None,
+        )  # fmt: skip
+        key = self.connection.execute(statement).inserted_primary_key
+        assert key is not None  # the statement writes one row
+        return int(key[0])
 
     def rows(self, *conditions: sa.ColumnElement[bool]) -> list[Row]:
         """Lock these rows in key order, and return them as they are then."""
@@ -226,19 +211,8 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
 
     Race: the reply to the commit may be lost, and repeating a trigger would run it twice. So the database is asked.
     """
-
-    def work(connection: sa.Connection) -> tuple[str | None, Result]:
-        at = Operation(connection=connection, store=store, now=store.dialect.now(connection), author=author)
-        result = order(at)
-        return store.dialect.transaction_id(connection), result
-
-    with in_its_letters("this operation"):
-        if not rehearse:
-            return commit_surely(store.database, store.dialect.committed, work, ANSWER)
-        with store.database.main.connect() as connection, connection.begin() as transaction:
-            _, result = work(connection)
-            transaction.rollback()
-            return result
+    with in_its_letters("this operation"), store.rehearsed() if rehearse else store.surely() as connection:
+        return order(Operation(connection=connection, store=store, now=store.dialect.now(connection), author=author))
 
 
 def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:

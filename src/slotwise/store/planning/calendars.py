@@ -15,7 +15,7 @@ from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.days import calendar_of, days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.operations.transaction import Author
+from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.plan_rows import replanned, write
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import Tables, is_detached
@@ -174,10 +174,11 @@ class CalendarChanges:
 
     def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
         now = self._store.dialect.now(connection)
-        self._author.sign(connection, self._store.tables, now, command, calendar=calendar)
+        Operation(connection=connection, store=self._store, now=now, author=self._author).sign(
+            command, calendar=calendar
+        )
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
-        """The jobs that go by each calendar."""
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(
             self._tasks.c.schedule.like("%@%"), ~is_detached(self._tasks)
         )

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,13 +24,13 @@ from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
-from slotwise.store.connect.database import Database
+from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
-from slotwise.store.schema.rows import hold_of, row_of
+from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import BATCH, Claims, Due
@@ -52,7 +52,7 @@ class Store:
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self.installation = Installation(database, self.tables.meta)
         #: A transaction on the ordinary pool.
-        self.transaction = database.transaction if keep else self._rehearsed
+        self.transaction = database.transaction if keep else self.rehearsed
         #: Hooks in each transaction that inserts one-time tasks.
         self.at_insert = at_insert
         self.due = Due(self)
@@ -61,10 +61,15 @@ class Store:
         self.settlements = Settlements(self)
 
     @contextmanager
-    def _rehearsed(self) -> Iterator[sa.Connection]:
+    def rehearsed(self) -> Iterator[sa.Connection]:
+        """A transaction that is rolled back."""
         with self.database.main.connect() as connection, connection.begin() as transaction:
             yield connection
             transaction.rollback()
+
+    def surely(self) -> AbstractContextManager[sa.Connection]:
+        """A transaction of a caller, with a sure answer whether it was committed."""
+        return sure_transaction(self.database, self.dialect.committed, self.dialect.transaction_id)
 
     def now(self) -> datetime:
         """Return the database's time."""
@@ -156,7 +161,7 @@ class HeldRows:
         tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
             mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
-            return [claim_of(hold_of(values)) for values in connection.execute(mine)]
+            return [claim_of(row_of(values, names=HOLD_COLUMNS)) for values in connection.execute(mine)]
 
 
 class TaskMarks:
@@ -230,7 +235,6 @@ class LedgerFence:
         )
 
     def _has_succeeded(self, own: Joinable, claim: Claim) -> bool:
-        """Return whether this attempt has already written its success."""
         if claim.row.ledger_key is None:
             return False
         outcome = self._tables.slots.c.outcome
