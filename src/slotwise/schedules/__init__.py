@@ -8,17 +8,6 @@ from slotwise.schedules.local_time import Daily
 from slotwise.schedules.text import parse_schedule
 
 __all__ = [
-    "AnyOf",
-    "Calendar",
-    "Cron",
-    "Daily",
-    "Disabled",
-    "Every",
-    "FixedDelay",
-    "Once",
-    "Roll",
-    "Schedule",
-    "parse_schedule",
-    "spread_out",
-    "succeed",
-]
+    "AnyOf", "Calendar", "Cron", "Daily", "Disabled", "Every", "FixedDelay", "Once", "Roll", "Schedule",
+    "parse_schedule", "spread_out", "succeed",
+]  # fmt: skip
