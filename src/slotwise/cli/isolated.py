@@ -102,7 +102,8 @@ def _obey(order: Order, channel: Channel) -> AttemptOutcome:
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
     try:
-        worker.run_alone(lambda _, outcome: ended.put(outcome))
+        worker.runner.on_end = lambda _, outcome: ended.put(outcome)
+        worker.loop.start()
         worker.runner.start([holding])
         return ended.get()
     except BaseException as error:

@@ -101,7 +101,6 @@ def around(schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: da
 
 
 def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
-    """Yield the gaps without the slots in these holes."""
     for gap in gaps:
         first = gap.first
         for start, end in holes:

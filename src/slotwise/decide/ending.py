@@ -192,7 +192,6 @@ def unread(row: Row, transition: Transition, now: datetime, error: str) -> Trans
 
 
 def _lost(row: Row, ending: Ending) -> Transition:
-    """Decide about a row whose claim was lost."""
     ledger, definition = ending.ledger, ending.definition
     if row.lease is None:  # another program that shares the table has picked it: our claims have a lease
         return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
@@ -231,7 +230,6 @@ def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
-    """Return when the next attempt of a failed slot is due, or None."""
     if (retry := ending.definition.retry) is None:
         return None
     tries, since = max(_tries(row, ending.ledger), 1), row.trying_since or ending.now

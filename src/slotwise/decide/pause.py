@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from slotwise.decide.claim import Advance, ahead, past_slot, span, undecided, without_decided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
@@ -61,7 +61,8 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
         columns |= ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
     elif columns["slot"] is not None:
         columns |= _same_line(row, schedule, columns["slot"])
-    columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
+    if row.due > due_at(schedule, row.slot):  # min_interval has moved it, and applies to the next slot as well
+        columns["execution_time"] = max(columns["execution_time"], row.due)
     del columns["state"], columns["control"]  # a pause goes on
     return Advance(gaps=without_decided(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
@@ -77,12 +78,6 @@ def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object
         return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}
     is_queued = row.unheld_since is not None and slot + schedule.wait(slot) <= row.unheld_since
     return {"unheld_since": row.unheld_since} if is_queued else {}
-
-
-def _put_off_until(row: Row, schedule: Schedule) -> datetime:
-    """Return the row's due time if it is later than its slot's: min_interval applies to the next slot as well."""
-    due = row.due
-    return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)
 
 
 def owed_by(row: Row) -> Schedule:

@@ -17,7 +17,7 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import BeforeStart, Interceptor, Isolate, OnEnd, Runner, context_maker
+from slotwise.engine.run.runner import BeforeStart, Interceptor, Isolate, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -238,11 +238,6 @@ class Worker:
                 hook.verify_at_start(self._names)
         self.loop.start(self._stopping)
 
-    def run_alone(self, on_end: OnEnd) -> None:
-        """Start only what runs handlers, for a child with one attempt."""
-        self.runner.on_end = on_end
-        self.loop.start()
-
     def mind(self) -> None:
         """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends it.
 
@@ -310,11 +305,6 @@ class Worker:
     def state(self) -> Any:
         """What the registry's lifespan has yielded; None without one."""
         return self.loop.state
-
-    @property
-    def database_is_away(self) -> bool:
-        """Whether at least one loop cannot reach the database."""
-        return self.common.is_away
 
     @property
     def unfinished(self) -> int:

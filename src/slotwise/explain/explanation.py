@@ -395,7 +395,6 @@ def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None
 
 
 def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
-    """Return the limit of the task that is reached."""
     most, rate = definition.concurrency, definition.rate_limit
     if most is not None and load.running >= most:
         return f"concurrency is {most}, and {load.running} run"

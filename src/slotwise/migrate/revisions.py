@@ -335,7 +335,6 @@ def _schemas(connection: sa.Connection, prefix: str) -> list[str]:
 
 
 def _command(name: str, prefix: str, schema: str | None) -> str:
-    """How to call it for these tables."""
     where = f" --schema {schema}" if schema else ""
     return f"slotwise db {name}{where}{f' --table-prefix {prefix}' if prefix != 'scheduled_' else ''}"
 

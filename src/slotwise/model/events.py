@@ -6,7 +6,7 @@ import logging
 import shlex
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypedDict, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from slotwise.errors import SlotwiseError
 from slotwise.model.error_text import error_summary
@@ -54,28 +54,13 @@ class AttemptEvent(Event):
     token: int
 
 
-class About(TypedDict):
-    """The fields that every event of an attempt carries."""
-
-    worker: str
-    job: str
-    id: str
-    slot: datetime | None
-    attempt: int
-    token: int
-
-
-def about(claim: Claim, worker: str | None = None) -> About:
+def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
     """Return the fields that every event of an attempt carries."""
     row = claim.row
     return {
-        "worker": worker or claim.holder,
-        "job": row.task_name,
-        "id": row.task_instance,
-        "slot": claim.slot,
-        "attempt": row.attempt,
-        "token": row.version,
-    }
+        "worker": worker or claim.holder, "job": row.task_name, "id": row.task_instance, "slot": claim.slot,
+        "attempt": row.attempt, "token": row.version,
+    }  # fmt: skip
 
 
 class PollBegan(Event, name="poll-begin", level=logging.DEBUG):

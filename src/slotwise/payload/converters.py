@@ -276,7 +276,6 @@ def _msgspec(library: types.ModuleType, kind: Any) -> Shape:
 
 
 def _model_of(library: str, base: str, kind: type) -> types.ModuleType | None:
-    """Return the library if it is loaded and ``kind`` is one of its models."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None
 

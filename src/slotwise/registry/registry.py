@@ -112,7 +112,7 @@ class JobRegistry:
         #: Why the last ``start(wait=False)`` failed; None while it goes on, and if it succeeded.
         self.start_error: BaseException | None = None
         #: Schedules one-time tasks; needs no worker in this process.
-        self.client = Client(self._store, wake=self._wake)
+        self.client = Client(self._store, wake=lambda: self._ask(lambda worker: worker.poller.poll_now()))
         self._made: Store | None = None
 
     @staticmethod
@@ -341,9 +341,9 @@ class JobRegistry:
         """The running worker, if any."""
         return self._worker if self._running() else None
 
-    def _wake(self) -> None:
+    def _ask(self, order: Callable[[Worker], object]) -> None:
         if (worker := self.worker) is not None:
-            worker.poller.poll_now()
+            order(worker)
 
     def _running(self) -> bool:
         """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""
@@ -359,22 +359,14 @@ class JobRegistry:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        await _run_beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
+        start = functools.partial(self.start, host_loop=asyncio.get_running_loop())
+        await _run_beside(start, on_cancel=lambda: self._ask(Worker.request_stop), undo=self.stop)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _run_beside(self.stop, on_cancel=self._cancel)
-
-    def _request_stop(self) -> None:
-        if (worker := self.worker) is not None:
-            worker.request_stop()
-
-    def _cancel(self) -> None:
-        if (worker := self.worker) is not None:
-            worker.cancel()
+        await _run_beside(self.stop, on_cancel=lambda: self._ask(Worker.cancel))
 
 
 class RegistryBuilder:

@@ -465,7 +465,6 @@ def _translated(pairs: Iterable[tuple[str, object]], label: Callable[[str], str]
 
 
 def _address(pool: Mapping[str, str], label: str) -> str:
-    """Return the address of the pool, with its login as options."""
     if not (address := pool.get("jdbc-url")):
         raise InvalidSetting(f"{label} has no jdbc-url; write jdbc:postgresql://host:5432/database")
     login = urlencode({key: pool[name] for key, name in _LOGIN.items() if name in pool}, quote_via=quote)

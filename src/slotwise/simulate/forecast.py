@@ -133,7 +133,6 @@ class _Play:
         return worker
 
     def _step(self) -> None:
-        """All that happens at this instant."""
         now = self._clock.now()
         if self._worker is not None and self._outages and self._outages[0].start <= now:
             self._worker.crash()
@@ -189,7 +188,6 @@ class _Play:
         return took, Succeeded()
 
     def _next(self) -> datetime:
-        """When something happens next."""
         now = self._clock.now()
         instants = [running[0] for running in self._running[:1]] + self._looks[:1]
         if self._outages:

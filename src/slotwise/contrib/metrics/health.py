@@ -93,7 +93,7 @@ def _problem(loop: Service, worker: Worker, limit: float) -> str | None:
 def _unready(worker: Worker) -> str | None:
     if worker.is_draining or worker.wait_for_stop(0):
         return "the worker drains"
-    if worker.database_is_away:
+    if worker.common.is_away:
         return "the database is away"
     return None if worker.poller.has_started else "the worker is starting"
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
+from slotwise.errors import DatabaseProblem
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import (
     HandedBackEvent,
@@ -227,7 +228,7 @@ class WakeUp(Service):
         return AT_ONCE
 
     def _listen(self) -> Hearing:
-        """Connect and listen. Raise _Unheard where notifications do not get through."""
+        """Connect and listen. Raise DatabaseProblem if a pooler drops notifications, or the address leads elsewhere."""
         hearing = self._database.listen()
         try:
             self._database.notify([self.worker])
@@ -236,7 +237,7 @@ class WakeUp(Service):
                 if self._stopping.is_set():
                     break
                 if self.elapsed() >= end:
-                    raise _Unheard("a notification sent through the pool does not arrive")
+                    raise DatabaseProblem("a notification sent through the pool does not arrive")
         except BaseException:
             hearing.close()
             raise
@@ -283,7 +284,3 @@ class WakeUp(Service):
         hearing, self._hearing = self._hearing, None
         if hearing is not None:
             hearing.close()
-
-
-class _Unheard(Exception):
-    """A pooler in between swallows notifications, or the address leads to another database."""

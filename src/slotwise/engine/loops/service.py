@@ -159,7 +159,6 @@ class Service(ABC):
         return pause
 
     def _pause_after(self, error: BaseException) -> timedelta:
-        """Report the error, and return a growing pause."""
         if is_busy(error):
             logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
         elif self.common.is_transient(error):

@@ -405,7 +405,6 @@ class SlotRun:
         return wanted
 
     def _await(self, slot: datetime) -> None:
-        """Wait until the slot has come by the database's clock."""
         while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
             self._say(f"slot {_shown(slot)} has not come yet: waiting")
             self._sleep(left)

@@ -203,7 +203,6 @@ class Supervisor:
         return next(self._pauses[place])
 
     def _on_stop(self, count: int) -> None:
-        """Drain, then cancel, then kill."""
         self._stops = count
         self._due.clear()
         logger.info("stopping %d worker processes", len(self._children), extra={"event": "supervisor-stop"})

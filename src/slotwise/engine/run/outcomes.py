@@ -31,21 +31,6 @@ from slotwise.model.records import (
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.converters import encode_result
 
-
-def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
-    """Return the follow-ups with the result, if the task keeps results.
-
-    A result that cannot be kept is reported, and the task still succeeds: a retry would not help.
-    """
-    sequel = sequel or FollowUps()
-    if definition.result_retention is not None:
-        try:
-            sequel.result = encode_result(result)
-        except InvalidPayload as error:
-            sequel.problem = str(error)
-    return sequel
-
-
 #: Frames of this package at the top of a traceback are left out.
 _OWN = str(Path(__file__).parent)
 
@@ -67,7 +52,12 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
         word = f"ctx.{holding.unawaited}"
         return Failed(f"{word} was given an async connection and not awaited; write `await {word}(…)`", final=True)
     if definition.leaves_traces:
-        holding.sequel = kept(result, definition, holding.sequel)
+        holding.sequel = holding.sequel or FollowUps()
+        if definition.result_retention is not None:
+            try:
+                holding.sequel.result = encode_result(result)
+            except InvalidPayload as error:  # the task still succeeds: a retry would not help
+                holding.sequel.problem = str(error)
     elif holding.is_plain:
         return SUCCEEDED
     return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)

@@ -18,6 +18,7 @@ from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
@@ -29,8 +30,7 @@ LATE: Final = timedelta(hours=1)
 def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, Any] | None]:
     """Lock a row and return it with its document ``plan``; both are None without a row."""
     tasks = store.tables.tasks
-    mine = tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance
-    statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*mine).with_for_update()
+    statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*of_key(tasks, key)).with_for_update()
     found = connection.execute(statement).first()
     return (None, None) if found is None else (row_of(found[1:]), found[0])
 
@@ -129,9 +129,8 @@ def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, 
 def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
     """Write the new columns of a row that this transaction has locked, and its skipped slots."""
     tasks = store.tables.tasks
-    mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
-    columns = stored(row, changes.row)
-    expect(connection.execute(tasks.update().where(*mine).values(**columns)).rowcount, 1, row)
+    statement = tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
+    expect(connection.execute(statement).rowcount, 1, row)
     store.dialect.gaps(connection, [(row, gap) for gap in changes.gaps], now)
 
 

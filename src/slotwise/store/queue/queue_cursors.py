@@ -84,7 +84,6 @@ class QueueCursors:
 
 
 def _oldest(claims: Sequence[Claim]) -> dict[_Queue, datetime]:
-    """The due time of the first of each queue."""
     found: dict[_Queue, datetime] = {}
     for claim in claims:
         row = claim.row

@@ -75,7 +75,6 @@ def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[
 
 
 def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
-    """Whether a row stands beside the plan row of ``row``."""
     return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == ledger_instance(row)]
 
 
@@ -208,13 +207,9 @@ class _Queue:
 
         Race: of two slots that end at once, the second waits at the row of the operation for the first one's commit.
         """
-        tasks, slots, controls = self._tasks, self.dialect.tables.slots, self.dialect.tables.controls
-        order = self.row.control
+        tasks, controls, order = self._tasks, self.dialect.tables.controls, self.row.control
         self.connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
-        own = sa.select(slots.c.started).where(
-            slots.c.task_name == self.row.task_name, slots.c.task_instance == ledger_instance(self.row),
-            slots.c.slot == self.row.slot,
-        )  # fmt: skip
+        own = sa.select(self.dialect.tables.slots.c.started).where(*self.dialect.by_row.at(self.row.ledger_key))
         began = None if never_began else utc(self.connection.scalar(own))
         due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
         mine = [*_detached_of(tasks, self.row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
@@ -248,7 +243,6 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
 
 
 def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, Any]:
-    """Return the columns of a plan row after these slots have ended together."""
     records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
     words = [record.outcome for record in records if record is not None]
     failures = len(words) if Outcome.SUCCEEDED not in words else words[::-1].index(Outcome.SUCCEEDED)

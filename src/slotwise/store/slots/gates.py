@@ -96,7 +96,7 @@ class Limits(Gate):
         return row.task_name in self._limited
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        if (task := self._task(names)) is None:
+        if len(names) != 1 or (task := self._limited.get(names[0])) is None:
             return limit
         if not self._dialect.alone(transaction, task.name):
             return 0
@@ -113,13 +113,11 @@ class Limits(Gate):
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         """Count these starts; ``room`` has kept the claim within the limits."""
+        starts = self._tables.starts
         for name, rate, count in self._counted(rows):
-            starts = self._tables.starts
             transaction.execute(starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now)))
             row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
-            self._dialect.by_row.upsert(
-                transaction, starts, row, lambda new: {"count": self._tables.starts.c.count + new["count"]}
-            )
+            self._dialect.by_row.upsert(transaction, starts, row, lambda new: {"count": starts.c.count + new["count"]})
         return [START] * len(rows)
 
     def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
@@ -127,9 +125,6 @@ class Limits(Gate):
             starts = self._tables.starts
             mine = [starts.c.task_name == name, starts.c.at == _rounded_up(now, rate.grain)]
             transaction.execute(starts.update().where(*mine).values(count=starts.c.count - count))
-
-    def _task(self, names: Sequence[str]) -> Definition | None:
-        return self._limited.get(names[0]) if self._limited and len(names) == 1 else None
 
     def _counted(self, rows: Sequence[Row]) -> Iterable[tuple[str, Rate, int]]:
         """Yield the tasks of these rows that have a rate, and how many rows each has."""

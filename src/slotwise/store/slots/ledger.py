@@ -232,7 +232,6 @@ def _ending(tables: Tables) -> sa.Update:
 
 
 def _has_row(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
-    """Whether a row of the queue has this slot."""
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 

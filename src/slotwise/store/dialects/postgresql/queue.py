@@ -10,7 +10,6 @@ COPY is written in its binary format, in which nothing is escaped, and the serve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
@@ -153,11 +152,15 @@ class PostgreSQLTasks(TaskStatements):
         """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
         one's commit, and fails then.
         """
-        with _raising_taken():
+        try:
             if copy:
                 self._copy(connection, name, wanted)
             else:
                 self.put_many(connection, name, wanted, None)
+        except Exception as error:
+            if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
+                raise Taken from error
+            raise
 
     def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         asked = self.kept("now", lambda: sa.select(self.now()))
@@ -168,16 +171,6 @@ class PostgreSQLTasks(TaskStatements):
         wake = self._wake
         if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
             self.notify(connection, name)
-
-
-@contextmanager
-def _raising_taken() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
-            raise Taken from error
-        raise
 
 
 def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], Parameters]:
