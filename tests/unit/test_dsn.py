@@ -118,7 +118,7 @@ WRONG = [
     ("sqlite:sesame", "not a file path"),
     ("postgresql:/u:sesame@h/d", "percent-encoded"),
     ("postgresql:u:sesame@h/d", "percent-encoded"),
-    ("postgresql://u:sesame@h:port/d", "percent-encoded"),
+    ("postgresql://u:sesame@h:port/d", "a port is a number, and "),
     ("postgresql://u:sesame@h d/d", "percent-encoded"),
     ("postgresql://u:sesame@h/d?sslmode", "percent-encoded"),
     ("postgresql://u:sesame@h/d/e", "percent-encoded"),

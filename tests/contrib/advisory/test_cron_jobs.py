@@ -150,8 +150,9 @@ def test_the_zone_of_a_node_fleet() -> None:
     summer, winter = (job.schedule.next_after(datetime(2026, month, 1, tzinfo=UTC)) for month in (7, 1))
     assert (summer.hour if summer else None, winter.hour if winter else None) == (0, 1)
     assert problems(environ["CRON_JOBS"], tz="Europe/Wien")[0].startswith("CRON_TZ: ")
-    with pytest.raises(InvalidCronJobs, match=r"^CRON_JOBS is not set; write "):
-        read_cron_jobs({})
+    for environ, lack in (({}, "not set"), ({"CRON_JOBS": " "}, "empty")):
+        with pytest.raises(InvalidCronJobs, match=rf"^CRON_JOBS is {lack}; write "):
+            read_cron_jobs(environ)
 
 
 def test_days_of_month_and_week_must_both_match() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,13 +15,14 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
-from tests.docs.markdown import ROOT, blocks
+from tests.docs.markdown import ROOT, blocks, table
 
 from slotwise import Cron, Every, JobRegistry, Overlap, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.contrib.kubernetes import Manifest, Plan, Pods, as_yaml, manifests, read_plan
 from slotwise.contrib.kubernetes.manifests import literal, object_name
+from slotwise.contrib.kubernetes.plan import _PLAN, _PODS
 from slotwise.errors import ConfigurationError
 
 VERSIONS = all_versions()[0], all_versions()[-1]
@@ -332,8 +334,9 @@ def test_refusals() -> None:
     with pytest.raises(ConfigurationError) as caught:
         exported(made, Plan(image="a", cron_jobs=frozenset({"tick", "tock"})))
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["job 'tick'", "job 'tock'"]
-    with pytest.raises(ConfigurationError, match="there is no job 'tack'; known are mail, report, train"):
-        exported(registry(), Plan(image="a", cron_jobs=frozenset({"tack"})))
+    for name, cure in (("tack", "known are mail, report, train"), ("reports", "did you mean report?")):
+        with pytest.raises(ConfigurationError, match=f"there is no job '{name}'; {re.escape(cure)}$"):
+            exported(registry(), Plan(image="a", cron_jobs=frozenset({name})))
     with pytest.raises(ConfigurationError, match="'mail' is a one-time task"):
         exported(registry(), Plan(image="a", cron_jobs=frozenset({"mail"})))
     with pytest.raises(ConfigurationError, match="its name has a comma"):
@@ -389,6 +392,12 @@ def test_the_mapping_of_the_page(tmp_path: Path) -> None:
     plan = replace(read_plan(file), cron_jobs=frozenset({"report"}))
     assert plan.tags["gpu"].node_selector == {"hardware-type": "gpu-accelerated"}
     validate(exported(registry(), plan))
+
+
+def test_the_page_lists_the_keys_of_the_mapping() -> None:
+    """Those of the file, then those of its tables of pods."""
+    listed = [row[0] for row in table(ROOT / "docs" / "kubernetes.md", "### Keys of the mapping file")]
+    assert listed == [*_PLAN, *_PODS]
 
 
 def test_mapping_problems(tmp_path: Path) -> None:

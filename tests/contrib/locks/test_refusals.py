@@ -124,7 +124,7 @@ def test_sql_refuses(url: str, options: dict[str, str], words: str) -> None:
         ("redis://host/0?socket_timeout=3", "unknown option 'socket_timeout'"),
         ("redis://host/0?db", "not the address"),
         ("redis://host/zero", "'zero' is not a number"),
-        ("redis://host:port/0", "not the address"),
+        ("redis://host:port/0", "redis://host:port/0: the port is not a number up to 65535; write redis"),
         ("redis://host/0#x", "not the address"),
         ("http://host/0", "not the address"),
         ("", "not the address"),
@@ -269,7 +269,8 @@ def test_extend_by_nothing(tmp_path: Path) -> None:
         ("name text PRIMARY KEY, lock_until timestamp, locked_at timestamp", "has no column locked_by"),
         (
             "name text PRIMARY KEY, lock_until timestamptz, locked_at timestamp, locked_by text",
-            "column lock_until of table shedlock is timestamp with time zone",
+            "column lock_until of table shedlock is timestamp with time zone: ShedLock writes UTC without a zone; "
+            "run ALTER TABLE \"shedlock\" ALTER COLUMN lock_until TYPE timestamp USING lock_until AT TIME ZONE 'UTC'$",
         ),
     ],
 )

@@ -56,8 +56,9 @@ def read_cron_jobs(
     beside: Iterable[tuple[str, int]] = (),
 ) -> tuple[CronJob, ...]:
     """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see ``parse_cron_jobs``."""
-    if VARIABLE not in environ:
-        raise InvalidCronJobs([f"{VARIABLE} is not set; write {_EXAMPLE}, or {{}} for no jobs"])
+    if not environ.get(VARIABLE, "").strip():
+        lack = "empty" if VARIABLE in environ else "not set"
+        raise InvalidCronJobs([f"{VARIABLE} is {lack}; write {_EXAMPLE}, or {{}} for no jobs"])
     zone = tz or environ.get(ZONE_VARIABLE) or None
     return parse_cron_jobs(
         environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone, beside=beside

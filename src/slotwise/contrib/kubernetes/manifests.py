@@ -77,18 +77,23 @@ def _check_tags(plan: Plan, definitions: Iterable[Definition]) -> None:
     known = {tag for found in definitions for tag in found.runs_on}
     problems = []
     for tag in sorted(plan.tags.keys() - known):
-        near = get_close_matches(tag, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else f"remove it, or declare runs_on={{{tag!r}}}"
+        cure = _meant(tag, known) or f"remove it, or declare runs_on={{{tag!r}}}"
         problems.append(f"tags.{tag}: no job requires the tag {tag!r}; {cure}")
     if problems:
         raise ConfigurationError("\n".join(problems))
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition], list[Definition]]:
     problems = []
     for name in sorted(plan.cron_jobs):
         if name not in known:
-            problems.append(f"cron_jobs: there is no job {name!r}; known are {', '.join(sorted(known))}")
+            cure = _meant(name, known) or f"known are {', '.join(sorted(known))}"
+            problems.append(f"cron_jobs: there is no job {name!r}; {cure}")
         elif not known[name].is_job:
             problems.append(f"cron_jobs: {name!r} is a one-time task, which has no schedule; remove it")
     # SLOTWISE_ONLY lists the names, separated by commas.

@@ -177,12 +177,15 @@ def _check_url(url: str) -> None:
     shown = hide_password(url) if isinstance(url, str) and url.strip() else repr(url)
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises if it is no port
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except (AttributeError, TypeError, ValueError):
         raise InvalidSetting(f"{shown:.200} is not the address of a Redis server; {_EXAMPLE}") from None
     if parts.scheme not in ("redis", "rediss", "unix") or parts.fragment:
         raise InvalidSetting(f"{shown:.200} is not the address of a Redis server; {_EXAMPLE}")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise InvalidSetting(f"{shown:.200}: the port is not a number up to 65535; {_EXAMPLE}") from None
     if unknown := next((name for name, _ in pairs if name not in _OPTIONS), None):
         raise InvalidSetting(f"{shown:.200}: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}")
     if parts.scheme != "unix" and not parts.path.removeprefix("/").isdigit() and parts.path not in ("", "/"):

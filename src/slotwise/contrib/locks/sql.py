@@ -209,7 +209,8 @@ class _Database(ABC, Generic[C]):
             if "with time zone" in found[column]:
                 raise ConfigurationError(
                     f"column {column} of table {self.name} is {found[column]}: ShedLock writes UTC without a zone; "
-                    "change the column to timestamp"
+                    f"run ALTER TABLE {self.table} ALTER COLUMN {column} TYPE timestamp "
+                    f"USING {column} AT TIME ZONE 'UTC'"
                 )
         self.types = found
         self._is_checked = True

@@ -86,7 +86,7 @@ def _not_understood(why: str) -> InvalidSetting:
 def _from_postgresql_url(text: str) -> URL:
     match = _POSTGRESQL_URL.fullmatch(text)
     if match is None:
-        raise _not_understood("special characters in a name or password must be percent-encoded")
+        raise _not_understood("a port is a number, and special characters in a name or password are percent-encoded")
     named = {"user": match["user"], "password": match["password"], "dbname": match["database"]}
     arguments = {key: unquote(value) for key, value in named.items() if value}
     return _url(arguments | _hosts(match["hosts"]) | _options(match["query"] or ""))
