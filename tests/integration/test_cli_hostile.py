@@ -43,7 +43,8 @@ def hostile_rows(store: Store) -> None:
     add(store, "tasks", row | {"schedule": "EVERY|1h|1970-01-01T00:00:00Z", "slot": NOON, "plan": plan})
     add(store, "tasks", row | {"task_instance": HOSTILE, "schedule": f"EVERY|{HOSTILE}", "slot": NOON, "plan": plan})
     task = {"task_name": f"task {HOSTILE}", "task_instance": HOSTILE, "last_error": HOSTILE, "last_failure": now}
-    add(store, "tasks", task | {"state": "dead", "task_data": json.dumps(HOSTILE).encode()})
+    dead = task | {"state": "dead", "task_data": json.dumps(HOSTILE).encode()}
+    add(store, "tasks", dead, dead | {"task_instance": "x", "last_error": "ValueError: no"})
     ended = {"task_name": HOSTILE, "worker": HOSTILE, "error": HOSTILE, "started": now, "finished": now}
     add(store, "slots", ended | {"slot": now - timedelta(hours=1), "outcome": "failed"})
     add(store, "slots", ended | {"slot": now - timedelta(hours=2), "outcome": "dead", "task_instance": HOSTILE})
@@ -172,12 +173,37 @@ def test_on_a_terminal(place: Path, tmp_path: Path) -> None:
     assert len(COLOURS.findall("".join(told))) > 20
 
 
-def test_no_listing_is_wider_than_the_terminal(place: Path, tmp_path: Path) -> None:
-    """Whatever is in its cells."""
+WIDE = """
+from slotwise import AnyOf, Cron, Daily, JobRegistry, job
+
+@job(name="settlement of all accounts and of what belongs to them", schedule=AnyOf(
+    Cron("0 2 * * *", "Europe/Vienna"), Cron("17,19,23,29 1-23/7 1-15 JAN,MAR,MAY,JUL,SEP,NOV MON-FRI", "Asia/Tokyo")))
+def settle(ctx): ...
+
+@job(name="month", schedule=Daily("18:00", tz="America/Argentina/ComodRivadavia").last_business_day("AT"))
+def month(ctx): ...
+
+registry = JobRegistry(jobs=[settle, month])
+"""
+
+
+def test_no_listing_is_wider_than_the_terminal(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that there is, whatever is in its cells."""
+    (tmp_path / "wide.py").write_text(WIDE)
+    (tmp_path / "crontab").write_text(f"17 2 * * MON-FRI {'/usr/bin/backup --of everything ' * 5}\n")
+    (tmp_path / "keys.toml").write_text(f"size = 50\n[services]\n{'credit-' * 12}service = 5101\n")
+    monkeypatch.setenv("CRON_JOBS", json.dumps({"clean-up-" * 9: {"schedule": "0 */5 * * * *", "lockKey": 5101}}))
     listings = [
         "jobs list", f"jobs instances {NAME}", f"jobs show {NAME}", "slots", f"slots {NAME}", "failures", "audit",
-        "workers", "tasks list", "tasks count",
+        "workers", "tasks list", "tasks count", "failures --attempts", f"slots {NAME} --id {NAME}",
+        f"tasks show {TASK} x", "jobs list --app wide", "plan --app wide --all",
+        "simulate --app wide --from 2026-10-24T00:00Z --days 3 --all", "calendar list", "calendar show AT",
+        "schedule next '30 2 * * *' --tz Europe/Vienna --after 2026-10-23 -n 4", "schedule month --app wide",
+        "schedule diff '0 2 * * *' '0 3 * * *' --tz America/Argentina/ComodRivadavia --days 2",
+        "crontab check crontab", "cron-jobs check", "lock-keys list --registry keys.toml", "bench --list",
     ]  # fmt: skip
+    days = [f"2026-{month:02}-{day:02}" for month in range(1, 13) for day in (1, 6, 24)]
+    assert status(["calendar", "add", "AT", *days, "--create", "--database-url", f"sqlite:///{place}"]) == exits.OK
     for line, text in zip(listings, on_a_terminal(place, tmp_path, listings, notes=False), strict=True):
         told = [part for part in COLOURS.sub("", text).replace("\r", "").split("\n") if "; see: slotwise" not in part]
         assert max(map(len, told)) in range(20, 81), line

@@ -53,6 +53,13 @@ TEXTS = [
     ("tasks schedule a --delay 5", exits.USAGE, "'5' is not a duration, such as 10s, 5m or 1h30m"),
     ("tasks cancel a", exits.USAGE, "name the tasks by one of: their IDS, --state, --all; see: "),
     ("crontab check --format system x", exits.USAGE, "write --crontab-format for crontabs"),
+    ("calendar show AT --year x", exits.USAGE, "'x' is not a whole number; see: slotwise calendar show --help"),
+    ("demo --seconds x", exits.USAGE, "'x' is not a number; see: slotwise demo --help"),
+    (
+        "db grants",
+        exits.USAGE,
+        "option '--role'. Choose from: worker, enqueuer, reader, operator, migrator; see:",
+    ),
     ("run nightly", exits.FAILED, "no application was named; give --app package.module:registry, or set SLOTWISE_APP"),
     ("simulate --app jobs --only nope", exits.USAGE, "--only nope: there is no such job; known are nightly; see"),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import traceback
+from typing import Final
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -59,7 +61,15 @@ def _told(error: BaseException) -> tuple[str, int, str]:
     return BUG, exits.BUG, "".join(traceback.format_exception(error))
 
 
+#: What click calls a number.
+_KINDS: Final = re.compile(r"is not a valid (integer|float)( range)?")
+
+
+def _kind(found: re.Match[str]) -> str:
+    return f"is not a {'whole ' if found[1] == 'integer' else ''}number"
+
+
 def _usage(error: click.UsageError) -> str:
-    message = error.format_message().rstrip(".").replace("is not a valid integer range", "is not a whole number")
+    message = _KINDS.sub(_kind, " ".join(error.format_message().split()).rstrip("."))
     path = error.ctx.command_path if error.ctx else "slotwise"
     return f"{message}; see: {path} --help"
