@@ -33,7 +33,12 @@ def make_registry() -> JobRegistry:
     options = json.loads(os.environ["BENCH_OPTIONS"])
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
-        return JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
+        made = JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
+        if options.get("is_traced"):
+            from slotwise.contrib.otel import instrument
+
+            instrument(made)
+        return made
     if options["kind"] == "flood":
         return JobRegistry(tasks=[_slow(note, options["takes"] / 1000), _task(note, is_async=False, name=OTHER)])
     number = {"jobs": _by_job, "slots": _by_slot}[options["kind"]]

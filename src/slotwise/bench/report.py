@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from slotwise.bench.cells import ALL
+from slotwise.bench.cells.throughput import OPENTELEMETRY, PROMETHEUS
 from slotwise.bench.readings import Reading, Readings, Summary, ratio
 from slotwise.contrib.picture import Box, Label, Line, Picture, Shape
 from slotwise.errors import ConfigurationError
@@ -320,6 +322,24 @@ def _cpu(cell: str) -> Find:
     return find
 
 
+def _extra(contender: str, *, as_share: bool = False) -> Find:
+    """CPU that a worker with metrics takes more of each execution than one without in the same round, in the median.
+
+    ``as_share``: by the CPU of client and server without. The server does the same for both, and is left out.
+    """
+
+    def find(readings: Readings) -> float | None:
+        plain = {one.round: one.figures for one in readings.of("metrics", OURS).readings if "server_us" in one.figures}
+        found = [
+            (one.figures["client_us"] - mine["client_us"]) / (mine["client_us"] + mine["server_us"] if as_share else 1)
+            for one in readings.of("metrics", contender).readings
+            if "client_us" in one.figures and (mine := plain.get(one.round))
+        ]
+        return max(statistics.median(found), 0.0) * (100 if as_share else 1) if found else None
+
+    return find
+
+
 def _latency(cell: str, contender: str, text: str, p50: float, p99: float) -> Iterator[Target]:
     for name, bound in (("p50_ms", p50), ("p99_ms", p99)):
         yield Target(
@@ -334,6 +354,14 @@ TARGETS: tuple[Target, ...] = (
     Target(
         cell="backlog", text="CPU per execution, client and server", bound=40, unit="µs", at_most=True,
         find=_cpu("backlog"),
+    ),
+    Target(
+        cell="metrics", text="more CPU per execution with Prometheus", bound=3, unit="%", at_most=True,
+        find=_extra(PROMETHEUS, as_share=True),
+    ),
+    Target(
+        cell="metrics", text="more CPU per execution with OpenTelemetry's API", bound=5, unit="µs", at_most=True,
+        find=_extra(OPENTELEMETRY),
     ),
     Target(
         cell="two-workers", text="two workers by one: never slower", bound=1.0, unit="×",

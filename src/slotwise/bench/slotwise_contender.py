@@ -101,6 +101,13 @@ class Slotwise(Contender):
         )
 
 
+class SlotwiseTraced(Slotwise):
+    """One-time tasks of a registry that OpenTelemetry instruments; there is no SDK in the worker."""
+
+    def command(self, url: str) -> Command:
+        return self._worker(url, kind="tasks", is_async=self._is_async, is_traced=True)
+
+
 class SlotwiseFlood(Slotwise):
     """One-time tasks whose handlers take ``takes`` milliseconds, and another task beside them."""
 
@@ -181,6 +188,7 @@ __all__ = [
     "SlotwiseFlood",
     "SlotwiseJobs",
     "SlotwiseSeconds",
+    "SlotwiseTraced",
     "fill_tasks",
     "job_name",
     "registry_for",

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from slotwise.bench.cells.costs import BLOCKED, HELD, IDLE, MEMORY, NOTHING_DUE, PAGES
 from slotwise.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
-from slotwise.bench.cells.throughput import BACKLOG, ENQUEUE, LONG, PAYLOADS, SECONDS, SLOTS, SNAPSHOT, TWO_WORKERS
+from slotwise.bench.cells.throughput import (
+    BACKLOG,
+    ENQUEUE,
+    LONG,
+    METRICS,
+    PAYLOADS,
+    SECONDS,
+    SLOTS,
+    SNAPSHOT,
+    TWO_WORKERS,
+)
 from slotwise.bench.run import Cell
 
 ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        BACKLOG, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT,
-        IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
+        BACKLOG, METRICS, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS,
+        SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
     )
 }  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -24,6 +25,7 @@ from slotwise.bench.slotwise_contender import (
     SlotwiseFlood,
     SlotwiseJobs,
     SlotwiseSeconds,
+    SlotwiseTraced,
     fill_tasks,
     registry_for,
 )
@@ -42,6 +44,8 @@ LARGE = 5_000
 #: slotwise with its defaults, and in the setting that suits handlers that do nothing.
 DEFAULT = Slotwise("slotwise-default")
 BEST = Slotwise("slotwise", threads="100")
+#: With ``worker --http``, and with ``instrument(registry)`` where there is no SDK.
+PROMETHEUS, OPENTELEMETRY = "slotwise, Prometheus", "slotwise, OpenTelemetry"
 
 
 def drain(run: Run, cell: str, contender: Contender, number: int, count: int, processes: int = 1) -> Reading:
@@ -86,6 +90,14 @@ def _payloads(run: Run) -> Iterator[Reading]:
         yield drain(run, "payloads", contender, number, run.scaled(LARGE, 20))
 
 
+def _metrics(run: Run) -> Iterator[Reading]:
+    contenders = [BEST, Slotwise(PROMETHEUS, threads="100", http="127.0.0.1:0")]
+    if find_spec("opentelemetry") is not None:
+        contenders.append(SlotwiseTraced(OPENTELEMETRY, threads="100"))
+    for number, contender in run.turns(contenders):
+        yield drain(run, "metrics", contender, number, run.scaled(TASKS, 200))
+
+
 def _two_workers(run: Run) -> Iterator[Reading]:
     """Two workers, and one in the same rounds: the ratio is what counts."""
     pairs: Sequence[tuple[Contender, int, str]] = [
@@ -112,6 +124,7 @@ def _slots(run: Run) -> Iterator[Reading]:
 
 
 BACKLOG = Cell(name="backlog", title="backlog of one-time tasks, one worker process", measure=_backlog)
+METRICS = Cell(name="metrics", title="the same backlog, with and without metrics and traces", measure=_metrics)
 TWO_WORKERS = Cell(name="two-workers", title="the same backlog, two worker processes", measure=_two_workers)
 PAYLOADS = Cell(name="payloads", title="5,000 tasks with payloads of 100 KB, and of two bytes", measure=_payloads)
 SLOTS = Cell(name="slots", title="due slots of 10,000 jobs, with their ledger rows, one process", measure=_slots)
