@@ -406,7 +406,6 @@ def without_attempts(row: Row) -> Row:
 
 
 def past_slot(row: Row, schedule: Schedule) -> dict[str, Any]:
-    """Return the columns of a row that moves past its slot."""
     return waiting(row, schedule, row.slot and max(row.slot, row.watermark or row.slot))
 
 

@@ -189,7 +189,6 @@ class SignIn:
 
 
 def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
-    """Return the event for a job's row that was compared with the code."""
     facts: dict[str, Any] = {
         "worker": worker, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
         "next_slot": plan.next_slot,

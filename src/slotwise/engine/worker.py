@@ -272,7 +272,6 @@ class Worker:
         self.database.limit_replies(REPLY_PATIENCE)
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
-        """Wait until a stop is requested."""
         return self._stopping.wait(seconds)
 
     def stop(self, grace: timedelta | None = None, *, ending: bool = False) -> int:

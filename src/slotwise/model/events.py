@@ -194,7 +194,6 @@ class SlotsSuperseded(SlotsSkipped, level=logging.WARNING):
 
 
 def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
-    """Return the event of one range of slots of a row."""
     kind = SlotsSuperseded if gap.reason == Reason.SUPERSEDED else SlotsSkipped
     return kind(
         worker=worker, job=key.task_name, id=key.task_instance, first=gap.first, last=gap.last, count=gap.count,

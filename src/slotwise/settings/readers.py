@@ -20,7 +20,6 @@ _WORDS_FOR_FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def spell(value: object) -> str:
-    """Return a value as it appears in a message."""
     return format_duration(value) if isinstance(value, timedelta) else hide_password(repr(value))
 
 
@@ -29,7 +28,6 @@ def _wrong(label: str, need: str, value: object, cure: str) -> InvalidSetting:
 
 
 def optional(read: Reader) -> Reader:
-    """Return a reader that also accepts None."""
     return lambda label, value: None if value is None else read(label, value)
 
 

@@ -193,7 +193,6 @@ class WakeUp(Service):
 
     @property
     def is_listening(self) -> bool:
-        """Whether notifications arrive now."""
         return self._hearing is not None
 
     def start(self) -> None:

@@ -406,7 +406,6 @@ class Poller(Service):
         return found, held
 
     def claim_row(self, key: Key) -> list[Holding]:
-        """Claim and start the slot of one row."""
 
         def claim() -> tuple[int, list[Claim]]:
             claims = self._store.claims.claim_row(self.worker, key, lease=self._lease, on_skipped=self._tell_skipped)
@@ -444,7 +443,6 @@ class Poller(Service):
         return found
 
     def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
-        """Claim and start one-time tasks."""
 
         def claim() -> tuple[int, list[Claim]]:
             claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)

@@ -177,7 +177,6 @@ def say_outcome(outcome: AttemptOutcome) -> Message:
 
 
 def outcome_of(said: Message) -> AttemptOutcome:
-    """Return the outcome that ``say_outcome`` encoded."""
     found = said["fields"]
     if "duration" in found:
         found["duration"] = timedelta(microseconds=found["duration"])

@@ -39,7 +39,6 @@ class Lifeline:
         self._socket = socket.socket(fileno=descriptor)
 
     def say_up(self) -> None:
-        """Report that the worker has started."""
         _say(self._socket, _UP)  # if the supervisor is gone, ``watch`` notices it too
 
     def watch(self, *, on_drain: Callable[[], object], on_cancel: Callable[[], object]) -> None:

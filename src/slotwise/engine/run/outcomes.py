@@ -40,7 +40,6 @@ class LeftAlone(Exception):
 
 
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
-    """Return the outcome of a handler that returned ``result``."""
     if isinstance(result, Steering):
         word = type(result).__name__
         return Failed(f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`", final=True)
@@ -72,7 +71,6 @@ def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None
 
 
 def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
-    """Return the outcome of a handler that raised ``error``."""
     reason = holding.stop_reason
     if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
         return timed_out(holding, definition) or Aborted(reason)

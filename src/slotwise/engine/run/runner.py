@@ -96,7 +96,6 @@ class Threads:
 
     @property
     def busy(self) -> int:
-        """How many threads are at work."""
         return len(self._threads) - self._idle - (self._standby is not None)
 
     def submit(self, *work: Work, first: bool = False) -> None:

@@ -100,7 +100,6 @@ class Database:
 
     @property
     def dialect_name(self) -> str:
-        """`postgresql` or `sqlite`."""
         return self._link.name
 
     @property
@@ -127,7 +126,6 @@ class Database:
         return self.main if self._link.single else self._engine("migrations")
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """A transaction on the small pool."""
         return self.main.begin()
 
     def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
@@ -173,7 +171,6 @@ class Database:
         return self.settings.wake_up and (self._ear is not self._link or self._link.passes_words)
 
     def listen(self) -> Hearing:
-        """Open a connection that receives notifications."""
         return self._ear.listen(self._channel)
 
     def notify(self, words: Sequence[str]) -> None:

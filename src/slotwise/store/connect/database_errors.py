@@ -116,7 +116,6 @@ def lacks_permission(error: BaseException) -> bool:
 
 
 def lacks_tables(error: BaseException) -> bool:
-    """Whether a table of the statement is missing."""
     return any(sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
 
 

@@ -121,5 +121,4 @@ class Hearing:
         return [notify.payload for notify in self._connection.notifies(timeout=0)]
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()

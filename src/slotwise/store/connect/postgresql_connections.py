@@ -108,7 +108,6 @@ def _refuse_unknown(arguments: Mapping[str, str]) -> None:
 
 
 def can_go_along() -> bool:
-    """Whether this libpq supports pipelining."""
     return bool(psycopg().Pipeline.is_supported())
 
 
@@ -187,7 +186,6 @@ class PostgreSQLLink:
             yield connection
 
     def check(self, connection: Connection) -> None:
-        """Raise `DatabaseProblem` if the server is too old."""
         version = connection.dialect.server_version_info or ()
         if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))

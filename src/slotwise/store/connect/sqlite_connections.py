@@ -55,7 +55,6 @@ class SQLiteLink:
         return engine.begin()
 
     def listen(self, channel: str) -> Hearing:
-        """Raise `DatabaseProblem`."""
         raise DatabaseProblem("SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it")
 
 

@@ -69,7 +69,6 @@ s.finished IS NULL AND s.outcome <> 'running'
 
 
 def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
-    """Whether a row of this table has this name and instance."""
     return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
 
 
@@ -96,16 +95,13 @@ class Portable:
         return [*of_key(self._tasks, row), self._tasks.c.version == row.version, self._tasks.c.picked_by == holder]
 
     def held(self, claim: Claim) -> Conditions:
-        """Whether a row is still held under this claim."""
         return [*self.under(claim.row, claim.holder), self._tasks.c.picked]
 
     def at(self, key: LedgerKey | None) -> Conditions:
-        """Whether a ledger row is that of this slot."""
         assert key is not None  # one-time tasks have no row there
         return [*of_key(self._slots, key), self._slots.c.slot == key.slot]
 
     def entry_of(self, claim: Claim) -> Conditions:
-        """Whether a ledger row is that of this claim."""
         mine = self.at(claim.row.ledger_key)
         return [*mine, self._slots.c.token == claim.token, self._slots.c.worker == claim.holder]
 

@@ -68,7 +68,6 @@ class TaskStatements(Protocol):
         return
 
     def may_delete(self) -> sa.ColumnElement[bool]:
-        """Return a condition of each deletion of rows."""
         return sa.true()
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:

@@ -76,12 +76,10 @@ def calendars_of(connection: sa.Connection, tables: Tables, schedule: Schedule) 
 
 
 def calendar_in(row: sa.RowMapping) -> Calendar:
-    """The calendar of a row of the table."""
     return calendar_of(row["name"], row["revision"], row["weekend"], row["days"])
 
 
 def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
-    """The error for a calendar that is not there."""
     near = get_close_matches(name, list(known), n=1)
     make = f"make it with: slotwise calendar import {name}, or: slotwise calendar add {name} DAY --create"
     hint = f"did you mean {near[0]}?" if near else make
@@ -98,7 +96,6 @@ class CalendarChanges:
         self._tasks = store.tables.tasks
 
     def all(self) -> list[CalendarLine]:
-        """All calendars, by name."""
         with self._store.transaction() as connection:
             rows = connection.execute(sa.select(self._table).order_by(self._table.c.name)).mappings().all()
             users = self._users(connection)

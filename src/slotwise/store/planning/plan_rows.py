@@ -56,7 +56,6 @@ def born(
 
 
 def name_of(key: Key) -> str:
-    """Return the name of a row in messages."""
     return key.task_name if key.task_instance == RECURRING else "/".join(key)
 
 

@@ -48,7 +48,6 @@ class Declared:
 
     @property
     def by(self) -> Revision:
-        """The deploy that planned the row."""
         return Revision(text=self.revision, started=self.deployed)
 
     def document(self) -> dict[str, object]:

@@ -145,13 +145,11 @@ def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
 
 
 def slot_state(store: Store, job: str, slot: datetime) -> SlotState:
-    """Return the state of a slot."""
     with _looking(store, job) as look:
         return SlotState(**look.state(slot))
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
-    """Return all that the tables say about a slot."""
     slots = store.tables.slots
     with _looking(store, job, instance) as look:
         started, state = look.of(slots).where(slots.c.started.is_not(None)), look.state(slot)
@@ -164,7 +162,6 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
-    """Return what the tables say about a one-time task."""
     tasks, slots = store.tables.tasks, store.tables.slots
     with _looking(store, task, id) as look:
         found, row = look.first(look.of(tasks)), look.row(tasks.c.task_instance == id)

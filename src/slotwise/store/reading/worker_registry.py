@@ -106,7 +106,6 @@ class WorkerRegistry:
         return None if found is None else (found[0], found[1])
 
     def sign_out(self, worker: str) -> None:
-        """Delete the row of a worker that has stopped."""
         with self._store.database.heart.begin() as connection:
             connection.execute(self._workers.delete().where(self._workers.c.worker == worker))
 
@@ -123,7 +122,6 @@ def _skew(before: datetime, now: datetime) -> float:
 
 
 def tags_of(text: str | None) -> list[str]:
-    """The tags that stand in a row."""
     try:
         return texts_of(text)
     except MALFORMED:

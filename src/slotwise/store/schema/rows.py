@@ -152,7 +152,6 @@ class Change:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The values of RECORDED_COLUMNS."""
         record = self.transition.record
         assert record is not None
         columns = {name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"}

@@ -100,8 +100,11 @@ class Tables:
     def _table(self, name: str, *parts: sa.Column[Any] | sa.Index) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *parts)
 
-    def _index(self, name: str, *columns: str | sa.TextClause, rows: str | None = None) -> sa.Index:
-        """Return an index of these rows only: rows that are held, paused or dead cost a claim nothing."""
+    def _index(
+        self, name: str, *columns: str | sa.TextClause, rows: str | None = None, given: str | None = None
+    ) -> sa.Index:
+        """Return an index of these rows only, or of those that have a column, so that others cost a claim nothing."""
+        rows = f"{given} IS NOT NULL" if given else rows
         partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
         return sa.Index(f"{self.prefix}{name}", *columns, **partial)
 
@@ -113,9 +116,9 @@ class Tables:
             self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
             self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
             self._index("tasks_held", "picked_by", rows="picked"),
-            self._index("tasks_parked", "state", "task_name", "task_instance", rows="state IS NOT NULL"),
-            self._index("tasks_beside", "task_name", "plan_instance", rows="plan_instance IS NOT NULL"),
-            self._index("tasks_ordered", "task_name", "order_key", "created_version", rows="order_key IS NOT NULL"),
+            self._index("tasks_parked", "state", "task_name", "task_instance", given="state"),
+            self._index("tasks_beside", "task_name", "plan_instance", given="plan_instance"),
+            self._index("tasks_ordered", "task_name", "order_key", "created_version", given="order_key"),
         ]
 
     def _slots(self) -> sa.Table:
@@ -127,7 +130,7 @@ class Tables:
             *_columns(counts="attempts lost aborted", attempts=Integer, lost=Integer, aborted=Integer),
             *_columns(counts="collapsed", collapsed=BigInteger, token=BigInteger, worker=Text, started=Instant),
             *_columns(started_before=Instant, finished=Instant, error=Text, result=LargeBinary, expires=Instant),
-            self._index("slots_expires", "expires", rows="expires IS NOT NULL"),
+            self._index("slots_expires", "expires", given="expires"),
             self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
 
@@ -180,7 +183,6 @@ def runs_on(rows: sa.FromClause) -> sa.ColumnElement[str | None]:
 
 
 def is_task(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a row is a one-time task's."""
     return _is_of(rows, Kind.TASK)
 
 

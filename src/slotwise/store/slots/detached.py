@@ -120,7 +120,6 @@ def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: 
 
 
 def release_queued(connection: sa.Connection, dialect: Dialect, changes: Sequence[Change]) -> None:
-    """Release the rows that wait for these changes."""
     touched = [one for one in changes if one.held.row.control is not None or one.held.row.cancel_requested is not None]
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
@@ -187,7 +186,6 @@ class _Queue:
     # -- backfills ----------------------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
-        """Release the oldest queued slot of the same backfill."""
         tasks, controls = self._tasks, self.dialect.tables.controls
         queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
             *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,

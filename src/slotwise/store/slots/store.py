@@ -62,7 +62,6 @@ class Store:
 
     @contextmanager
     def rehearsed(self) -> Iterator[sa.Connection]:
-        """A transaction that is rolled back."""
         with self.database.main.connect() as connection, connection.begin() as transaction:
             yield connection
             transaction.rollback()
