@@ -1,6 +1,6 @@
 """Simulated clusters: many workers, accidents by seed, and the laws looking on.
 
-    python -m pytest tests/simulation                      12 worlds, as on each commit
+    python -m pytest tests/simulation                      8 worlds, as on each commit
     python -m pytest tests/simulation --seeds 500 -n 2     500 worlds
     python -m pytest tests/simulation --seeds 17-17        one of them, again
 
@@ -47,8 +47,8 @@ HAPPENINGS = [
 ]  # fmt: skip
 
 
-#: So many worlds may pass until everything has happened.
-WORLDS = 20
+#: So many worlds may pass until everything has happened. In the first two, it does at present.
+WORLDS = [15, 10, *range(10), *range(16, 24)]
 
 
 @pytest.mark.extended
@@ -56,7 +56,7 @@ WORLDS = 20
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
     missing, starts, successes = set(HAPPENINGS), 0, 0
-    for seed in range(WORLDS):
+    for seed in WORLDS:
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         world = World(seed, database)
