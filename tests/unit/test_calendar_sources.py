@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import time
 from datetime import date
 from typing import Any
 
 import pytest
 
+from slotwise.contrib import calendars
 from slotwise.contrib.calendars import from_holidays, from_ics
 from slotwise.errors import ConfigurationError
 
@@ -109,6 +111,32 @@ def test_an_event_that_means_nothing_is_refused(event: str, told: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         from_ics(ics(f"{event}\nSUMMARY:Odd"), [2026])
     assert str(refusal.value) == f'event "Odd": {told}'
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (["DTSTART;VALUE=DATE:19000101\nRRULE:FREQ=DAILY"] * 20, "it repeats too often"),
+        (["DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=31"], "it repeats too often"),
+        (["DTSTART;VALUE=DATE:20200101\nDURATION:P36500D\nRRULE:FREQ=DAILY"] * 2, "it repeats too often"),
+        (["DTSTART;VALUE=DATE:20260101"] * 31, "this calendar has 31 events, at most 30 are read"),
+    ],
+    ids=["old", "never", "long", "many"],
+)
+def test_a_calendar_that_would_take_minutes(events: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is walked, whatever it would come to."""
+    monkeypatch.setattr(calendars, "_MOST_EVENTS", 30)
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match=told):
+        from_ics(ics(*(f"{event}\nSUMMARY:Drip" for event in events)), [2026])
+    assert time.process_time() - began < 1
+
+
+def test_a_large_calendar_is_read() -> None:
+    """Four holidays in each month that repeat since 1970; two hundred take a second."""
+    yearly = [f"DTSTART;VALUE=DATE:197001{day:02}\nRRULE:FREQ=YEARLY;BYMONTH={month};BYDAY=2MO\nSUMMARY:h"
+              for day in range(1, 5) for month in range(1, 13)]  # fmt: skip
+    assert len(from_ics(ics(*yearly), [2026, 2027]).days) == 24
 
 
 def test_an_event_of_ages_costs_a_year() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -15,6 +15,11 @@ from slotwise.schedules.cron_fields import quoted
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
 _TIMES: Final = ("BYHOUR", "BYMINUTE", "BYSECOND")
+#: A calendar has at most so many events, and those that repeat come to at most so many steps, together, of some ten
+#: microseconds each: a few lines of daily events since 1900 would else take minutes.
+_MOST_EVENTS: Final = 5_000
+_MOST_STEPS: Final = 500_000
+_A_YEAR: Final = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 52}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +63,9 @@ def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
 def from_ics(text: str, years: Iterable[int]) -> Source:
     """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are ignored.
 
-    Raises ConfigurationError if the library is missing, if this is no iCalendar, and for an all-day event that ends
-    before it begins, or repeats within a day: a file of one line could ask for a slot per second.
+    Raises ConfigurationError if the library is missing, if this is no iCalendar, for too many or too old events, and
+    for an all-day event that ends before it begins, or repeats within a day: a file of one line could ask for a slot
+    per second.
     """
     with _extra("recurring_ical_events"):
         import icalendar
@@ -69,7 +75,9 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
     try:
         calendar = icalendar.Calendar.from_ical(text)
         ignored += _made_harmless(calendar)
-        for year in sorted(years):
+        if wanted := sorted(years):
+            _refuse_long_walks(calendar, wanted)
+        for year in wanted:
             for event in recurring_ical_events.of(calendar).between(date(year, 1, 1), date(year + 1, 1, 1)):
                 found = list(_days_of(event, year))
                 ignored += [_name(event)] * (not found)
@@ -94,6 +102,33 @@ def _made_harmless(calendar: Any) -> Iterator[str]:
         elif rules:
             calendar.subcomponents.remove(event)
             yield _name(event)
+
+
+def _refuse_long_walks(calendar: Any, years: Sequence[int]) -> None:
+    """Raise ConfigurationError for more events, and repetitions since their beginnings, than can be read in seconds."""
+    events, steps = calendar.walk("VEVENT"), 0.0
+    if len(events) > _MOST_EVENTS:
+        raise ConfigurationError(f"this calendar has {len(events)} events, at most {_MOST_EVENTS} are read")
+    for event in events:
+        rules = event.get("RRULE", [])
+        start, end = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
+        lasts = (event["DURATION"].dt if "DURATION" in event else end - start).days / 366
+        for rule in rules if isinstance(rules, list) else [rules]:
+            steps += len(years) * _per_year(rule) * (max(years[-1] - start.year, 0) + 10 * (1 + lasts))
+            if steps > _MOST_STEPS:
+                raise _wrong(event, "with the events before it, it repeats too often; let it begin later")
+
+
+def _per_year(rule: Any) -> float:
+    """Return how many days of a year a rule looks at, at most."""
+    frequency, months, days = str(rule.get("FREQ", [""])[0]).upper(), rule.get("BYMONTH", ()), rule.get("BYDAY", ())
+    interval: int = max(rule.get("INTERVAL", [1])[0], 1)
+    width = _A_YEAR.get(frequency, 366)
+    if frequency == "WEEKLY":
+        width *= max(len(days), 1)
+    elif len(months) + len(days) > 4 or any(str(day).isalpha() for day in days) or len(rule) > 5:
+        width = 31 * len(months) or 366
+    return min(width, 366) / interval
 
 
 def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
