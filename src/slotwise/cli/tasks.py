@@ -55,7 +55,7 @@ from slotwise.model.vocabulary import State
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
+from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount, TaskCounts
 from slotwise.store.reading.views import state_of_stuck
 from slotwise.store.slots.store import Store
 
@@ -138,7 +138,7 @@ def list_tasks(given: Given, name: str | None, state: str | None, count: int, af
 def count_tasks(given: Given) -> None:
     """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next one is due.
 
-    Waiting tasks are counted up to 10,000.
+    Waiting tasks are counted up to 10,000, of at most 1,000 names.
     """
     with given.store() as store:
         reader, lines = Reader(store), TaskCounts(store).all()
@@ -154,6 +154,8 @@ def count_tasks(given: Given) -> None:
         print_table(columns, [_counts(line, zone) for line in lines])
         say_zones([zone])
         _tell_reasons(reasons)
+    if len(lines) == MOST_NAMES:
+        say(f"… at most {MOST_NAMES:,} names are counted; see one of the others: slotwise tasks list NAME", err=True)
 
 
 def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:

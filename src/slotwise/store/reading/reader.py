@@ -17,6 +17,7 @@ from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
+from slotwise.store.reading.task_counts import MOST_NAMES
 from slotwise.store.reading.views import (
     AttemptInfo,
     Health,
@@ -34,7 +35,16 @@ from slotwise.store.reading.views import (
 )
 from slotwise.store.reading.worker_registry import WorkerInfo, tags_of, worker_infos
 from slotwise.store.schema.rows import Unread, rows_apart, utc
-from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
+from slotwise.store.schema.tables import (
+    HAS_SLOT,
+    MOST_HELD,
+    OF_INSTANCES,
+    is_detached,
+    is_plan,
+    is_task,
+    of_plan,
+    runs_on,
+)
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
@@ -194,11 +204,13 @@ class Reader:
         since = sa.func.min(sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time))
         dead = sa.func.coalesce(tasks.c.state, "") == State.DEAD
         newer = tasks.c.last_error.startswith(NEWER)
+        error = sa.func.max(sa.func.substr(tasks.c.last_error, 1, 1000))
         found = connection.execute(
-            sa.select(tasks.c.task_name, dead, newer, sa.func.count(), since, sa.func.max(tasks.c.last_error))
+            sa.select(tasks.c.task_name, dead, newer, sa.func.count(), since, error)
             .where(~tasks.c.picked, newer | tasks.c.last_error.startswith(UNREADABLE))
             .group_by(tasks.c.task_name, dead, newer)
             .order_by(tasks.c.task_name, dead, newer)
+            .limit(MOST_NAMES)
         )
         return [
             Unreadable(
@@ -214,17 +226,27 @@ class Reader:
 
     def health(self, overdue_after: timedelta) -> Health:
         """Count rows that are overdue, past their lease, dead or unreadable; orphans apart, if any worker is alive."""
-        tasks = self._tasks
+        tasks, workers = self._tasks, self.workers()
+        live = [worker for worker in workers if worker.live]
+        known = {name for worker in live for name in worker.tasks}
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             paused = all_paused(connection, self._store.tables)
             due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
-            oldest = sa.func.min(tasks.c.execution_time)
-            late = sa.select(tasks.c.task_name, tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
-            waiting = connection.execute(late.group_by(sa.text("1, 2, 3"))).all()
-            waiting = [] if paused is not None else waiting
-            key = tasks.c.task_name, tasks.c.task_instance
+            due = due if paused is None else sa.false()
+            key, oldest = (tasks.c.task_name, tasks.c.task_instance), sa.func.min(tasks.c.execution_time)
+            late = sa.select(key[0], tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
+            late = late.group_by(sa.text("1, 2, 3")).order_by(key[0])
+            # Others may have written rows of any number of names: those of live workers are read, and some others.
+            names = sorted(known)
+            parts = [late.where(key[0].in_(names[first : first + PAGE])) for first in range(0, len(names), PAGE)]
+            parts = parts if live else [late.limit(MOST_NAMES)]
+            waiting = [row for part in parts for row in connection.execute(part)]
+            total, oldest_due = connection.execute(sa.select(sa.func.count(), oldest).where(due)).one()
+            some = sa.select(key[0], sa.func.count()).where(due).group_by(key[0]).order_by(key[0])
+            found = connection.execute(some.limit(len(known) + MOST_NAMES)).all() if live else ()
             held_rows = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
+            held_rows = held_rows.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
             unreadable, silent = self._unreadable(connection), list[str]()
             for row in rows_apart(connection, held_rows, *key):
                 if isinstance(row, Unread):
@@ -232,28 +254,30 @@ class Reader:
                 elif row["last_heartbeat"] is not None and row["lease"] is not None:
                     silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
-        workers = self.workers()
-        live = [worker for worker in workers if worker.live]
-        known = {name for worker in live for name in worker.tasks}
-        known = known if live else {name for name, *_ in waiting} | set(silent)
-        orphans = [(name, count) for name, _, _, count, _ in waiting if name not in known]
-        orphans += [(name, 1) for name in silent if name not in known]
+        if live:
+            oldest_due = min((first for *_, first in waiting), default=None)
+        overdue = sum(count for *_, count, _ in waiting) if live else total
+        strangers = [(name, count) for name, count in found if name not in known]
+        orphans = sum(count for _, count in strangers)
+        if len(found) == len(known) + MOST_NAMES:
+            orphans = max(total - overdue, orphans)
+        lost = [name for name in silent if live and name not in known]
         passed_over = {name for worker in live for name in worker.passed_over}
         asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over}
         asking |= {name: tags_of(tags) for name, _, tags, *_ in waiting if tags is not None}
-        obstacles = {name: obstacle(name, tags, live) for name, tags in asking.items() if name in known and live}
+        obstacles = {name: obstacle(name, tags, live) for name, tags in asking.items() if live}
         alone = {name for name, kind, *_ in waiting if kind == Kind.TASK}
         obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
             live_workers=len(live),
-            overdue=sum(count for name, _, _, count, _ in waiting if name in known),
-            oldest_due=utc(min((oldest for name, *_, oldest in waiting if name in known), default=None)),
-            silent=sum(name in known for name in silent),
+            overdue=overdue,
+            oldest_due=utc(oldest_due),
+            silent=len(silent) - len(lost),
             dead=dead,
             unreadable_workers=sorted(worker.worker for worker in workers if worker.state == State.UNREADABLE),
-            orphans=sum(count for _, count in orphans),
-            orphan_tasks=sorted({name for name, _ in orphans}),
+            orphans=orphans + len(lost),
+            orphan_tasks=sorted({*lost, *(name for name, _ in strangers)})[:MOST_NAMES],
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
             unreadable=[one for one in unreadable if one.task in known or not live],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -16,6 +17,8 @@ from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.slots.store import Store
 
 MOST = 10_000
+#: How many names are counted, and read from tables that others may have filled with names.
+MOST_NAMES = 1_000
 HALF = timedelta(milliseconds=500)
 Value = TypeVar("Value")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,11 +47,14 @@ class TaskCounts:
         self._waits = sa.and_(~self._tasks.c.picked, self._tasks.c.state.is_(None), sa.text(IS_TASK))
 
     def all(self) -> list[TaskCount]:
-        """Return the counts by name, of tasks that have a row."""
+        """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
         with self._store.transaction() as connection:
             counts = self._others(connection)
-            for name in list(names_in(connection, self._tasks.c.task_name, self._waits)):
-                counts.setdefault(name, {})["waiting"] = self._waiting(connection, name)
+            waiting = names_in(connection, self._tasks.c.task_name, self._waits)
+            for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
+                counts.setdefault(name, {})
+            for name, counted in counts.items():
+                counted["waiting"] = self._waiting(connection, name)
         due = {name: self._store.due.next_due([], [name]) for name in sorted(counts)}
         now = self._store.now() + HALF
         return [
@@ -65,9 +71,12 @@ class TaskCounts:
                 sa.select(tasks.c.task_name, state, sa.func.count())
                 .where(rows, sa.text(IS_TASK))
                 .group_by(sa.text("1, 2"))
+                .order_by(tasks.c.task_name)
+                .limit(MOST_NAMES)
             )
             for name, word, count in connection.execute(found):
-                counts.setdefault(name, {})[word] = count
+                if name in counts or len(counts) < MOST_NAMES:
+                    counts.setdefault(name, {})[word] = count
         return counts
 
     def _waiting(self, connection: sa.Connection, name: str) -> int:

@@ -127,7 +127,8 @@ class Health:
     """The state of the cluster at one instant.
 
     ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have an invalid
-    value, and are neither. ``orphans`` wait or are held past their lease, too, but no live worker runs their tasks.
+    value, and are neither. ``orphans`` wait or are held past their lease, too, but no live worker runs their tasks, of
+    which at most 1,000 are named.
     ``refused``: jobs of which a live worker has another schedule than the row.
     """
 

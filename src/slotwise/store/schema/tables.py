@@ -26,6 +26,8 @@ PAUSED_KEY = "paused"
 RANK = "-coalesce(priority, 50)"
 #: Priority orders the oldest due slots only: so many of them.
 WINDOW = 1000
+#: How many held rows are read at once: those with the oldest heartbeats, among which are all that may be dead.
+MOST_HELD = 10_000
 
 
 class Tables:
