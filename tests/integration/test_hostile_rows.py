@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise.cli import tasks
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.testing import ManualWorker
+from slotwise.model.events import SettledDead
+from slotwise.store.reading import reader, task_counts
+from slotwise.testing import ManualClock, ManualWorker
 
 FLOOD = 100_000
 #: What a role with INSERT on the queue can write into a row, beside its key: columns and values.
@@ -107,9 +114,9 @@ def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogC
     def tick(ctx: JobContext) -> None:
         """Returns."""
 
-    tasks = [task(name="mail")(ends.note), task(name="ping")(ends.note)]
+    both = [task(name="mail")(ends.note), task(name="ping")(ends.note)]
     caplog.set_level(logging.WARNING)
-    registry = JobRegistry(jobs=[tick], tasks=tasks, database_url=pg_url, process_hook=False)
+    registry = JobRegistry(jobs=[tick], tasks=both, database_url=pg_url, process_hook=False)
     is_slots = FLOODS[kind].startswith("kind")
     registry.start()
     try:
@@ -126,10 +133,95 @@ def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogC
             left = sql.execute("SELECT count(*) FROM scheduled_tasks WHERE last_error IS NULL").fetchone()
         print(kind, [f"{one.total_seconds():.3f} s" for one in took], "left:", left)
         assert max(took) <= timedelta(seconds=1), took
-        told = [record for record in caplog.records if record.name.startswith("slotwise.store")]
+        told = [record for record in caplog.records if record.name.startswith(("slotwise.store", "slotwise.events"))]
         assert len(told) <= 10, Counter(record.msg for record in told)
     finally:
         registry.stop()
+
+
+def test_a_flood_of_data_that_does_not_fit_is_one_line(pg_url: str) -> None:
+    """Each dead task has its event; of a name one is loud in a minute, and counts the others."""
+    clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
+    with ManualWorker([task(name="mail")(lambda ctx: None)], pg_url, clock) as worker:
+        heard = []
+        for count in (50, 49, 1):
+            worker.client.schedule_many("mail", range(count))
+            with psycopg.connect(pg_url) as sql:
+                sql.execute("UPDATE scheduled_tasks SET task_data = 'no JSON' WHERE state IS NULL")
+            heard += [event for event in worker.run_due() if isinstance(event, SettledDead)]
+            worker.tick("40s")
+    assert len(heard) == 100
+    loud = [event for event in heard if event.level >= logging.WARNING]
+    assert [getattr(event, "rows", None) for event in loud] == [1, 99]
+
+
+#: A worker that ends when all rows are dead, and prints its peak of memory in KiB.
+GLUTTON = """
+import sys, time
+from slotwise import JobRegistry, task
+@task(name="mail")
+def mail(ctx): ...
+registry = JobRegistry(tasks=[mail], database_url=sys.argv[1], process_hook=False)
+with registry:
+    while registry.client.list("mail", state="waiting", limit=1) or registry.client.list("mail", state="running"):
+        time.sleep(0.1)
+print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
+    """No claim, heartbeat or settlement reads one; ``SLOTWISE_BIG_ROWS=1000`` is the long form."""
+    rows = int(os.environ.get("SLOTWISE_BIG_ROWS", "20"))
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version)"
+            " VALUES ('mail', '0', convert_to(repeat('x', 100000000), 'UTF8'), now(), false, 1)"
+        )
+        sql.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version)"
+            " SELECT task_name, i::text, task_data, execution_time, picked, version"
+            " FROM scheduled_tasks, generate_series(1, %s) AS i",
+            (rows - 1,),
+        )
+    done = subprocess.run([sys.executable, "-c", GLUTTON, pg_url], capture_output=True, text=True, timeout=600)
+    peak = int(done.stdout) / 1024
+    with psycopg.connect(pg_url) as sql:
+        why = "SELECT count(*) FROM scheduled_tasks WHERE state = 'dead' AND last_error LIKE '%payload too large: 1%'"
+        assert sql.execute(why).fetchone() == (rows,), done.stderr
+    print(f"{rows} rows of 100 MB: a peak of {peak:.0f} MiB")
+    assert peak < 150
+
+
+def test_names_without_end_are_cut(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Listings by name read some of them, and say so; what concerns live workers is complete."""
+    for module in (task_counts, reader, tasks):
+        monkeypatch.setattr(module, "MOST_NAMES", 20)
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+            " SELECT 'a' || i, '1', now() - interval '1 hour', false, 1 FROM generate_series(1, 99) AS i"
+        )
+    assert status(["tasks", "count", "--json"]) == exits.OK
+    told = capsys.readouterr()
+    assert (len(json.loads(told.out)), "at most 20 names are counted" in told.err) == (20, True)
+    assert status(["health", "--json"]) == exits.FAILED
+    assert json.loads(capsys.readouterr().out)["overdue"] == 99
+    with psycopg.connect(pg_url) as sql:
+        sql.execute(
+            "INSERT INTO scheduled_workers (worker, host, pid, boot_id, tasks, version, capacity, state, started,"
+            " last_seen, lease) VALUES ('w', 'h', 1, 'b', '[\"zoo\"]', '1', 1, 'running', now(), now(), '1 hour')"
+        )
+        sql.execute(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+            " VALUES ('zoo', '1', now() - interval '1 hour', false, 1)"
+        )
+    assert status(["health", "--json"]) == exits.FAILED
+    health = json.loads(capsys.readouterr().out)
+    assert (health["overdue"], health["orphans"], len(health["orphan_tasks"])) == (1, 99, 20)
 
 
 def test_a_listing_survives_a_row_from_no_year(

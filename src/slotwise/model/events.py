@@ -142,6 +142,16 @@ class SettledDead(SettledFailed, level=logging.ERROR):
     cure: str
 
 
+class SettledUnfit(SettledDead, level=logging.ERROR):
+    """A dead task whose data cannot be read, and ``rows``: how many there are since the last line about its name."""
+
+    rows: int
+
+
+class SettledUnfitToo(SettledDead, level=logging.DEBUG):
+    """A further one, soon after that line: a flood of them must not fill the log."""
+
+
 class ClaimSuspect(AttemptEvent, name="claim-suspect", level=logging.WARNING): ...
 
 
@@ -202,11 +212,11 @@ def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
 
 
 def settlement_events(
-    claim: Claim, transition: Transition | None, exception: BaseException | None = None
+    claim: Claim, transition: Transition | None, exception: BaseException | None = None, unfit: int | None = None
 ) -> list[Settled | HandedBackEvent | SlotsSkipped]:
     """Return the events of a settlement: what became of the claim, and the slots that do not run.
 
-    ``exception`` is what the handler raised.
+    ``exception`` is what the handler raised. ``unfit``: its data cannot be read, and so many rows are worth a line now.
     """
     if transition is None:
         return []
@@ -219,7 +229,8 @@ def settlement_events(
     if transition.label in (Outcome.FAILED, Outcome.LOST):
         kind = SettledFailed if record is None or record.final else SettledAgain
     elif transition.label == Outcome.DEAD:
-        kind = partial(SettledDead, cure=_cure(claim))
+        dead = SettledDead if unfit is None else partial(SettledUnfit, rows=unfit) if unfit else SettledUnfitToo
+        kind = partial(dead, cure=_cure(claim))
     told = error_summary(error) if error else None
     settled = kind(**about(claim), outcome=transition.label, reason=reason, error=told, exception=exception)
     return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]

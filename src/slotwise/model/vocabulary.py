@@ -167,7 +167,7 @@ class Reason(_Word):
     )
     UNREADABLE = (
         "unreadable",
-        None,
+        "A row of another program had the id of this slot.",
         "It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
         "its worker could not read its row",
     )

@@ -15,6 +15,8 @@ from tests.store.bench import MINUTE, NOON, Bench, at
 from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
+from slotwise.store.dialects import portable
+from slotwise.store.dialects.postgresql import dialect as postgresql
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
 
@@ -48,6 +50,8 @@ def stands(bench: Bench, name: str, instance: str = RECURRING) -> Any:
 
 #: A document in the column ``pending`` that no release has written.
 BAD_DOCUMENT = """'{"catch_up_until": "the day after"}'"""
+#: A document that the driver cannot decode: Python reads no number of so many digits.
+LONG_NUMBER = f"""'{{"a": {"9" * 5000}}}'"""
 
 
 @pytest.mark.parametrize("what", ["-infinity", "infinity", "BC", "year 20000"])
@@ -131,6 +135,37 @@ def test_a_flawed_row_is_claimed_and_refused(bench: Bench, caplog: pytest.LogCap
         assert (row.state, row.picked, row.last_error.startswith(f"unreadable: {flaw}")) == ("dead", False, True)
     assert (bench.row("mail", "task_data").attempt, bench.row("mail", "version").version < 2**62) == (0, True)
     assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [("mail", 3)]
+
+
+def test_a_number_that_python_does_not_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """In a document of a row, it stops neither claims nor heartbeats, reapers, deploys, orders or explanations."""
+    bench.tick()
+    held = bench.claim_one("strict")
+    write(bench, "strict", "pending", LONG_NUMBER)
+    write(bench, "plain", "pending", LONG_NUMBER)
+    write(bench, "delayed", "plan", LONG_NUMBER)
+    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == ["retried"]
+    assert stands(bench, "plain").last_error.startswith("unreadable: ")
+    assert len(bench.store.held.held_by(held.holder)) == len(bench.store.held.look(["strict", "retried"])[1]) == 2
+    assert bench.store.held.beat(held.holder, [held]) == set()
+    assert {line.job: line.state for line in Reader(bench.store).jobs()}["delayed"] == "unreadable"
+    assert bench.plan(revision="9")["plain"].change == "kept"
+    bench.client.operations.pause("plain")
+    assert stands(bench, "plain").state == "paused"
+    assert bench.inspect.explain("plain", at(1)) is not None
+    assert bench.settle(held) is not None
+
+
+def test_a_reaper_reads_some_thousands_of_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with the oldest heartbeats: what nobody renews is among them, however many others are held."""
+    for module in (postgresql, portable):
+        monkeypatch.setattr(module, "MOST_HELD", 2)
+    bench.tick()
+    claims = bench.claim("plain", "retried", "strict")
+    bench.tick(0.1)
+    bench.store.held.beat("host:1:a", claims[1:2])
+    few = bench.beside().store
+    assert {row.key for row in few.held.look(["plain", "retried", "strict"])[1]} == {claims[0].key, claims[2].key}
 
 
 def test_a_flawed_job_is_due_again(bench: Bench) -> None:

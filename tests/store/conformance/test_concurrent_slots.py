@@ -48,6 +48,25 @@ def on(worker: ManualWorker, slot: float) -> Claim:
     return claim
 
 
+@pytest.mark.parametrize("kind", ["task", "detached"])
+def test_a_row_of_another_program_under_the_id_of_a_slot(
+    database: Database, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slot has no row of its own, so it is skipped: the ledger has it, and the log names the row. The next runs."""
+    with workers(database, overlap=Overlap.allow(2)) as (one,):
+        id = f"recurring@{NOON.isoformat()}"
+        with one.store.transaction() as connection:
+            row = {"task_name": "minutely", "task_instance": id, "kind": kind, "picked": False, "version": 1}
+            connection.execute(one.store.tables.tasks.insert().values(**row, execution_time=NOON + 9 * MINUTE))
+        one.tick("1s")
+        assert begun(one) == []
+        assert ledger(database) == {0: "skipped unreadable"}
+        assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [("minutely", 1)]
+        assert id in caplog.text
+        go_on(MINUTE, one)
+        assert begun(one) == [1]
+
+
 def go_on(by: timedelta, *alive: ManualWorker) -> None:
     """Let time pass with heartbeats."""
     left = by

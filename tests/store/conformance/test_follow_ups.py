@@ -12,6 +12,7 @@ from tests.store.bench import NOON, Bench, at
 
 from slotwise import Cancel, ConfigurationError, Every, InvalidPayload, Item, Retry, Snooze, job, task
 from slotwise.jobs.definition import define
+from slotwise.model.clock import elapsed
 from slotwise.model.records import FOREVER
 from slotwise.payload.converters import RESULT_LIMIT
 from slotwise.store.connect.database import Database
@@ -368,3 +369,30 @@ def test_a_history_that_cannot_be_kept(subject: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         define(subject)
     assert words in str(refused.value)
+
+
+def test_an_id_that_another_transaction_holds(pg_database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be skipped, as it is not there yet: the settlement that wants it waits shortly, the others not at all.
+
+    Once that transaction has ended, the follow-up is written.
+    """
+    office = Office(pg_database, lambda ctx: ctx.then("then", id=ctx.data) if ctx.data else None)
+    for number, wants in enumerate([None, "held", "free", None]):
+        office.client.schedule("first", wants, id=str(number))
+    claims = office.worker.poll()
+    for claim in claims:
+        office.worker.run(claim)
+    tasks = office.bench.tables.tasks
+    row = {"task_name": "then", "task_instance": "held", "picked": False, "version": 1, "execution_time": NOON}
+    with pg_database.main.begin() as foreign:
+        foreign.execute(tasks.insert().values(**row))
+        began = elapsed()
+        office.worker.settle()
+        took = elapsed() - began
+        assert {claim.row.task_instance for claim in office.worker.held} == {"1"}
+        assert took < 1, f"the others waited for {took:.1f} s"
+        assert office.ids("then") == ["free"]
+        foreign.rollback()
+    office.worker.tick("2s")
+    office.worker.settle()
+    assert (list(office.worker.held), sorted(office.ids("then"))) == ([], ["free", "held"])

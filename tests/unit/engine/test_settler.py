@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from tests.unit.engine.conftest import Bench, MakeBench
 
-from slotwise.engine.loops.held_claims import STUCK_PAUSE
+from slotwise.engine.loops.held_claims import LONGEST_PAUSE
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Reaped, Settled, SettledDead, SettleSent
 from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Succeeded
@@ -213,7 +213,7 @@ def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytes
     for _ in range(3):
         pause = bench.worker.settler.run_once()
         assert pause is not None
-        assert timedelta(0) < pause <= STUCK_PAUSE
+        assert timedelta(0) < pause <= LONGEST_PAUSE
         bench.clock.tick(pause + timedelta(microseconds=1))
     mended.append(Settlement(claim=first.claim))
     bench.end(second)

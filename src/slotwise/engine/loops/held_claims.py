@@ -13,16 +13,18 @@ from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
-from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, HandedBack
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, Failed, HandedBack
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.settlements import Settlement
+from slotwise.store.slots.store import MINUTE
 
 logger = logging.getLogger(__name__)
 
-#: When an outcome is tried again that could not be written though others could, e.g. on a locked row.
-STUCK_PAUSE = timedelta(seconds=1)
+#: When an outcome is tried again that could not be written though others could, e.g. on a locked row. The pause
+#: doubles, so that many of them leave time for the others.
+STUCK_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=5)
 
 
 class Settler(Service):
@@ -36,8 +38,8 @@ class Settler(Service):
         self._on_free = on_free
         #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
         self._ended: deque[Holding] = deque()
-        #: Attempts whose outcome could not be written, and when it is tried again, in elapsed seconds.
-        self._stuck: dict[Holding, float] = {}
+        #: Attempts whose outcome could not be written, when it is tried again, in elapsed seconds, and the next pause.
+        self._stuck: dict[Holding, tuple[float, timedelta]] = {}
 
     def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
         """Queue the outcome of an attempt, from any thread; return whether it counts.
@@ -70,13 +72,13 @@ class Settler(Service):
             # Those that are finished are not held any more.
             self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
             raise
-        stuck = [holding for holding, due in self._stuck.items() if due <= self.elapsed()][:BATCH]
+        stuck = [holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()][:BATCH]
         self._settle(stuck, wait=False)
         if batch or stuck:
             self._on_free()
         if batch:
             return AT_ONCE
-        return timedelta(seconds=min(self._stuck.values()) - self.elapsed()) if self._stuck else None
+        return timedelta(seconds=min(self._stuck.values())[0] - self.elapsed()) if self._stuck else None
 
     def _finish(self, batch: list[Holding]) -> list[Holding]:
         """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
@@ -111,14 +113,18 @@ class Settler(Service):
                 if holding not in self._stuck:
                     key, error = holding.claim.key, describe(settlement.error)
                     logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *key, error)
-                self._stuck[holding] = self.elapsed() + STUCK_PAUSE.total_seconds()
+                _, pause = self._stuck.get(holding, (0.0, STUCK_PAUSE))
+                self._stuck[holding] = self.elapsed() + pause.total_seconds(), min(2 * pause, LONGEST_PAUSE)
                 continue
             self._stuck.pop(holding, None)
             if settlement.transition is None:
                 lose(self, holding, "its outcome was refused: another worker has the row")
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
-                exception = getattr(holding.outcome, "exception", None)
-                for event in events.settlement_events(settlement.claim, settlement.transition, exception):
+                outcome, unfit = holding.outcome, None
+                if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
+                    unfit = self._store.warnings.count(holding.claim.row.task_name, "data", again=MINUTE)
+                exception = getattr(outcome, "exception", None)
+                for event in events.settlement_events(settlement.claim, settlement.transition, exception, unfit):
                     self.listeners.publish(event)
         self._tell_settled(begun, batch, written)
 

@@ -39,6 +39,10 @@ class LeftAlone(Exception):
     """Only a newer release can read the data of this attempt, whose handler has not been called."""
 
 
+class Unfit(Fail):
+    """No release can read the data of this attempt, whose handler has not been called."""
+
+
 def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
     if isinstance(result, Steering):
         word = type(result).__name__
@@ -83,6 +87,8 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
             return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
         case LeftAlone() | NewerPayload() if isinstance(error, LeftAlone) or not holding.started:
             return HandedBack(Reason.NEWER, storable(error))
+        case Unfit(reason=said):
+            return Failed(storable(said), final=True, reason=Reason.UNREADABLE)
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
     try:

@@ -20,9 +20,9 @@ from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.outcomes import LeftAlone, forks, leave_fork, raised, returned, timed_out
+from slotwise.engine.run.outcomes import LeftAlone, Unfit, forks, leave_fork, raised, returned, timed_out
 from slotwise.errors import InvalidPayload, NewerPayload
-from slotwise.jobs.context import Context, Fail, JobContext, TaskContext
+from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
@@ -434,7 +434,7 @@ class Runner:
             stack.enter_context(interceptor(ctx))
 
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
-        """Return the context. Raise Fail for stored data that no release can read."""
+        """Return the context. Raise Unfit for stored data that no release can read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:
             try:
@@ -442,7 +442,7 @@ class Runner:
             except NewerPayload as error:
                 raise LeftAlone(str(error)) from error
             except InvalidPayload as error:
-                raise Fail(str(error)) from error
+                raise Unfit(str(error)) from error
         return ctx
 
     def _began(self, holding: Holding, definition: Definition) -> float | None:

@@ -34,6 +34,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
 from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.schema.column_types import document
 
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
@@ -255,6 +256,7 @@ class PostgreSQLLink:
     def _open(self, role: str, **options: str) -> Driver:
         keywords: Any = self._keywords(role) | options
         connection = _impatient().connect(**keywords)
+        psycopg().types.json.set_json_loads(document, connection)
         if role != "migrations":  # building an index takes as long as it takes
             connection.limit = self.replies  # type: ignore[attr-defined]
         return connection

@@ -16,6 +16,7 @@ from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.model.error_text import hide_password
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.schema.column_types import document
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
@@ -43,7 +44,9 @@ class SQLiteLink:
         """Return an engine without connections. Only that of migrations creates a missing file."""
         waits = {} if role == "migrations" else {"pool_timeout": max(self._wait, BUSY_TIMEOUT).total_seconds()}
         arguments = {"timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False, "isolation_level": None}
-        engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool, **waits)
+        engine = create_engine(
+            self._url, hide_parameters=True, connect_args=arguments, json_deserializer=document, **pool, **waits
+        )
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         if not self.single:

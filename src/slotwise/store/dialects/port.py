@@ -104,6 +104,9 @@ class Dialect(Protocol):
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Return whether that transaction committed; None while it is undecided."""
 
+    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
+        """Let the rest of this transaction wait for each lock for so long at most."""
+
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """Return the condition that a row is among those that ``found``, a SELECT of keys with a LIMIT, locks.
 
@@ -168,7 +171,7 @@ class Dialect(Protocol):
         """Renew these claims without waiting; return those renewed. The others must be read again."""
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """Return the time, and all held rows of these tasks, of any holder."""
+        """Return the time, and held rows of these tasks, of any holder: ``MOST_HELD`` with the oldest heartbeats."""
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         """Delete the rows of one-time tasks that succeeded, unless an operation has changed them meanwhile.

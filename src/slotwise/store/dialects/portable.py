@@ -31,6 +31,7 @@ from slotwise.store.schema.rows import (
     HOLD_COLUMNS,
     LAST_ATTEMPT,
     LAST_VERSION,
+    LONGEST_LEASE,
     ROW_COLUMNS,
     Change,
     Held,
@@ -40,7 +41,7 @@ from slotwise.store.schema.rows import (
     row_of,
     stored,
 )
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables, is_plan
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, PAUSED_KEY, RANK, Tables, is_plan
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
@@ -84,7 +85,10 @@ class Portable:
         self.tables, self.clock, self.insert, self.now = tables, clock, insert, now
         self._tasks, self._slots = tables.tasks, tables.slots
         self.row_columns = [self._tasks.c[name] for name in ROW_COLUMNS]
-        self.hold_columns = [self._tasks.c[name] for name in HOLD_COLUMNS]
+        lease = self._tasks.c.lease  # one that no driver can decode must not stop heartbeats
+        is_lease = lease.between(sa.literal(timedelta(0), lease.type), sa.literal(LONGEST_LEASE, lease.type))
+        held = {"lease": sa.case((is_lease, lease)).label("lease")}
+        self.hold_columns: list[Expression] = [held.get(name, self._tasks.c[name]) for name in HOLD_COLUMNS]
         self.key_order: tuple[Any, Any] = (self._tasks.c.task_name, self._tasks.c.task_instance)
         self.by_row = self
 
@@ -308,6 +312,9 @@ class Portable:
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         raise NotImplementedError
 
+    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
+        """No-op."""
+
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         return sa.tuple_(*found.selected_columns).in_(found)
 
@@ -399,6 +406,7 @@ class Portable:
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         held = sa.select(*self.hold_columns).where(self._tasks.c.picked, self._tasks.c.task_name.in_(list(names)))
+        held = held.order_by(self._tasks.c.last_heartbeat).limit(MOST_HELD)
         return self.now(connection), [row_of(values, names=HOLD_COLUMNS) for values in connection.execute(held)]
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,15 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 #: A document that is read and written as a whole.
 Json = JSON(none_as_null=True)
+
+
+def document(text: str | bytes) -> Any:
+    """Read a stored document; one with a number of 5,000 digits, or too deep, is the text that it is."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text if isinstance(text, str) else text.decode(errors="replace")
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -35,6 +35,8 @@ HOLD_COLUMNS = (
 
 #: The version that a claim raises at most, and the attempts: columns end there, and a claim must not fail.
 LAST_VERSION, LAST_ATTEMPT = 2**62 - 3, 2**31 - 2
+#: Longer leases than the settings allow count as none.
+LONGEST_LEASE = timedelta(days=1000)
 #: What a claim reads instead of the payload, so that no row fills the worker's memory; with room for a codec's header.
 CLAIMED_DATA = f"CASE WHEN length(task_data) <= {PAYLOAD_LIMIT + 64} THEN task_data END"
 #: Why a row that was just claimed must not run, or NULL. Any writer of the table may have written it.

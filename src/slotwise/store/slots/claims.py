@@ -20,14 +20,14 @@ from slotwise.decide import claim as decide
 from slotwise.decide.ending import NEWER, defer, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import Outcome, Release
+from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.port import Order, Range
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued
+from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
 from slotwise.store.slots.gates import Gates, Later, Refusal
 from slotwise.store.slots.settlements import claim_of
 
@@ -248,7 +248,7 @@ class Claims:
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            self._note([key], describe(error))
+            self.note([key], describe(error))
             with self.transaction() as connection:
                 self.dialect.by_row.quarantine(connection, key, describe(error))
             return _Taken(0, [], [])
@@ -260,9 +260,9 @@ class Claims:
         self.dialect.by_row.record(connection, changes)
         for name in {row.task_name for row, _ in bad}:
             some = [(row.key, flaw) for row, flaw in bad if row.task_name == name]
-            self._note([key for key, _ in some], some[-1][1])
+            self.note([key for key, _ in some], some[-1][1])
 
-    def _note(self, keys: Sequence[Key], problem: str) -> None:
+    def note(self, keys: Sequence[Key], problem: str) -> None:
         """Count these rows of one task; log a line about it if none was logged a moment ago."""
         self.refused += [key.task_name for key in keys]
         (name, instance), problem = keys[-1], f"{problem:.1000}"
@@ -436,6 +436,9 @@ class LateClaims:
     def _start_beside(self, one: _Plan, started: Row) -> Row | None:
         """Start the slot in a detached row, and move the plan row on."""
         detached = detach_started(self._connection, self._dialect, started, self._now)
+        if detached is None and (stranger := stranger_of(self._connection, self._dialect, started)) is not None:
+            self._claims.note([stranger], "it has the id of a slot and is not its row: the slot is skipped; delete it")
+            self._skip_slot(started, Reason.UNREADABLE)
         if detached is not None and not self._enter(detached):
             # The ledger refuses the slot: delete the new row.
             mine = self._dialect.by_row.under(detached, detached.picked_by)
@@ -464,10 +467,13 @@ class LateClaims:
 
     def _skip(self, row: Row, reason: str) -> None:
         """End the slot of a detached row without a start."""
+        self._skip_slot(row, reason)
+        self._move_on(row, None)
+
+    def _skip_slot(self, row: Row, reason: str) -> None:
         assert row.slot is not None
         ledger.end_unbegun(self._connection, self._dialect, row, Outcome.SKIPPED, reason, self._now)
         self.skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=reason)))
-        self._move_on(row, None)
 
     def _defer(self, row: Row, later: Later) -> None:
         if row.is_detached:

@@ -97,6 +97,15 @@ def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
     return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
 
 
+def stranger_of(connection: sa.Connection, dialect: Dialect, plan: Row) -> Key | None:
+    """Return the key of the row that has the id of the plan's slot and does not stand for it; None if there is none."""
+    assert plan.slot is not None
+    tasks, key = dialect.tables.tasks, Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
+    found = sa.select(tasks.c.kind, tasks.c.plan_instance, tasks.c.slot).where(*of_key(tasks, key))
+    row, its_own = connection.execute(found).first(), (Kind.DETACHED, plan.task_instance, plan.slot)
+    return None if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own else key
+
+
 def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:
     """Create the held row of the slot that starts beside its claimed plan row; None if the slot has a row."""
     assert plan.slot is not None

@@ -81,6 +81,8 @@ def claim_of(row: Row) -> Claim:
     return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
 
+#: How long follow-ups wait for a lock, when they are written first and again: other outcomes wait behind them.
+FIRST_WAIT, LATER_WAIT = timedelta(milliseconds=250), timedelta(milliseconds=5)
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
 
 Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
@@ -149,9 +151,14 @@ class Settlements:
                 if not is_locked(error):
                     raise
                 wait = False  # it has waited
-        if rest := [ending for fence, ending in unique.items() if fence not in done]:
-            settled = self._by_halves(rest, lambda some: self._settle(some, ended_ago, wait=wait), is_first=not done)
-            done.update((settlement.claim.fence, settlement) for settlement in settled)
+        rest = [ending for fence, ending in unique.items() if fence not in done]
+        # Those with follow-ups come last: another transaction may hold an id that they write.
+        for follows in (False, True):
+            if part := [ending for ending in rest if _has_follow_ups(ending[1]) is follows]:
+                settled = self._by_halves(
+                    part, partial(self._settle, ended_ago=ended_ago, wait=wait), is_first=not done
+                )
+                done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
     def _advance(self, endings: Endings) -> dict[Fence, Settlement]:
@@ -174,12 +181,14 @@ class Settlements:
         try:
             return end(endings)
         except Exception as error:
-            if not is_about_a_row(error):
+            held_up = is_locked(error) and _has_follow_ups(endings[0][1])
+            if not is_about_a_row(error) and not held_up:
                 if is_first:
                     raise
                 return [Settlement(claim=claim, error=error) for claim, _ in endings]
             if len(endings) == 1:
-                return [self._settle_alone(*endings[0], error)]
+                claim, outcome = endings[0]
+                return [Settlement(claim=claim, error=LOCKED) if held_up else self._settle_alone(claim, outcome, error)]
         middle = len(endings) // 2
         settled = self._by_halves(endings[:middle], end, is_first=is_first)
         return settled + self._by_halves(endings[middle:], end, is_first=False)
@@ -241,6 +250,9 @@ class Settlements:
         words: set[str] = set()
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
+            if any(_has_follow_ups(outcome) for _, outcome in endings):
+                # Race: a row that another transaction has inserted and not committed cannot be skipped.
+                self.dialect.hurry(connection, FIRST_WAIT if wait else LATER_WAIT)
             ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
             held = self.dialect.hold(connection, self._unblocked(connection, endings, wait=wait), wait=wait)
             ended = [(one, *known[one.row.fence]) for one in held]
@@ -365,6 +377,11 @@ def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
         return set()
     follows = (Key(name, wanted.instance) for name, wanted, if_exists in sequel.follows if if_exists != "keep")
     return {*follows, *sequel.arrivals}
+
+
+def _has_follow_ups(outcome: records.AttemptOutcome) -> bool:
+    sequel: FollowUps | None = getattr(outcome, "sequel", None)
+    return sequel is not None and bool(sequel.follows or sequel.arrivals)
 
 
 def _has_stirred(row: Row, claim: Claim) -> bool:

@@ -103,12 +103,15 @@ class RowWarnings:
         if now - since >= A_WHILE and (rows := self.count(name, "newer")):
             logger.warning("%s: rows (%d) wait for a newer worker, since %s: %s", name, rows, since, error)
 
-    def count(self, name: str, problem: str, rows: int = 1) -> int:
-        """Return how many rows the line to log now is about, with those before; 0: it is too early for a line."""
+    def count(self, name: str, problem: str, rows: int = 1, *, again: float = HOUR) -> int:
+        """Return how many rows the line to log now is about, with those before; 0: it is too early for a line.
+
+        ``again``: how long a few rows with the same problem are not worth another line.
+        """
         now = self._elapsed()
         at, said, before = self._told.get(name, (now - HOUR, "", 0))
         rows += before
-        is_due = now - at >= (HOUR if said == problem and rows < MANY else MINUTE)
+        is_due = now - at >= (again if said == problem and rows < MANY else MINUTE)
         self._told[name] = (now, problem, 0) if is_due else (at, said, rows)
         return rows if is_due else 0
 
@@ -143,7 +146,7 @@ class HeldRows:
         return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """Return the time, and all held rows of these tasks, for a reaper."""
+        """Return the time, and held rows of these tasks, for a reaper."""
         with self.transaction() as connection:
             return self.dialect.silent_rows(connection, names)
 

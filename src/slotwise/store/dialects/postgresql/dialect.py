@@ -32,6 +32,7 @@ from slotwise.store.schema.rows import (
     HOLD_COLUMNS,
     LAST_ATTEMPT,
     LAST_VERSION,
+    LONGEST_LEASE,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
@@ -44,7 +45,7 @@ from slotwise.store.schema.rows import (
     stored,
     utc,
 )
-from slotwise.store.schema.tables import WINDOW, Tables
+from slotwise.store.schema.tables import MOST_HELD, WINDOW, Tables
 
 _NOW = sa.text("SELECT statement_timestamp()")
 
@@ -72,12 +73,15 @@ class PostgreSQL:
             "now": "CAST(%(now)s AS timestamptz)" if self._is_manual else "statement_timestamp()",
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
-            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS).replace("t.pending", "t.pending::text"),
+            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS)
+            .replace("t.lease", f"CASE WHEN t.lease BETWEEN '0' AND '{LONGEST_LEASE.days} days' THEN t.lease END")
+            .replace("t.pending", "t.pending::text"),
             "last_version": str(LAST_VERSION),
             "last_attempt": str(LAST_ATTEMPT),
             "task_columns": ", ".join(TASK_COLUMNS),
             "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
+            "most_held": str(MOST_HELD),
             "again": statements.AGAIN,
             "unasked": " AND ".join(f"t.{name} IS NULL" for name in UNASKED),
             # a settlement does not need the payload, which may be large
@@ -219,6 +223,9 @@ class PostgreSQL:
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
 
+    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait // timedelta(milliseconds=1)}")
+
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """By the places of the rows that ``found`` locks: it runs once, and there is no join to choose.
 
@@ -232,9 +239,17 @@ class PostgreSQL:
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By a lock that ends after the commit, so the next holder sees what was written."""
+        """By the lock of a row that only a worker's rights can lock; an advisory lock could be held by any role.
+
+        Race: of two transactions that insert it, the second would wait for the first, so one of them does not insert.
+        """
+        keys, row = self.tables.keys, {"task_name": name, "kind": "turn", "key": ""}
+        mine = sa.select(keys.c.running).where(*(keys.c[column] == value for column, value in row.items()))
+        if connection.execute(mine.with_for_update(skip_locked=True)).first() is not None:
+            return True
         locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
-        return bool(connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"}).scalar_one())
+        is_first = connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"}).scalar_one()
+        return bool(is_first) and self.by_row.insert_new(connection, keys, row)
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         locked = f"SELECT pg_advisory_xact_lock{'_shared' * shared}(hashtextextended(%(key)s, 1))"

@@ -300,7 +300,8 @@ WHERE t.ctid = ANY (ARRAY(
 RETURNING t.task_name, t.task_instance, t.version{durably}"""
 
 SILENT = """\
-SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
+SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])
+ORDER BY t.last_heartbeat LIMIT {most_held}"""
 
 # Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
 # its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
