@@ -38,3 +38,14 @@ def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     collected = {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
     assert sorted(named - collected) == []
+
+
+def test_the_ways_in_have_tests() -> None:
+    """The table of the page on security: seventeen ways, and each test that it names exists."""
+    table = (ROOT / "docs" / "security.md").read_text().split("## Ways in", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"^\| (\d+) \| .+ \| (.+?) \|$", table, re.M)
+    assert [int(number) for number, _ in found] == list(range(1, 18))
+    known = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    for _, tests in found:
+        for name in re.findall(r"`(.+?)`", tests):
+            assert (ROOT / name).exists() if "/" in name else f"def {name}(" in known, name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ import sqlalchemy as sa
 from slotwise import Every, JobContext, JobRegistry, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
+from slotwise.errors import DatabaseProblem
 from slotwise.store.slots.retention import Pruner
 from slotwise.testing import ManualWorker
 
@@ -74,6 +77,7 @@ FORGED = (
     "'task', 'limited', 'a', now(), now() - interval '1 day', false, 1, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, 1, 1, 0",
     "'task', 'limited', 'a', now(), now(), false, 1, 1, 101",
+    "'task', repeat('n', 251), 'a', now(), now(), false, 1, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, -1, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, 9223372036854775807, 1, 50",
     "'task', 'limited', 'a', now(), now(), false, 1, 253402300800000000, 50",
@@ -105,6 +109,15 @@ def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert registry.client.schedule_many(note, range(9), if_exists="raise", copy=True).scheduled == 9
         assert registry.client.schedule(note, id="ann@example.com", priority=100).status == "scheduled"
         assert list(registry.client.list(note))
+        client = registry.client
+        not_theirs: tuple[Callable[[], object], ...] = (
+            lambda: client.get(note, "1"), lambda: client.cancel(note, "1"), lambda: client.history(note, "1"),
+            lambda: client.reschedule(note, "1", delay="1h"), lambda: client.retry(note),
+            lambda: client.schedule(note, id="1", if_exists="replace"),
+        )  # fmt: skip
+        for call in not_theirs:
+            with pytest.raises(DatabaseProblem, match="permission denied"):
+                call()
         registry.database.close()
         into = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version"
         is_refused(
@@ -232,6 +245,10 @@ def test_an_operator(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
                 sql.execute("DELETE FROM scheduled_controls")
         assert authors == {f"ceo@corp (database role {sa.make_url(url).username})"}
+        with psycopg.connect(url) as sql:
+            sql.execute("INSERT INTO scheduled_controls (at, author, command) VALUES ('1999-01-01', 'x', 'y')")
+            recent = "SELECT at > now() - interval '1 minute' FROM scheduled_controls ORDER BY id DESC LIMIT 1"
+            assert sql.execute(recent).fetchone() == (True,), "the client has set the time"
         number = "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, now(), 'boss', 'pause')"
         is_refused(url, *CHANGES, number, "DELETE FROM scheduled_workers")
 
@@ -253,3 +270,83 @@ def test_the_statements_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     )
     told = capsys.readouterr().out
     assert 'GRANT SELECT ON jobs.scheduled_gaps TO "x""; DROP TABLE y";' in told
+
+
+def test_a_downgrade_leaves_nothing_behind(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of the triggers go with the tables."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    ours = "SELECT proname FROM pg_proc WHERE proname LIKE 'scheduled%'"
+    with psycopg.connect(pg_url, autocommit=True) as sql:
+        for role in ("worker", "enqueuer"):
+            assert status(["db", "grants", "--role", role, "--to", str(sa.make_url(pg_url).username)]) == exits.OK
+        assert {name for (name,) in sql.execute(ours)} >= {"scheduled_refuse_rows", "scheduled_sign_controls"}
+        assert status(["db", "downgrade", "--yes"]) == exits.OK
+        assert sql.execute(ours).fetchall() == []
+
+
+def test_a_limit_cannot_be_held_by_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it can lock is in no worker's way: neither the names' rows nor advisory locks of any key."""
+
+    @task(name="few", concurrency=1)
+    def few(ctx: JobContext) -> None:
+        """Returns."""
+
+    with a_role(pg_url, "enqueuer", monkeypatch) as url, ManualWorker([few], pg_url) as worker:
+        worker.client.schedule(few, id="1")
+        worker.run_due()
+        worker.client.schedule(few, id="2")
+        is_refused(url, "SELECT running FROM scheduled_keys FOR UPDATE")
+        with psycopg.connect(url) as sql:
+            for kind in (0, 1):
+                key = f"hashtextextended(table_name || '/few', {kind})"
+                sql.execute(f"SELECT pg_advisory_lock({key}) FROM (VALUES ('scheduled_tasks')) AS t(table_name)")
+            assert len(worker.run_due()) == 1
+
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the page has it: workers and enqueuers of one task see its rows alone; operators and readers see all."""
+    (recipe,) = re.findall(r"```sql\n(-- Tenants.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    database = str(sa.make_url(pg_url).database)
+    roles = {"mail_worker": "worker", "mail_app": "enqueuer", "jobs_operator": "operator", "jobs_reader": "reader"}
+
+    @task(name="other", record="all")
+    def other(ctx: JobContext) -> None:
+        raise AssertionError("another tenant's")
+
+    @task(name="send-mail", record="all", concurrency=5)
+    def mail(ctx: JobContext) -> None:
+        """Returns."""
+
+    with ManualWorker([other, mail], pg_url) as owner, psycopg.connect(pg_url, autocommit=True) as sql:
+        owner.client.schedule(other, id="1")
+        monkeypatch.setenv("DATABASE_URL", pg_url)
+        urls = {}
+        for name, role in roles.items():
+            sql.execute(f"CREATE ROLE {database}_{name} LOGIN PASSWORD 'secret'")
+            assert status(["db", "grants", "--role", role, "--to", f"{database}_{name}"]) == exits.OK
+            address = sa.make_url(pg_url).set(username=f"{database}_{name}", password="secret")
+            urls[name] = address.render_as_string(hide_password=False)
+            recipe = re.sub(rf"\b{name}\b", f"{database}_{name}", recipe)
+        sql.execute(recipe.encode())
+        registry = JobRegistry(tasks=[mail], database_url=urls["mail_app"], process_hook=False)
+        assert registry.client.schedule(mail, id="1", at=LONG_AGO).status == "scheduled"
+        assert registry.client.schedule(mail, id="1").status == "exists"
+        assert [line.task for line in registry.client.list()] == ["send-mail"]
+        with pytest.raises(DatabaseProblem, match="row-level security"):
+            registry.client.schedule("other", id="2")
+        registry.database.close()
+        with ManualWorker([mail, other], urls["mail_worker"]) as worker:
+            assert [line.task for line in worker.client.list()] == ["send-mail"]
+            assert len(worker.run_due()) == 1
+            assert [line.task for line in worker.client.list()] == []
+            assert [end.outcome for end in worker.client.history(mail, "1")] == ["succeeded"]
+        for name in ("jobs_operator", "jobs_reader"):
+            with psycopg.connect(urls[name]) as other_role:
+                assert other_role.execute("SELECT task_name FROM scheduled_tasks").fetchall() == [("other",)]
+                assert other_role.execute("SELECT task_name FROM scheduled_slots").fetchall() == [("send-mail",)]
+        for name in roles:
+            sql.execute(f"DROP OWNED BY {database}_{name} CASCADE; DROP ROLE {database}_{name}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 from tests.databases import Databases
 from tests.store.bench import Bench
 
+from slotwise.migrate.grants import grants
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
@@ -30,13 +35,38 @@ def url(database_kind: str, request: pytest.FixtureRequest) -> str:
     return found
 
 
+#: Parts whose printed grants the store's tests have on PostgreSQL, in the place of the owner's rights, as in
+#: "worker,operator"; see "Laws and their tests".
+PARTS = os.environ.get("SLOTWISE_TEST_ROLE", "")
+
+
 @contextmanager
 def opened(url: str) -> Iterator[Database]:
-    database = Database(Settings(database_url=url, wake_up=False))
-    try:
-        yield database
-    finally:
-        database.close()
+    with granted(url, *PARTS.split(",")) if PARTS and url.startswith("postgresql") else nullcontext(url) as address:
+        database = Database(Settings(database_url=address, wake_up=False))
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+@contextmanager
+def granted(url: str, *parts: str) -> Iterator[str]:
+    """The address of a new role that has the printed grants of these parts, and no other right."""
+    owner = sa.make_url(url)
+    if owner.password == "secret":
+        yield url
+        return
+    name = f"{owner.database}_{'_'.join(parts)}_{next(_numbers)}"
+    with psycopg.connect(url, autocommit=True) as sql:
+        sql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        for part in parts:
+            sql.execute(f"BEGIN; {grants(part, name, prefix='scheduled_', schema=None)} COMMIT".encode())
+        yield owner.set(username=name, password="secret").render_as_string(hide_password=False)
+        sql.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
+
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots.gates import BUCKET
 from slotwise.store.slots.retention import PRUNED_UNTIL, TURN
 
+#: What these statements leave in the schema beside rights, by name without the prefix.
+FUNCTIONS = ("refuse_rows", "sign_controls")
 ROLES = ("worker", "enqueuer", "reader", "operator", "migrator")
 
 #: What an application that only schedules writes of a row; all other columns keep their defaults.
@@ -32,7 +34,8 @@ _NOTES = f"NEW.key IN ('{TURN}', '{PRUNED_UNTIL}', '{BUCKET}')"
 _NEW_TASK = (
     f"NEW.kind = '{Kind.TASK}' AND NOT NEW.picked AND NEW.picked_by IS NULL AND NEW.task_instance <> '{RECURRING}'\n"
     rf"    AND NEW.task_instance !~ '^({RECURRING}@|trigger:)|@\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$'"
-    "\n    AND coalesce(NEW.priority, 50) BETWEEN 1 AND 100 AND NEW.version BETWEEN 1 AND {last}\n"
+    "\n    AND length(NEW.task_name) <= 250 AND length(NEW.task_instance) <= 250\n"
+    "    AND coalesce(NEW.priority, 50) BETWEEN 1 AND 100 AND NEW.version BETWEEN 1 AND {last}\n"
     "    AND coalesce(NEW.created_version, 1) BETWEEN 1 AND {last}\n"
     "    AND NEW.execution_time BETWEEN '1900-01-01 00:00+00' AND '9000-01-01 00:00+00'\n"
     "    AND (NEW.slot IS NULL OR NEW.slot = coalesce(NEW.parked_due, NEW.execution_time))"
@@ -79,15 +82,8 @@ def grants(role: str, to: str, *, prefix: str, schema: str | None) -> str:
         lines.append(f"GRANT USAGE ON SEQUENCE {sequence} TO {name};")
         lines += _signed(place, where, prefix, prepare.format_table(place.controls))
     if role == "enqueuer":
-        tasks = prepare.format_table(place.tasks)
-        lines += [
-            *_refused(place.tasks, _NEW_TASK, where, prefix, on="INSERT", lacking="UPDATE"),
-            "-- To confine this role to some tasks, complete this. All other roles then need a policy as well.",
-            f"-- ALTER TABLE {tasks} ENABLE ROW LEVEL SECURITY;",
-            f"-- CREATE POLICY {name} ON {tasks} TO {name} USING (task_name IN ('send-mail'))",
-            "--   WITH CHECK (task_name IN ('send-mail') AND kind = 'task' AND NOT picked);",
-            f"-- CREATE POLICY the_others ON {tasks} TO worker, reader, operator USING (true) WITH CHECK (true);",
-        ]
+        lines += _refused(place.tasks, _NEW_TASK, where, prefix, on="INSERT", lacking="UPDATE")
+        lines.append("-- To confine this role to some tasks, see Tenants in the page on security.")
     return "\n".join(lines) + "\n"
 
 
@@ -117,11 +113,12 @@ def _signed(place: Tables, where: str, prefix: str, controls: str) -> list[str]:
     """Return the audit's trigger. It runs as the inserting role; ``session_user`` is the role that logged in."""
     function = f'{where}."{prefix}sign_controls"'
     return [
-        "-- Each row of the audit ends its author with the session's user; no row changes.",
+        "-- Each row of the audit has the server's time, and ends its author with the session's user; no row changes.",
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$",
         "BEGIN",
         "  IF TG_OP = 'INSERT' THEN",
         "    NEW.author := NEW.author || ' (database role ' || session_user || ')';",
+        "    NEW.at := statement_timestamp();",
         "    RETURN NEW;",
         "  END IF;",
         "  RAISE EXCEPTION 'the audit is append-only';",

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.migrate.grants import FUNCTIONS
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import is_locked
 from slotwise.store.schema.tables import SCHEMA_VERSION, Tables, columns_of_db_scheduler, tables
@@ -212,6 +213,10 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
             context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
             with context.begin_transaction(), Operations.context(context):
                 context.run_migrations()
+            if not up and connection.dialect.name == "postgresql" and not context.get_current_heads():
+                for name in FUNCTIONS:  # of the triggers of grants, which went with their tables
+                    function = f'"{target.schema or "public"}"."{target.prefix}{name}"'
+                    connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {function}()")
     except CommandError:  # a revision that is not among ours
         raise SchemaMismatch(
             f"--revision {revision!r} is none of base, {', '.join(sorted(_known(script)))}; correct it"
