@@ -119,6 +119,20 @@ def test_a_file_that_is_read_for_ages_is_given_up(say: Say, tmp_path: Path, monk
     assert "never.ics: takes longer than 0.3 s to read; remove rules that never fire" in told
 
 
+def test_a_calendar_that_has_ended_is_told(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where its holidays are unknown: in health, and beside each slot."""
+    say("add", "AT", "2026-12-25", "--create")
+    say("add", "office", "2020-01-06", "2020-12-24", "--create")
+    assert status(["health", "--min-workers", "0"]) == exits.OK
+    told = capsys.readouterr().err
+    assert "note: calendar office lists no days after 2020, so holidays count as business days then; extend it" in told
+    assert status(["schedule", "next", "BUSINESS_DAY(DAILY|18:00|Europe/Vienna; 1; AT)", "--after", "2026-11-30"]) == 0
+    first, second = capsys.readouterr().out.splitlines()[1:3]
+    assert "lists no days" not in first
+    assert second.startswith("2027-01-01T18:00:00+01:00 ")
+    assert second.endswith("calendar AT lists no days of 2027")
+
+
 def test_the_weekend_can_change(say: Say, ask: Ask) -> None:
     """With days or alone; a week needs a working day."""
     assert ask("add", "firm", "2026-12-24", "--weekend", "FRI,SAT", "--create")["weekend"] == "FRI,SAT"

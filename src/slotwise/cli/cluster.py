@@ -219,6 +219,11 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     notes += [_unreadable(one, zone) for one in found.unreadable if one.dead or _is_recent(one, found)]
     if found.unreadable_workers:
         notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
+    notes += [
+        f"calendar {name} lists no days after {year}, so holidays count as business days then; "
+        f"extend it: slotwise calendar import, or add"
+        for name, year in found.ended_calendars.items()
+    ]
     if found.paused:
         notes.append(f"nothing starts: all is {found.paused}")
     if found.refused:

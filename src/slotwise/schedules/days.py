@@ -205,6 +205,10 @@ class Calendar:
         """Whether it is worked on that day."""
         return day not in self.days and day.isoweekday() % 7 not in self.weekend
 
+    def ends_before(self, day: date) -> bool:
+        """Whether the day is in a later year than all listed ones: its holidays are unknown."""
+        return bool(self.days) and max(self.days).year < day.year
+
     def __str__(self) -> str:
         """Name, revision and all that counts: `AT@3[SAT,SUN 2026:0101,0106]`."""
         return f"{self.name}@{self.revision}[{f'{weekend_text(self.weekend)} {days_text(self.days)}'.rstrip()}]"

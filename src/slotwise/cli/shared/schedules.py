@@ -254,8 +254,11 @@ def outlook(schedule: Schedule, after: datetime, count: int, zone: ZoneInfo) -> 
 
 
 def marked(schedule: Schedule, slot: datetime, zone: ZoneInfo) -> str:
-    """What a change of the clocks has done to this slot; an empty text: nothing."""
-    return "; ".join(filter(None, (_moved(schedule, slot), _pass(slot, zone))))
+    """What a change of the clocks has done to this slot, and which calendar lists no days of its year; else empty."""
+    day = slot.astimezone(zone).date()
+    ended = [one.name for one in schedule.calendars.values() if one is not None and one.ends_before(day)]
+    unknown = f"calendar {', '.join(ended)} lists no days of {day.year}" if ended else ""
+    return "; ".join(filter(None, (_moved(schedule, slot), _pass(slot, zone), unknown)))
 
 
 def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Iterator[Entry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -254,6 +254,9 @@ class Reader:
                 elif row["last_heartbeat"] is not None and row["lease"] is not None:
                     silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
+            calendars = self._store.tables.calendars.c
+            named = connection.execute(sa.select(calendars.name, calendars.days).order_by(calendars.name))
+            listed = {row.name: row.days for row in named}
         if live:
             oldest_due = min((first for *_, first in waiting), default=None)
         overdue = sum(count for *_, count, _ in waiting) if live else total
@@ -282,6 +285,7 @@ class Reader:
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
             unreadable=[one for one in unreadable if one.task in known or not live],
             paused=None if paused is None else paused_by(paused, self.common_zone()),
+            ended_calendars=_ended(listed, utc(now) + timedelta(days=30)),
         )
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
@@ -435,6 +439,12 @@ def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str
     """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
+
+
+def _ended(listed: Mapping[str, str], by: datetime) -> dict[str, int]:
+    """Return the last year of each calendar that lists no days of this instant's year: ``2026:0101,0106 2027:0101``."""
+    years = {name: days.split()[-1].partition(":")[0] for name, days in listed.items() if days}
+    return {name: int(year) for name, year in years.items() if year.isdecimal() and int(year) < by.year}
 
 
 def _paged(limit: int | None, page: Callable[[int, Line | None], list[Line]]) -> Iterator[Line]:

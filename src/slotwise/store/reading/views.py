@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -148,6 +148,8 @@ class Health:
     unreadable_workers: Sequence[str] = ()
     #: Author, time and note of a pause of all; nothing is overdue then.
     paused: str | None = None
+    #: Business calendars whose listed days end within a month, with their last year; later days count as business days.
+    ended_calendars: Mapping[str, int] = field(default_factory=dict)
 
 
 #: Why no worker takes a task while none is alive.
