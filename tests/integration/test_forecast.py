@@ -159,6 +159,17 @@ def test_simulate_tells_what_is_out_of_the_ordinary(say: Callable[..., str]) -> 
     assert any("the first time" in line for line in rest)
 
 
+def test_simulate_tells_how_far_it_is(
+    say: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every few seconds, on stderr, with what makes it shorter."""
+    monkeypatch.setattr("slotwise.cli.simulate.PROGRESS", 0.0)
+    assert status(["simulate", "--app", "simulated", "--from", "2026-10-24T00:00Z", "--days", "0.1"]) == exits.OK
+    assert "3 runs up to 2026-10-24T02:00:00Z, of at most 100,000; fewer --days, or --only NAME, take less" in (
+        capsys.readouterr().err
+    )
+
+
 def test_simulate_for_programs(say: Callable[..., str]) -> None:
     """All slots, with local time and note."""
     lines = json.loads(say("--days", "2", "--only", "nightly", "--json"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import click
@@ -17,6 +18,7 @@ from slotwise.cli.shared.schedules import marked
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition
+from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import KNOWN_YEARS, is_known
@@ -25,6 +27,8 @@ from slotwise.schedules.description import clock
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.store.reading.views import SlotInfo
 
+#: Seconds between two lines of progress.
+PROGRESS: Final = 5.0
 _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 
 
@@ -72,12 +76,25 @@ def simulate(
         raise click.UsageError(f"--days {days:g}: {end.year} is beyond {KNOWN_YEARS}")
     found = forecast(
         jobs, begin, end, outages=[_outage(text, zone) for text in outages],
-        takes=_takes(takes, jobs), calendars=_calendars(given, jobs),
+        takes=_takes(takes, jobs), calendars=_calendars(given, jobs), tell=_Progress(),
     )  # fmt: skip
     if given.json:
         print_json_list(_objects(found, jobs))
         return
     _print(found, jobs, None if everything else count, everything)
+
+
+class _Progress:
+    """Prints every few seconds how far the simulation is."""
+
+    def __init__(self) -> None:
+        self._told = elapsed()
+
+    def __call__(self, now: datetime, attempts: int) -> None:
+        if elapsed() - self._told > PROGRESS:
+            self._told = elapsed()
+            cure = "fewer --days, or --only NAME, take less"
+            say(f"{attempts:,} runs up to {moment(now)}, of at most {LONGEST:,}; {cure}", err=True)
 
 
 def _chosen(given: Given, names: tuple[str, ...]) -> dict[str, Definition]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -58,8 +58,11 @@ def forecast(
     outages: Sequence[Outage] = (),
     takes: Mapping[str, timedelta] | None = None,
     calendars: Sequence[Mapping[str, object]] = (),
+    tell: Callable[[datetime, int], None] = lambda now, attempts: None,
 ) -> Forecast:
     """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited capacity.
+
+    ``tell`` is called at each instant at which something happens, with the number of attempts so far.
 
     ``takes``: how long a run of each job takes (none at all); one that takes longer than its timeout fails.
     ``calendars``: rows of the table of calendars, for schedules that go by them.
@@ -69,7 +72,7 @@ def forecast(
     with closing(Database(Settings(database_url=IN_MEMORY))) as database:
         provision(database)
         jobs = {name: found for name, found in definitions.items() if found.is_job}
-        return _Play(database, jobs, start, end, ordered, takes or {}, calendars).run()
+        return _Play(database, jobs, start, end, ordered, takes or {}, calendars, tell).run()
 
 
 def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
@@ -102,6 +105,7 @@ class _Play:
     _outages: list[Outage]
     _takes: Mapping[str, timedelta]
     _calendars: Sequence[Mapping[str, object]]
+    _tell: Callable[[datetime, int], None]
 
     def __post_init__(self) -> None:
         self._clock = ManualClock(self._start)
@@ -118,6 +122,7 @@ class _Play:
     def run(self) -> Forecast:
         while self._clock.now() < self._end and self._attempts < LONGEST:
             self._step()
+            self._tell(self._clock.now(), self._attempts)
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
         now = self._clock.now()
