@@ -49,6 +49,7 @@ TEXTS = [
         exits.FAILED,
         "a time of day must be 00:00–23:59, with seconds as 02:00:30, got",
     ),
+    ("schedule next night-dst", exits.FAILED, "; for a job's slots write its name and --app MODULE\n"),
     ("tasks schedule a --data '{'", exits.USAGE, "'{' is not valid JSON: "),
     ("tasks schedule a --delay 5", exits.USAGE, "'5' is not a duration, such as 10s, 5m or 1h30m"),
     ("tasks cancel a", exits.USAGE, "name the tasks by one of: their IDS, --state, --all; see: "),
@@ -140,6 +141,13 @@ def test_a_class_is_no_registry(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert say("plan --app jobs_of_a_class:Report") == exits.FAILED
     told = "error: --app jobs_of_a_class:Report is the class Report; expected a JobRegistry, such as"
     assert capsys.readouterr().err.startswith(told)
+
+
+def test_the_slots_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By its name, in its zone, without a database."""
+    (tmp_path / "named_jobs.py").write_text(APP)
+    assert say("schedule next nightly --app named_jobs --after 2026-10-23T12:00Z -n 1") == exits.OK
+    assert capsys.readouterr().out.splitlines()[1].split() == ["2026-10-24T02:00:00+02:00", "2026-10-24T00:00:00Z"]
 
 
 def test_plan_without_tables(pg_empty_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from slotwise.cli.shared.schedules import Entry, explain, outlook
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import plain
 from slotwise.contrib.picture import Box, Label, Picture
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
@@ -84,6 +84,7 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
     examples="""
     slotwise schedule next "30 2 * * *" --tz Europe/Vienna -n 20 --after 2026-03-20
     slotwise schedule next "H 2 * * *" --name nightly-report
+    slotwise schedule next nightly-report --app jobs
     slotwise schedule next "EVERY|90s" --json
     """,
 )
@@ -95,11 +96,21 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
 @common
 @pass_given
 def next_slots(given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None) -> None:
-    """List the next slots of TEXT in local time and UTC.
+    """List the next slots of TEXT in local time and UTC; with --app, TEXT may be the name of a job.
 
     Clock changes and their effects on slots are marked, and so are slots that do not run.
     """
-    found = ready(given, schedule_of(text, tz), name)
+    job = given.registry().definitions.get(text) if "app" in given.values else None
+    if job is not None and job.schedule is not None:
+        found = ready(given, job.schedule, text)
+    else:
+        try:
+            found = ready(given, schedule_of(text, tz), name)
+        except InvalidSchedule as error:
+            cure = (
+                "; for a job's slots write its name and --app MODULE" if text.replace("-", "_").isidentifier() else ""
+            )
+            raise InvalidSchedule(f"{error}{cure}") from None
     zone = zone_of(found, tz)
     entries = outlook(found, instant(after, zone), count, zone)
     if given.json:
