@@ -256,7 +256,9 @@ class Written:
             found = (self.value if self.value.tzinfo else self.value.replace(tzinfo=zone)).astimezone(UTC)
             if is_known(found):
                 if zone is not None and self.value.tzinfo is None:
-                    say(f"note: {self.text} is read as {moment(found, zone)}, in {zone.key}", err=True)
+                    is_skipped = found.astimezone(zone).replace(tzinfo=None, fold=0) != self.value.replace(fold=0)
+                    why = ", where clocks skip it" if is_skipped else ""
+                    say(f"note: {self.text} is read as {moment(found, zone)}, in {zone.key}{why}", err=True)
                 return found
         raise click.UsageError(f"{option}: {self.text!r:.60} is not {FORMS}")
 
