@@ -94,6 +94,8 @@ _HOME = {name: module for module, names in _LATE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("slotwise.model.identity").own_version()
     if name not in _HOME:
         raise AttributeError(f"module 'slotwise' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_HOME[name]), name)

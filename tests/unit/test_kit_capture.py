@@ -83,6 +83,12 @@ def test_what_was_not(tasks: ScheduledTasks) -> None:
         tasks.one()
 
 
+def test_an_unknown_keyword(tasks: ScheduledTasks) -> None:
+    """The error names those that there are, and no function of ours."""
+    with pytest.raises(TypeError, match=r"^unexpected keyword argument 'conn'; there are at, connection, countdown, "):
+        registry.client.schedule(mail, Mail("ann"), conn=None)  # type: ignore[call-overload]
+
+
 def test_run_inline(tasks: ScheduledTasks) -> None:
     """With its data, awaited if it is async; what it schedules in turn is captured."""
     application("all")

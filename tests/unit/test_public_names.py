@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import slotwise
 from slotwise.model import vocabulary
@@ -16,6 +17,12 @@ def test_the_package_lists_its_public_names_only() -> None:
     assert run.stdout == "True\n"
     assert [name for name in dir(slotwise) if not hasattr(slotwise, name)] == []
     assert list(slotwise.__all__) == sorted(set(slotwise.__all__), key=lambda name: (not name[0].isupper(), name))
+
+
+def test_the_version_is_where_people_look() -> None:
+    """It is that of the installed package, and is not listed."""
+    assert slotwise.__version__ == version("slotwise")
+    assert "__version__" not in dir(slotwise)
 
 
 def test_a_feature_registers_its_reasons() -> None:

@@ -231,8 +231,12 @@ class Client:
         priority: int | None = None,
         if_exists: IfExists = "keep",
         countdown: int = 0,
+        **unknown: object,
     ) -> Follow:
         """Return the follow-up of ``ctx.then``, validated; the settlement writes it."""
+        if unknown:
+            known_ones = ", ".join(sorted(Options.__annotations__))
+            raise TypeError(f"unexpected keyword argument {next(iter(unknown))!r}; there are {known_ones}")
         name, known = self._known(task)
         checked_choice(if_exists, name)
         if type(countdown) is not int or not 0 <= countdown <= MOST_ARRIVALS:
