@@ -119,9 +119,12 @@ class PlainView:
         return None
 
     def show(self, scene: Scene, stage: Stage, left: float) -> None:
-        if time.monotonic() - self._summary < 5 or not scene.jobs:
+        if time.monotonic() - self._summary < 5:
             return
         self._summary = time.monotonic()
+        if not scene.jobs:
+            self.say("the database is down" if scene.at is None else "the workers are starting")
+            return
         succeeded = sum(row["succeeded"] or 0 for row in scene.jobs)
         held = sum(bool(row["picked_by"]) for row in scene.jobs)
         running = sum(worker.is_running for worker in stage.workers)
