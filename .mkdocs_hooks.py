@@ -13,6 +13,7 @@ from typing import Any
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 
+_CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"<code>([^<]*)</code>")
 _SESSION = re.compile(r"^(?P<indent> *)>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -27,6 +28,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     link = {"icon": "fontawesome/brands/git-alt", "link": project["urls"]["Repository"], "name": "Source"}
     config.extra["social"] = [link]
     return config
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs: code in a table's cell breaks between its words, and not at the hyphens of an option."""
+    return _CELL.sub(lambda cell: _CODE.sub(_whole_words, cell[0]), html)
+
+
+def _whole_words(code: re.Match[str]) -> str:
+    return f"<code>{' '.join(f'<span>{word}</span>' if '-' in word else word for word in code[1].split(' '))}</code>"
 
 
 class Docstrings(griffe.Extension):
