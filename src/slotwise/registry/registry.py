@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from slotwise.client.client import Client
@@ -353,9 +352,7 @@ class JobRegistry:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -363,9 +360,7 @@ class JobRegistry:
         await _run_beside(start, on_cancel=lambda: self._ask(Worker.request_stop), undo=self.stop)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await _run_beside(self.stop, on_cancel=lambda: self._ask(Worker.cancel))
 
 

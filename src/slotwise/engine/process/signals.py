@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self, TypeAlias
 
 from slotwise.model.clock import Stopwatch, elapsed
@@ -85,9 +85,7 @@ class StopSignals:
         _entered.add(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _entered.discard(self)
         self._restore(signal.SIG_IGN if self._final else None)
         signal.set_wakeup_fd(self._former_socket)

@@ -27,8 +27,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias, TypeVar
 
 from slotwise.engine.loops.housekeeping import BREATH
@@ -42,6 +44,7 @@ from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBac
 from slotwise.model.records import TICK, Aborted, Claim, Key, Row
 from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule, parse_schedule
+from slotwise.schedules.base import instant_text
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.reading.facts import SlotState, plan_row, slot_state
@@ -94,8 +97,7 @@ class SingleRun:
         self.worker = worker
         self._definition = definition_of(worker, name)
         self._elapsed = worker.clock.elapsed
-        self._end: AttemptEvent | None = None
-        self._told = threading.Event()
+        self._ends: SimpleQueue[Settled | HandedBackEvent | ClaimLostEvent] = SimpleQueue()
         self._cancelled: float | None = None
         self._holding: Holding | None = None
         worker.listeners.add(self._listen)
@@ -118,11 +120,12 @@ class SingleRun:
             claim = self._holding.claim
             if self._cancelled is not None:
                 self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
-            left_behind = self._wait(self._holding)
-            self._told.wait(PATIENCE.total_seconds())
+            left_behind, end = self._wait(self._holding), None
+            with suppress(Empty):
+                end = self._ends.get(timeout=PATIENCE.total_seconds())
         finally:
             worker.close()
-        return self._ended(claim, timedelta(seconds=self._elapsed() - begun), left_behind)
+        return self._ended(claim, end, timedelta(seconds=self._elapsed() - begun), left_behind)
 
     def cancel(self) -> None:
         """Ask the handler to stop; a second call stops waiting for it. From any thread."""
@@ -162,15 +165,14 @@ class SingleRun:
         return False
 
     def _listen(self, event: Event) -> None:
-        if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent) and self._end is None:
+        if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent):
             holding = self._holding
             if isinstance(event, ClaimLostEvent) and holding is not None and holding.claim in self.worker.active_claims:
                 return  # reported early, by a heartbeat; the settlement reports it again
-            self._end = event
-            self._told.set()
+            self._ends.put(event)
 
-    def _ended(self, claim: Claim, took: timedelta, left_behind: bool) -> Ended:
-        end, slot = self._end, claim.slot
+    def _ended(self, claim: Claim, end: AttemptEvent | None, took: timedelta, left_behind: bool) -> Ended:
+        slot = claim.slot
         assert slot is not None  # a triggered job has one
         if not isinstance(end, Settled | HandedBackEvent):
             raise ClaimLost(f"job {claim.row.task_name!r}: the claim was lost; another worker may run slot {slot}")
@@ -257,7 +259,7 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
     if row is None:
         return None
     if row.picked:
-        what = "it is" if row.slot == found.slot else f"slot {_shown(row.slot)} is"
+        what = "it is" if row.slot == found.slot or row.slot is None else f"slot {instant_text(row.slot)} is"
         held = f"{what} held by {row.picked_by}"
         if row.picked_by == me:  # the reply to the claim was lost: the next heartbeat hands it back
             return Stay(held)
@@ -267,10 +269,10 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
     if row.state == State.DELETED:
         return Leave("the job was deleted", State.DELETED)
     if row.attempt:
-        why = f"attempt {row.attempt + 1} is due at {_shown(row.execution_time)}"
+        why = f"attempt {row.attempt + 1} is due at {instant_text(row.execution_time)}"
         left = _others(found, why, State.WAITING, waits=waits)
         return left or Stay(f"{why}, and no worker is live: waiting", row.execution_time)
-    why = f"it is due at {_shown(row.due)}" if row.state is None else f"it is {row.state}"
+    why = f"it is due at {instant_text(row.due)}" if row.state is None else f"it is {row.state}"
     return Stay(f"{why}: waiting", row.due) if waits else Leave(why, State.WAITING)
 
 
@@ -394,19 +396,19 @@ class SlotRun:
         """
         if schedule.next_after(wanted - TICK) != wanted and self._state(wanted).entry is None:
             near = [schedule.latest_before(wanted), schedule.next_after(wanted)]
-            nearest = " and ".join(_shown(one) for one in near if one is not None)
+            nearest = " and ".join(instant_text(one) for one in near if one is not None)
             cure = f"its nearest slots are {nearest}" if nearest else f"its schedule, {schedule}, has no slots"
-            raise ConfigurationError(f"{_shown(wanted)} is no slot of job {self._name!r}; {cure}")
+            raise ConfigurationError(f"{instant_text(wanted)} is no slot of job {self._name!r}; {cure}")
         if self._waits and wanted - now > self._early:
             raise ConfigurationError(
-                f"slot {_shown(wanted)} of job {self._name!r} has not come, it is {_shown(now)} in the database; wait, "
-                "or allow a longer --early"
+                f"slot {instant_text(wanted)} of job {self._name!r} has not come, it is {instant_text(now)} in the "
+                "database; wait, or allow a longer --early"
             )
         return wanted
 
     def _await(self, slot: datetime) -> None:
         while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
-            self._say(f"slot {_shown(slot)} has not come yet: waiting")
+            self._say(f"slot {instant_text(slot)} has not come yet: waiting")
             self._sleep(left)
 
     # -- until its end ----------------------------------------------------------------------------------------
@@ -417,7 +419,7 @@ class SlotRun:
         if slot > found.now:
             if self._waits or slot - found.now <= self._early:
                 return None
-            why = f"it has not come, it is {_shown(found.now)} in the database; not waiting"
+            why = f"it has not come, it is {instant_text(found.now)} in the database; not waiting"
             return SlotEnd(job=self._name, slot=slot, outcome=State.WAITING, left=why)
         if not found.is_over and not self._schedule.runs(slot):  # the ledger has it once the next slot has come
             return SlotEnd(job=self._name, slot=slot, outcome=Outcome.SKIPPED, reason=Reason.CALENDAR)
@@ -437,7 +439,7 @@ class SlotRun:
                     else:
                         self._sleep(CONTENDED)
                 case Stay():
-                    self._say(f"slot {_shown(slot)}: {step.why}")
+                    self._say(f"slot {instant_text(slot)}: {step.why}")
                     if found.row is not None and found.row.picked:
                         self._lasting(self.worker.reaper.run_once)
                     self._sleep(self._pause if step.until is None else min(self._pause, step.until - found.now))
@@ -461,7 +463,7 @@ class SlotRun:
         """Return what to do. A slot that the schedule never had to decide runs only by an explicit order."""
         if (step := self._next(found)) is not None:
             return step
-        at = _shown(found.slot)
+        at = instant_text(found.slot)
         why = (
             f"it came before the job had this schedule, and is not in the ledger; to run it: "
             f"slotwise backfill {self._name} --from {at} --to {at}"
@@ -531,10 +533,6 @@ class SlotRun:
         if line != self._told:
             self._told = line
             self._tell(line)
-
-
-def _shown(instant: datetime | None) -> str:
-    return "none" if instant is None else instant.isoformat().replace("+00:00", "Z")
 
 
 def definition_of(worker: Worker, name: str) -> Definition:
