@@ -237,6 +237,5 @@ class Endings(Contract):
         return self.now if started is None else max([self.now, *(started + span for span in spans)])
 
     def _interval_to(self, slot: datetime) -> timedelta:
-        """From the slot of the schedule right before this one."""
-        before = [one for one in self.timeline.slots(slot) if one < slot]
-        return slot - max(before, default=self.timeline.begin)
+        """From the slot right before this one, by the job's text. The instant of a deploy is no slot."""
+        return slot - (self.timeline.before(slot) or self.timeline.begin)

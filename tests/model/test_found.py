@@ -234,6 +234,13 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("succeed", pick=0), run(0), step("complete", pick=0, kind="crash"), later(400), step("reap"),
         ],
     ),
+    "the interval to a tail's next slot was measured from a deploy": (
+        Terms(catching="all"), every(20),
+        [
+            run(90), later(20), step("redeploy", times=every(60)), later(15), step("redeploy", times=every(60, 30)),
+            later(1), step("succeed", pick=0), run(0),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

@@ -104,6 +104,15 @@ class Timeline:
         later = bisect_right(self._found, t)
         return self._found[later] if later < len(self._found) else None
 
+    def before(self, slot: datetime) -> datetime | None:
+        """Return the slot before this one by the job's text: ``former`` up to the newest change, ``times`` after it."""
+        t = slot - SECOND
+        while slot - t < AHEAD:
+            if (self.former if t < self.changed else self.times).fires(t):
+                return t
+            t -= SECOND
+        return None
+
     def _look_until(self, t: datetime) -> None:
         while self._looked < t:
             self._looked += SECOND

@@ -306,8 +306,8 @@ def final(
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
     """Go on to the next slot of the tail.
 
-    After the last one, slots that came due meanwhile are a new tail if the last run was shorter than the interval. Else
-    overlap decides about them.
+    After the last one, slots that came due meanwhile are a new tail if the last run was shorter than the interval to
+    the first of them, from the slot before it. The instant of a deploy is no slot. Else overlap decides about them.
     """
     catch_up, late = ending.definition.catch_up, tuple[Gap, ...]()
     due = ending.apart(ending.spaced(ending.now), catch_up.pace)
@@ -324,7 +324,7 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
         base = choice.watermark
     newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
     took = ending.held_until - (ending.began or ending.held_until)
-    if newest is not None and following is not None and took < following - base:
+    if newest is not None and following is not None and took < following - (schedule.latest_before(following) or base):
         return _of_tail(row, ending, schedule, base, due, newest_come(schedule, base, due) or newest), late
     columns, gaps = _overlapped(row, ending, schedule, base)
     return columns, (*late, *gaps)
