@@ -160,14 +160,20 @@ def none_invented(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator
 
 def none_double(job: str, due: Sequence[datetime], ledger: Ledger) -> Iterator[Breach]:
     """Gaps cover what they count, and neither each other nor the ledger's own rows. ``due``: all slots, in order."""
+    yield from none_in_two_places(job, ledger)
+    for gap in ledger.gaps.get(job, []):
+        first, last = gap["first_slot"], gap["last_slot"]
+        count = bisect_right(due, last) - bisect_left(due, first)
+        if count != gap["count"]:
+            yield Breach("every slot", job, first, f"a gap of {gap['count']} covers {count} to {last}")
+
+
+def none_in_two_places(job: str, ledger: Ledger) -> Iterator[Breach]:
+    """Gaps overlap neither each other nor the ledger's own rows. A backfill may add one of another origin."""
     gaps, entries = ledger.gaps.get(job, []), ledger.planned(job)
     for before, gap in pairwise(gaps):
         if gap["first_slot"] <= before["last_slot"]:
             yield Breach("every slot", job, gap["first_slot"], f"two gaps overlap at {gap['first_slot']}")
     for gap in gaps:
-        first, last = gap["first_slot"], gap["last_slot"]
-        count = bisect_right(due, last) - bisect_left(due, first)
-        if count != gap["count"]:
-            yield Breach("every slot", job, first, f"a gap of {gap['count']} covers {count} to {last}")
-        for slot in entries[bisect_left(entries, first) : bisect_right(entries, last)]:
-            yield Breach("every slot", job, slot, f"in the ledger and in the gap from {first}")
+        for slot in entries[bisect_left(entries, gap["first_slot"]) : bisect_right(entries, gap["last_slot"])]:
+            yield Breach("every slot", job, slot, f"in the ledger and in the gap from {gap['first_slot']}")

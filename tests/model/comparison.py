@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tests.kit.laws import Ledger, none_in_two_places
 from tests.model.orders import Orders
 
 from slotwise.store.slots.store import Store
@@ -13,7 +14,7 @@ from slotwise.store.slots.store import Store
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ledger, gaps and rows beside the model, slot by slot."""
+    """Ledger, gaps and rows beside the model, slot by slot. No slot is in two places."""
 
     store: Store
     model: Orders
@@ -34,17 +35,18 @@ class Comparison:
         }
 
     def _found(self) -> dict[datetime, Any]:
-        slots, gaps = self.store.tables.slots, self.store.tables.gaps
         found: dict[datetime, Any] = {}
-        own: set[datetime] = set()
         with self.store.transaction() as connection:
-            for gap in connection.execute(gaps.select()).mappings():
+            ledger = Ledger.read(connection, self.store.tables)
+        for job, gaps in ledger.gaps.items():
+            assert not (broken := list(none_in_two_places(job, ledger))), broken
+            for gap in gaps:
                 covered = [slot for slot in self.model.fates if gap["first_slot"] <= slot <= gap["last_slot"]]
                 found |= dict.fromkeys(covered, ("skipped", gap["reason"], 0, 0, 0, True))
-            for row in connection.execute(slots.select()).mappings():
-                said = (row["outcome"], row["reason"], row["attempts"], row["lost"], row["aborted"])
-                found[row["slot"]] = (*said, row["finished"] is not None)
-                own.add(row["slot"])
+        for (_, slot), row in ledger.slots.items():
+            said = (row["outcome"], row["reason"], row["attempts"], row["lost"], row["aborted"])
+            found[slot] = (*said, row["finished"] is not None)
+        own = {slot for _, slot in ledger.slots}
         for slot, fate in self.model.fates.items():
             if fate.outcome == "skipped" and fate.final:
                 fate.in_gap = slot not in own  # a row for one slot, a range for several: the ledger's own affair

@@ -36,6 +36,16 @@ def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: 
     World(rare_seed, memory, restores=True).run()
 
 
+@pytest.mark.extended
+def test_the_laws_hold_where_the_queue_is_restored_on_postgresql(pg_url: str, rare_seed: int) -> None:
+    """The same, on the reference."""
+    database = Database(Settings(database_url=pg_url))
+    try:
+        World(rare_seed, database, restores=True).run()
+    finally:
+        database.close()
+
+
 #: What must happen, in one world or another, for the laws to see anything.
 HAPPENINGS = [
     "claims", "starts attempt 1", "starts attempt 2", "ends as failed", "ends as succeeded",

@@ -7,7 +7,7 @@ down beside them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -98,6 +98,25 @@ def around(schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: da
     passed = passed_over(schedule, first, until)
     cut_gaps = _without(schedule.running, gaps, [(gap.first, gap.last) for gap in passed])
     return tuple(sorted((*passed, *cut_gaps), key=lambda gap: gap.first)) if passed else gaps
+
+
+def cut(schedule: Schedule, gap: Gap, slots: Iterable[datetime]) -> Iterator[Gap]:
+    """Yield a gap in parts, without these of its slots."""
+    first, schedule = gap.first, schedule if gap.reason == Reason.CALENDAR else schedule.running
+    for slot in sorted(slots):
+        yield from slots_before(schedule, first, slot, gap.reason)
+        following = schedule.next_after(slot)
+        if following is None or following > gap.last:
+            return
+        first = following
+    yield span(schedule, first, gap.last, gap.reason)
+
+
+def beyond(schedule: Schedule, gap: Gap, newest: datetime) -> tuple[Gap, ...]:
+    """Return what of a gap comes after ``newest``."""
+    if gap.first > newest:
+        return (gap,)
+    return slots_between(schedule if gap.reason == Reason.CALENDAR else schedule.running, newest, gap.last, gap.reason)
 
 
 def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
@@ -256,7 +275,7 @@ def at_claim(
         schedule=schedule, now=now - spread, since=row.unheld_since and row.unheld_since - spread, newest=newest,
         definition=definition, is_full=is_full, poll=poll,
     )  # fmt: skip
-    if row.slot is None or row.watermark is None or not has_decided_ahead(row):
+    if row.slot is None or row.watermark is None or not has_decided_ahead(row, newest):
         return _at_claim(row, look)
     left = undecided(schedule, row.slot, row.watermark)
     decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
@@ -268,9 +287,14 @@ def at_claim(
     return replace(decided, row=columns, gaps=gaps)
 
 
-def has_decided_ahead(row: Row) -> bool:
-    """Return whether later slots than the row's are decided: by a claim that was handed back, or by an operator."""
-    return row.slot is not None and row.watermark is not None and row.slot < row.watermark
+def has_decided_ahead(row: Row, newest: datetime | None) -> bool:
+    """Return whether later slots than the row's are decided: by a claim that was handed back, or by an operator.
+
+    Not if ledger or gaps have decided beyond those (``newest``): then the row was restored alone, and all are decided.
+    """
+    if row.slot is None or row.watermark is None or row.slot >= row.watermark:
+        return False
+    return newest is None or newest <= row.watermark
 
 
 def _at_claim(row: Row, look: _Look) -> Start | Advance:

@@ -108,9 +108,12 @@ def moved(row: Row, due: datetime) -> dict[str, Any]:
 
 def at_finish(
     row: Row, definition: Definition, schedule: Schedule | None, outcome: records.AttemptOutcome, now: datetime,
-    ledger: LedgerEntry | None, *, poll: timedelta, ended_ago: timedelta = timedelta(0),
+    ledger: LedgerEntry | None, *, poll: timedelta, ended_ago: timedelta = timedelta(0), is_decided: bool = False,
 ) -> Transition:  # fmt: skip
-    """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is lost."""
+    """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is lost.
+
+    ``is_decided``: the slot has ended or lies in a gap, for the row was restored alone. It has no more attempt.
+    """
     held_until = _held_until(row, outcome, now, ledger, ended_ago)
     ending = Ending(
         definition=definition, schedule=schedule, ledger=ledger, now=now, held_until=held_until, poll=poll
@@ -125,15 +128,17 @@ def at_finish(
         case records.Succeeded():
             return final(ending.judged(row), ending, Outcome.SUCCEEDED)
         case records.Failed():
-            return _failed(ending.judged(row), ending, outcome)
-        case records.Snoozed(duration):
-            return _snoozed(ending.judged(row), ending, duration)
+            return _failed(ending.judged(row), ending, replace(outcome, final=outcome.final or is_decided))
         case records.Cancelled(reason) | records.Skipped(reason):
             row = _never_began(row) if isinstance(outcome, records.Skipped) else row
             error = outcome.error if isinstance(outcome, records.Cancelled) else None
             done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
             # A cancelled one-time task is deleted; it cannot be retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
+        case _ if is_decided:
+            return final(ending.judged(row), ending, Outcome.LOST, reason=Reason.ORPHANED, lost=1)
+        case records.Snoozed(duration):
+            return _snoozed(ending.judged(row), ending, duration)
         case records.HandedBack(reason, error):
             return hand_back(row, reason) if error is None else left_alone(row, now, error)
         case records.Aborted(reason):

@@ -26,6 +26,16 @@ def asleep(due: datetime) -> dict[str, object]:
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
+def as_decided(row: Row, newest: datetime | None) -> Row:
+    """Return a plan row without the slots up to ``newest``, which the ledger has decided beyond a restored row."""
+    schedule = readable(row.schedule)
+    if newest is None or row.slot is None or newest <= (row.watermark or row.slot - TICK):
+        return row
+    if schedule is None or schedule.from_end or row.picked or row.attempt:  # a slot that has begun stays
+        return replace(row, watermark=newest)
+    return replace(row, slot=schedule.next_after(newest), watermark=newest, attempt=0)
+
+
 def passing(row: Row, schedule: Schedule, until: datetime, reason: Reason) -> Advance | None:
     """Skip the slots of a plan row to ``until`` that have not begun; None: there are none."""
     first = _first_unbegun(row, schedule)

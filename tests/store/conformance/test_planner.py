@@ -540,7 +540,7 @@ def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
     claim = bench.claim_one("plain")
     assert claim.slot == at(6)
     assert bench.outcomes("plain") == [(1, "skipped"), (2, "succeeded"), (3, "lost"), (6, "running")]
-    assert bench.gaps("plain") == [(3, 5, 3, "collapsed")]
+    assert bench.gaps("plain") == [(4, 5, 2, "collapsed")]
 
 
 def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
@@ -731,3 +731,96 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     bench.take_over(claim)
     assert (bench.outcomes("plain"), bench.gaps("plain")) == before
     assert bench.row("plain").slot == at(4)
+
+
+def test_a_restored_row_whose_next_slot_is_decided_decides_nothing_again(bench: Bench) -> None:
+    """Law 2, where an operator had skipped the slot after it: what ledger and gaps know beyond that counts."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.client.operations.skip_next("plain")
+    bench.settle(claim, HandedBack("shutdown"))
+    backup = bench.backup()
+    for minutes in (0, 2, 1):
+        bench.tick(minutes)
+        bench.settle(bench.claim_one("plain"))
+    before = bench.outcomes("plain")
+    assert before == [(1, "succeeded"), (2, "skipped"), (3, "succeeded"), (4, "succeeded")]
+    bench.restore(backup)
+    bench.tick()
+    assert bench.claim_one("plain").slot == at(5)
+    assert (bench.outcomes("plain")[:4], bench.gaps("plain")) == (before, [])
+
+
+def test_a_restored_holder_whose_slot_has_ended_decides_nothing_again(bench: Bench) -> None:
+    """Law 2, where its slot has ended under the very token that the restored row has."""
+    bench.tick()
+    claim, backup = bench.claim_one("plain"), bench.backup()
+    bench.client.operations.cancel("plain")
+    bench.take_over(claim)
+    bench.tick(2)
+    bench.settle(bench.claim_one("plain"))
+    before = bench.outcomes("plain")
+    assert before == [(1, "cancelled"), (2, "skipped"), (3, "succeeded")]
+    bench.restore(backup)
+    bench.tick(2)
+    bench.settle(claim)
+    assert (bench.outcomes("plain"), bench.gaps("plain")) == (before, [(4, 5, 2, "overlap")])
+
+
+def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Bench) -> None:
+    """It was handed back and skipped after the backup. A slot in a gap has no more attempt."""
+    bench.tick()
+    claim, backup = bench.claim_one("plain"), bench.backup()
+    bench.settle(claim, HandedBack("shutdown"))
+    bench.tick(3)
+    bench.settle(bench.claim_one("plain"))
+    bench.restore(backup)
+    bench.take_over(claim)
+    assert bench.row("plain").slot == at(5)
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    assert bench.outcomes("plain") == [(4, "succeeded"), (5, "succeeded")]
+    assert bench.gaps("plain") == [(1, 3, 3, "collapsed")]
+
+
+def test_a_restored_retry_keeps_what_was_skipped_behind_it(bench: Bench) -> None:
+    """Law 2, where the slot is open still: it has its attempts, and then goes on behind the gap."""
+    bench.tick()
+    bench.take_over(bench.claim_one("plain"))
+    bench.client.operations.pause("plain")
+    backup = bench.backup()
+    bench.tick(4)
+    bench.client.operations.resume("plain")
+    bench.restore(backup)
+    bench.tick()
+    bench.client.operations.resume("plain", replay=True)
+    claim = bench.claim_one("plain")
+    assert (claim.slot, claim.row.attempt) == (at(1), 2)
+    bench.settle(claim)
+    assert bench.outcomes("plain") == [(1, "succeeded"), (6, "skipped")]
+    assert bench.gaps("plain") == [(2, 5, 4, "paused")]
+
+
+@pytest.mark.parametrize("order", ["resume", "delete", "deploy twice"])
+def test_an_order_for_a_restored_row_skips_nothing_again(bench: Bench, order: str) -> None:
+    """Law 2: what an operator or a deploy skips begins behind what ledger and gaps have decided."""
+    operations = bench.client.operations
+    operations.pause("plain")
+    backup = bench.backup()
+    operations.resume("plain")
+    bench.tick(3)
+    bench.settle(bench.claim_one("plain"))
+    bench.restore(backup)
+    bench.tick(2)
+    if order == "resume":
+        (resumed,) = operations.resume("plain")
+        assert (resumed.skipped, bench.row("plain").slot) == (2, at(6))
+    elif order == "delete":
+        operations.delete("plain", force=True)
+    else:
+        bench.beside(a_job("plain", Every(7 * MINUTE))).plan("plain")
+        bench.tick(3)
+        bench.beside(a_job("plain", Every(5 * MINUTE))).plan("plain")
+    assert bench.outcomes("plain") == [(3, "succeeded")]
+    reason = {"resume": "paused", "delete": "deleted"}.get(order, "superseded")
+    assert bench.gaps("plain") == [(1, 2, 2, "collapsed"), (4, 5, 2, reason)]

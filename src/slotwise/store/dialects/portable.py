@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import is_weighed
+from slotwise.decide.claim import cut, is_weighed
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
 from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
+from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
@@ -40,6 +41,7 @@ from slotwise.store.schema.rows import (
     ledger_instance,
     row_of,
     stored,
+    utc,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, MOST_HELD, PAUSED_KEY, RANK, Tables, is_plan
 
@@ -216,21 +218,24 @@ class Portable:
                 values["token"] = slots.c.token + 1  # see undo_entries
             connection.execute(slots.update().where(*self._open_entry(row)).values(values))
 
-    def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+    def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> list[Gap]:
         """End open slots of the gap that another claim left behind, because the queue was restored alone.
 
-        A slot that never began is skipped, not lost.
+        A slot that never began is skipped, not lost. Return the gap without them, in parts: they have their own rows.
         """
         slots = self._slots
         outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
-        connection.execute(
+        closed = connection.scalars(
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
             .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
             .where(slots.c.origin.in_(PLANNED))
             .values(outcome=outcome, reason=gap.reason, finished=now)
-        )
+            .returning(slots.c.slot)
+        ).all()
+        schedule = readable(row.schedule) if closed else None
+        return [gap] if schedule is None else list(cut(schedule, gap, map(utc, closed)))
 
     def insert_new(self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object]) -> bool:
         """Insert a row unless its key is taken; return whether it was inserted."""
@@ -446,8 +451,8 @@ class Portable:
         return {one.fence for one in claims if connection.execute(mark.where(*self.held(one))).rowcount}
 
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
-        for row, gap in gaps:
-            self.close_open_slots(connection, row, gap, now)
+        whole = [(row, part) for row, gap in gaps for part in self.close_open_slots(connection, row, gap, now)]
+        for row, gap in whole:
             place = {"task_name": row.task_name, "task_instance": ledger_instance(row), "reason": gap.reason}
             if gap.count == 1:
                 skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}

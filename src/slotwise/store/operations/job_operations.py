@@ -109,7 +109,7 @@ def resume(at: Operation, job: str, *, replay: bool) -> list[Resumed]:
     if not rows:
         return []
     at.sign("resume", job=job, replay=replay or None)
-    found = [_wake(at, row, replay=replay) for row in rows if row.is_plan]
+    found = [_wake(at, row, replay=replay) for row in at.caught_up(*(row for row in rows if row.is_plan))]
     tasks = at.tasks
     # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
     is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
@@ -132,7 +132,7 @@ def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
         return None
     at.sign("resume", replay=replay or None)
     missed = [is_plan(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= at.now]
-    found = [] if replay else [_wake(at, row, replay=False) for row in at.rows(*missed)]
+    found = [] if replay else [_wake(at, row, replay=False) for row in at.caught_up(*at.rows(*missed))]
     return [one for one in found if one.skipped]
 
 
@@ -183,7 +183,8 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         elif row.is_plan:
             # What has come and not begun ends, and a slot that waits for its retry; if the schedule cannot be read,
             # the slot in the row.
-            _pass(at, row, passing(row, owed_by(row), at.now, Reason.DELETED), Reason.DELETED)
+            (decided,) = at.caught_up(row)
+            _pass(at, row, passing(decided, owed_by(row), at.now, Reason.DELETED), Reason.DELETED)
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
@@ -217,8 +218,9 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     """Skip the slots of waiting plan rows up to ``until`` (settled), and cancel those that wait for a retry."""
     until, tasks = min(until, at.now), at.tasks
     found = []
-    for row in at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until):
-        passed = passing(replace(row, attempt=0), schedule_in(row), until, Reason.SETTLED)
+    rows = at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until)
+    for row, decided in zip(rows, at.caught_up(*rows), strict=True):
+        passed = passing(replace(decided, attempt=0), schedule_in(row), until, Reason.SETTLED)
         _pass(at, row, passed, Reason.SETTLED)
         if passed is not None:
             at.change(row, **passed.row)

@@ -123,7 +123,7 @@ def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, str
 
 def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: str = RECURRING) -> datetime:
     """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
-    row = at.plan_row(job, instance)
+    (row,) = at.caught_up(at.plan_row(job, instance))
     passed = skipping(row, schedule_in(row), at.now)
     if passed is None:
         raise ConfigurationError(f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run")

@@ -23,6 +23,7 @@ from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.rows import MALFORMED, Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
+from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -179,6 +180,10 @@ class Operation:
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """As ``plan_and_family``, the plan row alone."""
         return self.plan_and_family(job, instance)[0]
+
+    def caught_up(self, *rows: Row) -> list[Row]:
+        """Return locked plan rows as of the newest slots that ledger and gaps have decided."""
+        return ledger.caught_up(self.connection, self.dialect, rows)
 
     def told(self, instant: datetime, *rows: Row) -> str:
         """Return an instant as people read it in the zone of the job that has these rows, with its offset."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Advance, ahead, slots_between, undecided
+from slotwise.decide.claim import Advance, ahead, beyond, slots_between, undecided
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
-from slotwise.model.records import RECURRING, TICK, Key, Row
+from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import Kind, Reason, State
 from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
@@ -126,11 +126,18 @@ def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, 
 
 
 def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
-    """Write the new columns of a row that this transaction has locked, and its skipped slots."""
+    """Write the new columns of a row that this transaction has locked, and its skipped slots.
+
+    A row that was restored alone is behind what ledger and gaps have decided. No gap covers that again.
+    """
     tasks = store.tables.tasks
     statement = tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
     expect(connection.execute(statement).rowcount, 1, row)
-    store.dialect.gaps(connection, [(row, gap) for gap in changes.gaps], now)
+    if gaps := changes.gaps:
+        (newest,) = store.dialect.newest_decided(connection, [row.key], ())
+        if newest is not None and newest > (row.watermark or EARLIEST):
+            gaps = tuple(part for gap in gaps for part in beyond(owed_by(row), gap, newest))
+        store.dialect.gaps(connection, [(row, gap) for gap in gaps], now)
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:

@@ -385,7 +385,7 @@ class LateClaims:
             return None
         # The ledger is ahead of a row that was restored alone, and of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
-        is_behind = is_ahead and not decide.has_decided_ahead(row)
+        is_behind = is_ahead and not decide.has_decided_ahead(row, newest)
         return _Plan(decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind)
 
     def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:

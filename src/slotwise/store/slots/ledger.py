@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.decide.pause import as_decided
 from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
@@ -156,12 +157,21 @@ def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance
 def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
     """End a claim that the ledger does not know, and slots begun since: the queue was restored alone."""
     row, record, now = change.held.row, change.transition.record, change.held.now
-    if record is not None and record.final:
+    if record is not None and record.final and not _is_in_a_gap(connection, dialect, row):
         _enter_ended(
             connection, dialect, row, outcome=record.outcome, reason=record.reason, error=record.error,
             attempts=record.attempts, lost=record.lost, token=row.version, worker=row.picked_by, finished=now,
         )  # fmt: skip
     end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)
+
+
+def caught_up(connection: sa.Connection, dialect: Dialect, rows: Sequence[Row]) -> list[Row]:
+    """Return locked plan rows as of the newest slots that ledger and gaps have decided.
+
+    A row is behind them only if the queue was restored alone. What it then owes is decided: no gap covers it again.
+    """
+    newest = dialect.newest_decided(connection, [row.key for row in rows], ()) if rows else ()
+    return [as_decided(row, at) for row, at in zip(rows, newest, strict=True)]
 
 
 def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> int:
@@ -242,6 +252,13 @@ def _write_open(
     slots = dialect.tables.slots
     written = slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
     return connection.execute(written.values(**values)).rowcount == 1
+
+
+def _is_in_a_gap(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+    gaps = dialect.tables.gaps
+    mine = of_key(gaps, Key(row.task_name, ledger_instance(row)))
+    covering = sa.exists().where(*mine, gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot)
+    return bool(connection.scalar(sa.select(covering)))
 
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:

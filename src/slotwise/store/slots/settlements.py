@@ -263,13 +263,17 @@ class Settlements:
             newest = self._newest(connection, ended, keys, entries)
             settled, attempts = [], list[dict[str, Any]]()
             for one, claim, outcome in ended:
-                if (at := newest.get(one.row.key)) is not None:
+                at = newest.get(one.row.key)
+                if at is not None:
                     one = replace(one, row=replace(one.row, watermark=at))
                 key = keys[claim.fence]
                 if key is not None and key not in entries:
                     continue  # locked
                 entry = entries[key] if key is not None else (None, None)
-                change = self._decide(connection, one, claim, outcome, entry, ago[claim.fence])
+                is_decided = at is not None and (entry[0] is None or entry[0].final)
+                change = self._decide(
+                    connection, one, claim, outcome, entry, ago[claim.fence], is_decided=is_decided
+                )
                 settled.append((claim, outcome, change))
                 keeps = one.row.has_slot or self.definitions[one.row.task_name].record != "none"
                 attempts += _attempt(claim, outcome, change, entry[0], ago[claim.fence]) if keeps else ()
@@ -302,9 +306,9 @@ class Settlements:
         for one, claim, outcome in ended:
             key = keys[claim.fence]
             entry = entries.get(key, (None, None))[0] if key is not None else None
-            if one.row.is_plan and (
-                isinstance(outcome, records.Died) or entry is None or entry.token != one.row.version
-            ):
+            is_known = entry is not None and not entry.final and entry.token == one.row.version
+            # A claim of a first attempt has looked already.
+            if one.row.is_plan and (isinstance(outcome, records.Died) or not is_known or one.row.attempt > 1):
                 doubtful.append(one.row)
         if not doubtful:
             return {}
@@ -315,7 +319,7 @@ class Settlements:
 
     def _decide(
         self, connection: sa.Connection, held: Held, claim: Claim, outcome: records.AttemptOutcome,
-        found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta,
+        found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta, *, is_decided: bool,
     ) -> Change:  # fmt: skip
         row, (entry, place), error, text = held.row, found, None, held.row.schedule
         if isinstance(outcome, records.Failed):
@@ -333,7 +337,7 @@ class Settlements:
             self._warnings.newer(row, held.now, outcome.error)
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
-            ended_ago=ended_ago,
+            ended_ago=ended_ago, is_decided=is_decided,
         )  # fmt: skip
         if error is not None:
             done = decide.unread(row, done, held.now, error)

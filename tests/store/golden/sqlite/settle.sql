@@ -47,7 +47,7 @@ UPDATE scheduled_slots SET outcome=?, reason=?, attempts=?, lost=(scheduled_slot
 UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) THEN ? ELSE ? END, reason=?,
     finished=? WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot >=
     ? AND scheduled_slots.slot <= ? AND scheduled_slots.finished IS NULL AND (scheduled_slots.token != ? OR
-    scheduled_slots.worker != ?) AND scheduled_slots.origin IN (?, ?);
+    scheduled_slots.worker != ?) AND scheduled_slots.origin IN (?, ?) RETURNING slot;
 
 INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES (?, ?,
     ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,

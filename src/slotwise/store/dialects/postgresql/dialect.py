@@ -18,7 +18,7 @@ from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKe
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Order, Parted, Range
-from slotwise.store.dialects.portable import Portable
+from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.task_statements import Parameters, TaskStatements
@@ -194,7 +194,12 @@ class PostgreSQL:
         }  # fmt: skip
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = gaps[turn - 1]
-            self.by_row.close_open_slots(connection, row, gap, now)
+            parts = self.by_row.close_open_slots(connection, row, gap, now)
+            if parts != [gap]:
+                whole, its = self.tables.gaps, Key(row.task_name, ledger_instance(row))
+                mine = whole.c.first_slot == gap.first, whole.c.last_slot == gap.last
+                connection.execute(whole.delete().where(*of_key(whole, its), *mine))
+                self.by_row.gaps(connection, [(row, part) for part in parts], now)
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         # Twice, the second time by name: texts alone are compared faster than keys.
