@@ -12,7 +12,7 @@ from tests.store.hearing import hearing
 
 from slotwise.errors import PlanMissing
 from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp
+from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planning.planner import Plan, Planner
@@ -541,6 +541,21 @@ def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
     assert claim.slot == at(6)
     assert bench.outcomes("plain") == [(1, "skipped"), (2, "succeeded"), (3, "lost"), (6, "running")]
     assert bench.gaps("plain") == [(4, 5, 2, "collapsed")]
+
+
+def test_an_orphan_beside_its_plan_is_ended(bench: Bench) -> None:
+    """The same, where slots run side by side: the restored plan row stood at it, and moves on."""
+    bench = bench.beside(a_job("abreast", overlap=Overlap.allow(3)))
+    bench.plan("abreast")
+    backup = bench.backup()
+    bench.tick()
+    bench.claim_one("abreast")
+    bench.tick()
+    bench.settle(bench.claim_one("abreast"))
+    bench.restore(backup)
+    bench.tick()
+    assert bench.claim_one("abreast").slot == at(3)
+    assert bench.outcomes("abreast") == [(1, "lost"), (2, "succeeded"), (3, "running")]
 
 
 def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:

@@ -447,6 +447,8 @@ class LateClaims:
         definition = self._definitions[started.task_name]
         columns = decide.beside(started, one.schedule, definition, self._now)
         self._move_on(one.row, columns if detached else decide.past_slot(started, one.schedule))
+        if one.is_behind:  # as in ``_begin``
+            self._end_orphans(started)
         return detached
 
     def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
