@@ -169,7 +169,8 @@ class Host:
     def _stop(self, registry: JobRegistry) -> int:
         """Race: another caller may start the registry meanwhile. So the worker is read before it is judged."""
         worker = registry.worker
-        return registry._stop(worker) if registry._started_by(self._thread) else 0
+        is_ours = not registry._running() or registry._starter is self._thread
+        return registry._stop(worker) if is_ours else 0
 
     def start_once(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends: for hosts without a hook for that.

@@ -300,10 +300,6 @@ class JobRegistry:
         """
         return self._stop(self._worker, grace)
 
-    def _started_by(self, thread: threading.Thread | None) -> bool:
-        """Whether this thread has started the worker, or no worker runs in this process."""
-        return not self._running() or self._starter is thread
-
     def _stop(self, worker: Worker | None, grace: timedelta | None = None) -> int:
         """Stop this worker. Without one, close the connections of the client alone."""
         if worker is None or self._worker_pid != os.getpid():

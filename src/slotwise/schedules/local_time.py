@@ -81,7 +81,8 @@ class Walk:
             found = min(self._ends(span, low, span.end, 0), default=None)
             if found is not None:
                 return found if found < high else None
-            low = max(span.end, self._earliest_from(span.end))
+            # Offsets and gap rules shift a slot by at most three days.
+            low = max(span.end, self.pattern.at(self.pattern.rank(span.end - DAY)) - 3 * DAY)
         return None
 
     def last(self, low: int, high: int) -> int | None:
@@ -93,7 +94,7 @@ class Walk:
             found = max(self._ends(span, span.start, high, -1), default=None)
             if found is not None:
                 return found if found >= low else None
-            high = min(span.start, self._latest_to(span.start))
+            high = min(span.start, self.pattern.at(self.pattern.rank(span.start + DAY) - 1) + DAY + 1)
         return None
 
     def count(self, low: int, high: int) -> int:
@@ -158,14 +159,6 @@ class Walk:
         else:
             moved = [self.pattern.at(rank) - span.before for rank in swallowed]
         return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
-
-    def _earliest_from(self, low: int) -> int:
-        """Return an instant before the first slot from `low` on: offsets and gap rules shift by at most three days."""
-        return self.pattern.at(self.pattern.rank(low - DAY)) - 3 * DAY
-
-    def _latest_to(self, high: int) -> int:
-        """An instant down from which to look for the last slot before `high`."""
-        return self.pattern.at(self.pattern.rank(high + DAY) - 1) + DAY + 1
 
 
 _SAMPLE_START: Final = (datetime(2024, 1, 1, tzinfo=UTC) - EPOCH) // SECOND

@@ -364,17 +364,15 @@ def document(path: Path, what: str, cure: str) -> object:
 
 
 def _unread(path: Path, text: str, form: str, line: int | None, *, is_twice: bool = False) -> InvalidSetting:
-    """The error for a line, counted from 1; None is the last one. Its value is not shown: it may be a password."""
+    """The error for a line, counted from 1; None is the last one. Its value is not shown: it may be a password.
+
+    So a line that begins with no name is not quoted, as it may be a part of a value.
+    """
     lines = text.splitlines() or [""]
     number = min(line or len(lines), len(lines))
     why = "has a name that is there twice; keep one of them" if is_twice else f"is not {form}; correct this line"
-    return InvalidSetting(f"{path}:{number}: {_name_in(lines[number - 1])}{why}")
-
-
-def _name_in(line: str) -> str:
-    """The name that a line begins with, quoted; nothing if it has none, as it may be a part of a value."""
-    found = re.match(r"\s*([A-Za-z][\w .-]{0,58}?)\s*[=:](?!//)", line)
-    return f"{found[1]!r} " if found else "this line "
+    found = re.match(r"\s*([A-Za-z][\w .-]{0,58}?)\s*[=:](?!//)", lines[number - 1])
+    return InvalidSetting(f"{path}:{number}: {repr(found[1]) if found else 'this line'} {why}")
 
 
 def _yaml(path: Path, text: str) -> object:

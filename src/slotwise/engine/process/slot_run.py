@@ -332,7 +332,9 @@ class SlotRun:
         try:
             worker.mind()
             for slot in slots:
-                self._await(slot)
+                while (left := slot - self._lasting(worker.store.now)) > timedelta(0):
+                    self._say(f"slot {instant_text(slot)} has not come yet: waiting")
+                    self._sleep(left)
                 end = self._pursue(slot)
                 if not end.succeeded or worker.is_draining:
                     break
@@ -405,11 +407,6 @@ class SlotRun:
                 "database; wait, or allow a longer --early"
             )
         return wanted
-
-    def _await(self, slot: datetime) -> None:
-        while (left := slot - self._lasting(self.worker.store.now)) > timedelta(0):
-            self._say(f"slot {instant_text(slot)} has not come yet: waiting")
-            self._sleep(left)
 
     # -- until its end ----------------------------------------------------------------------------------------
 
