@@ -271,9 +271,7 @@ class Settlements:
                     continue  # locked
                 entry = entries[key] if key is not None else (None, None)
                 is_decided = at is not None and (entry[0] is None or entry[0].final)
-                change = self._decide(
-                    connection, one, claim, outcome, entry, ago[claim.fence], is_decided=is_decided
-                )
+                change = self._decide(connection, one, claim, outcome, entry, ago[claim.fence], is_decided=is_decided)
                 settled.append((claim, outcome, change))
                 keeps = one.row.has_slot or self.definitions[one.row.task_name].record != "none"
                 attempts += _attempt(claim, outcome, change, entry[0], ago[claim.fence]) if keeps else ()
