@@ -195,15 +195,10 @@ _FORGOTTEN: dict[str, Any] = {
 
 def carried(row: Row) -> dict[str, Any]:
     """Return the columns of a row that keeps its slot."""
-    kept = {name: getattr(row, name) for name in _CARRIED}
+    kept = {name: getattr(row, name) for name in _CARRIED} | dict.fromkeys(("parked_due", "last_error", "called_off"))
     # The number of the operation stays if it has paused the row, or created it.
     is_ordered = row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
-    return kept | {
-        "control": row.control if is_ordered else None,
-        "parked_due": None,
-        "last_error": None,
-        "called_off": None,
-    }
+    return kept | {"control": row.control if is_ordered else None}
 
 
 def again(row: Row, due: datetime) -> dict[str, Any]:
