@@ -38,6 +38,8 @@ logger = logging.getLogger("slotwise.otel")
 
 #: One snapshot serves all instruments that are read within this time, in seconds.
 SHARED = 1.0
+#: Without an SDK, one is looked for again after this time, in seconds.
+PAUSE = 0.1
 _NOTHING = nullcontext()
 
 
@@ -81,13 +83,19 @@ class Tracing:
     def __init__(self, registry: JobRegistry, *, sample: float, links: bool, provider: TracerProvider | None) -> None:
         self._settings, self._sample, self._links = registry.settings, sample, links
         self._provider = provider
+        self._asked = -PAUSE
         self._tracer = trace.get_tracer("slotwise", tracer_provider=provider)
 
     def __call__(self, ctx: Context) -> AbstractContextManager[object]:
         if self._sample < 1.0 and random.random() >= self._sample:
             return _NOTHING
-        if self._provider is None and isinstance(trace.get_tracer_provider(), _WITHOUT_SDK):
-            return _NOTHING
+        if self._provider is None:
+            # To ask for the provider costs more than all else here, so each answer that there is none holds a while.
+            if (now := time.monotonic()) - self._asked < PAUSE:
+                return _NOTHING
+            if isinstance(trace.get_tracer_provider(), _WITHOUT_SDK):
+                self._asked = now
+                return _NOTHING
         return _Attempt(self._tracer, ctx, self._scheduled_by(ctx) if self._links else ())
 
     def at_insert(self, rows: Sequence[Inserted], tx: Joinable) -> None:
@@ -168,6 +176,7 @@ class _Instruments:
 
     def __init__(self, registry: JobRegistry, max_names: int, provider: MeterProvider | None) -> None:
         self._metrics = Metrics(registry, max_names=max_names)
+        self._provider = provider
         self._snapshot: tuple[float, Snapshot] = (-SHARED, {})
         meter = metrics.get_meter("slotwise", meter_provider=provider)
         self._histograms: dict[str, Histogram] = {}
@@ -197,6 +206,9 @@ class _Instruments:
         return kind in (BatchClaimed, BatchSettled)
 
     def __call__(self, event: Event) -> None:
+        provider = self._provider or metrics.get_meter_provider()
+        if isinstance(provider, metrics.NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
+            return  # no SDK: nothing would be recorded
         if isinstance(event, BatchSettled):
             self._histograms["slotwise_settlement_seconds"].record(event.took.total_seconds())
             self._histograms["slotwise_settlement_batch_size"].record(event.count)
