@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from slotwise import Context, JobRegistry, task
 from slotwise.cli.entry import COMMANDS, GUESSES, status
 from slotwise.cli.shared import exits
 
@@ -49,6 +50,12 @@ TEXTS = [
         exits.FAILED,
         "a time of day must be 00:00–23:59, with seconds as 02:00:30, got",
     ),
+    (
+        "tasks purge",
+        exits.USAGE,
+        "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead; see",
+    ),
+    ("jobs next", exits.USAGE, "write: slotwise schedule next NAME --app MODULE; see: slotwise jobs --help"),
     ("schedule next night-dst", exits.FAILED, "; for a job's slots write its name and --app MODULE\n"),
     ("tasks schedule a --data '{'", exits.USAGE, "'{' is not valid JSON: "),
     ("tasks schedule a --delay 5", exits.USAGE, "'5' is not a duration, such as 10s, 5m or 1h30m"),
@@ -181,6 +188,23 @@ def test_unknown_names(url: str, request: pytest.FixtureRequest, capsys: pytest.
         out, err = capsys.readouterr()
         assert text in err
         assert "gone" not in out
+
+
+def test_a_task_without_rows(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Live workers register it, so it is known: it has not failed, has no slots, and is no job."""
+
+    @task(name="quiet")
+    def quiet(ctx: Context) -> None: ...
+
+    with JobRegistry(tasks=[quiet], database_url=pg_url, process_hook=False):
+        for line, expected, text in (
+            ("failures --job quiet", exits.OK, "no failures since "),
+            ("slots quiet", exits.OK, "quiet: no slots in this range"),
+            ("explain quiet", exits.USAGE, "'quiet' is a one-time task; name one of its tasks with --id"),
+            ("jobs show quiet", exits.FAILED, "live workers register 'quiet' as a one-time task; see: slotwise tasks"),
+        ):
+            assert status([*line.split(), "--database-url", pg_url]) == expected, line
+            assert text in "".join(capsys.readouterr()), line
 
 
 def test_health_says_so(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:

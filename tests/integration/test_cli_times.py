@@ -137,6 +137,13 @@ def test_a_slot_of_a_listing_is_the_slot_that_is_explained(say: Say) -> None:
             assert told.splitlines()[0].split(": ")[1].split()[0] == outcome, (line, told)
 
 
+def test_ages_can_be_pasted(say: Say) -> None:
+    """As listings print them: 2 h 10 min ago."""
+    for age in ("120 ms ago", "11.2 s ago", "1 min 10 s ago", "2 h 10 min ago", "3 d 4 h ago", "2h ago"):
+        assert say(f"slots --since '{age}'")[0] == exits.OK, age
+    assert say("slots --since 'tomorrow ago'")[0] == exits.USAGE
+
+
 def test_the_zone_is_named_once(say: Say) -> None:
     """And is the job's own, not the host's."""
     _, out, err = say("slots vienna -n 3")

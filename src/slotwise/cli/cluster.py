@@ -23,6 +23,7 @@ from slotwise.cli.shared.output import (
     print_json_list,
     print_table,
     say_zones,
+    shortened,
     span,
 )
 from slotwise.cli.shared.terminal import moment, say
@@ -171,7 +172,7 @@ def health(
 
 def _report_worker(given: Given, name: str, workers: Sequence[WorkerInfo], zone: ZoneInfo) -> int:
     """Report on the processes of one name; those that are gone count only if none is live."""
-    mine = [one for one in workers if name in (one.host, one.worker)]
+    mine = [one for one in workers if name in (one.host, one.worker, shortened(one.worker))]
     live = [one for one in mine if one.live]
     if not mine:
         problem = f"no worker {name} has signed in"

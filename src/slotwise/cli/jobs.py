@@ -31,14 +31,22 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
 from slotwise.schedules.description import short_text, zone_of
-from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.reader import PAGE, Reader
 from slotwise.store.reading.views import JobInfo
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
 
-@click.group(cls=Group, examples="slotwise jobs list\nslotwise jobs show nightly-report")
+@click.group(
+    cls=Group,
+    guesses={
+        "next": "write: slotwise schedule next NAME --app MODULE",
+        **dict.fromkeys(("run", "trigger", "start"), "write: slotwise trigger NAME, or slotwise run NAME --app MODULE"),
+        **dict.fromkeys(("pause", "resume", "delete", "cancel", "retry"), "it stands alone: slotwise COMMAND NAME"),
+        **dict.fromkeys(("history", "slots", "runs"), "write: slotwise slots NAME"),
+    },
+    examples="slotwise jobs list\nslotwise jobs show nightly-report",
+)
 @common
 def jobs() -> None:
     """List jobs and recurring instances, and their states."""
@@ -233,7 +241,8 @@ def show_job(given: Given, name: str, id: str | None) -> None:
             reader.known(name)
             raise UnknownTask(f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}")
         if line is None:
-            raise UnknownTask(_unknown(name, [known.job for known in reader.jobs()]))
+            is_task = any(worker.live and name in worker.tasks for worker in reader.workers())
+            raise UnknownTask(_unknown(name, [known.job for known in reader.jobs()], is_task=is_task))
     if given.json:
         print_json(line)
         return
@@ -267,7 +276,8 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
 
 def _planned_by(line: JobInfo) -> str:
     """The deploy that planned its schedule."""
-    return str(Revision(text=line.revision, started=line.deployed)) if line.revision or line.deployed else "–"
+    started = f"none (started {moment(line.deployed, zone_of(line.schedule))})" if line.deployed else "–"
+    return line.revision or started
 
 
 def _refused(line: JobInfo) -> str:
@@ -277,7 +287,9 @@ def _refused(line: JobInfo) -> str:
     return f"live workers whose schedule was refused: {told}; revision {_planned_by(line)} has planned it"
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown(name: str, known: Sequence[str], *, is_task: bool) -> str:
+    if is_task:
+        return f"live workers register {name!r} as a one-time task; see: slotwise tasks list {shlex.quote(name)}"
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"no job {name!r} in this database; did you mean {near[0]!r}?"

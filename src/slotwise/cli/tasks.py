@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 import click
@@ -65,8 +65,16 @@ STUCK = (State.NO_LIVE_WORKER, State.UNROUTABLE)
 LINES = 50
 
 
+_REMOVE: Final = "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead"
+
+
 @click.group(
     cls=Group,
+    guesses={
+        **dict.fromkeys(("delete", "remove", "purge", "clear", "rm", "kill"), _REMOVE),
+        **dict.fromkeys(("enqueue", "add", "run", "send"), "write: slotwise tasks schedule NAME --data JSON"),
+        **dict.fromkeys(("redrive", "requeue", "rerun"), "write: slotwise tasks retry NAME"),
+    },
     examples="""
     slotwise tasks count
     slotwise tasks list --state dead

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,6 +56,8 @@ class Monitoring:
         """Count what the registry's next worker does; return what shows it while that worker runs."""
         if not (self.http or self.alive_file or self.report):
             return lambda made: nullcontext()
+        if (self.http or self.report) and find_spec("prometheus_client") is None:
+            logger.warning("/metrics is off: run pip install 'slotwise[metrics]'; /livez and /readyz are served")
         from slotwise.contrib.metrics.health import place_of_child
         from slotwise.contrib.metrics.meter import Metrics
 

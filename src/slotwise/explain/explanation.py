@@ -14,7 +14,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
-from slotwise.schedules.description import clock, short_text, zone_of
+from slotwise.schedules.description import short_text
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
@@ -449,7 +449,7 @@ def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
         is_disabled = str(schedule) == "-"
         yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
         return
-    yield f"The schedule, {short_text(schedule)}, has no slot at {clock(facts.slot, zone_of(schedule))}."
+    yield f"The schedule, {short_text(schedule)}, has no slot at {when(facts.slot)}."
     yield from why_no_slot(schedule, facts.slot)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 

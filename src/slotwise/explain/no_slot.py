@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from slotwise.model.durations import format_duration
+from slotwise.model.durations import about, format_duration
 from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import EPOCH, MICROSECOND, instant_text
 from slotwise.schedules.combinators import Around, Arranged, Between, Excluding
@@ -19,7 +19,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
     match schedule:
         case Every():
             beside = (instant - schedule.anchor) % schedule.interval
-            yield f"It is {format_duration(beside)} after a multiple of {format_duration(schedule.interval)}."
+            yield f"It is {about(beside)} after a multiple of {format_duration(schedule.interval)}."
         case Daily():
             if (local := instant.astimezone(schedule.zone)).time() not in schedule.times:
                 times = " and ".join(map(time_text, schedule.times))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -277,12 +278,18 @@ def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> Wr
     if text is None:
         return None
     with suppress(InvalidSetting):
-        return Written(text, datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else parse_duration(text)))
+        return Written(text, datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else _before_now(text)))
     try:
         return read_written(text)
     except ValueError:
         forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h ago: 2h)"
         raise click.BadParameter(f"{text!r:.60} is {forms}", ctx, option) from None
+
+
+def _before_now(text: str) -> timedelta:
+    """Parse a duration, also as listings print it: ``1 min 10 s ago``. Raises InvalidSetting."""
+    said = text.strip().removesuffix(" ago")
+    return parse_duration(text if said == text.strip() else re.sub(r"\.\d+(?= s$)", "", said).replace(" min", "m"))
 
 
 def read_written(text: str) -> Written:

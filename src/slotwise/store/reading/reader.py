@@ -167,12 +167,13 @@ class Reader:
             )
 
     def _is_known(self, name: str, instance: str | None = None) -> bool:
-        """Whether a row, the ledger or a gap has it; of a name alone, also an operation, such as its deletion."""
+        """Whether a row, the ledger or a gap has it; of a name alone, also an operation, or a worker registers it."""
         tables = (self._tasks, self._slots, self._gaps)
         found = [_of(table, name, instance).with_only_columns(table.c.task_name) for table in tables]
         controls = self._store.tables.controls
         found += [sa.select(controls.c.task_name).where(controls.c.task_name == name)] if instance is None else []
-        return any(self._rows(one.limit(1)) for one in found)
+        is_listed = any(self._rows(one.limit(1)) for one in found)
+        return is_listed or (instance is None and any(one.live and name in one.tasks for one in self.workers()))
 
     def workers(self) -> list[WorkerInfo]:
         """Return all workers that have signed in and not out, the newest first."""
