@@ -338,6 +338,9 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert [line.task for line in registry.client.list()] == ["send-mail"]
         with pytest.raises(DatabaseProblem, match="row-level security"):
             registry.client.schedule("other", id="2")
+        refused = pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security")
+        with psycopg.connect(urls["mail_app"], autocommit=True) as own, refused:
+            own.execute(f"{FORGES}('task', 'other', '3', now(), now(), false, 1, 1, 50)")
         registry.database.close()
         with ManualWorker([mail, other], urls["mail_worker"]) as worker:
             assert [line.task for line in worker.client.list()] == ["send-mail"]

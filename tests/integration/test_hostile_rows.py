@@ -171,8 +171,8 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
 def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
-    """No claim, heartbeat or settlement reads one; ``SLOTWISE_BIG_ROWS=1000`` is the long form."""
-    rows = int(os.environ.get("SLOTWISE_BIG_ROWS", "20"))
+    """No claim, heartbeat or settlement reads one; ``TESTS_BIG_ROWS=1000`` is the long form."""
+    rows = int(os.environ.get("TESTS_BIG_ROWS", "20"))
     with psycopg.connect(pg_url) as sql:
         sql.execute(
             "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version)"
@@ -185,6 +185,7 @@ def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
             (rows - 1,),
         )
     done = subprocess.run([sys.executable, "-c", GLUTTON, pg_url], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
     peak = int(done.stdout) / 1024
     with psycopg.connect(pg_url) as sql:
         why = "SELECT count(*) FROM scheduled_tasks WHERE state = 'dead' AND last_error LIKE '%payload too large: 1%'"

@@ -37,7 +37,7 @@ def url(database_kind: str, request: pytest.FixtureRequest) -> str:
 
 #: Parts whose printed grants the store's tests have on PostgreSQL, in the place of the owner's rights, as in
 #: "worker,operator"; see "Laws and their tests".
-PARTS = os.environ.get("SLOTWISE_TEST_ROLE", "")
+PARTS = os.environ.get("TESTS_ROLE", "")
 
 
 @contextmanager

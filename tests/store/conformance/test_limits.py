@@ -68,9 +68,10 @@ def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
     """Else two that count at once would both take the last place; the other does not wait, and looks again."""
     bench = Bench(pg_database, [a_task("few", concurrency=1)])
     bench.client.schedule_many("few", range(3))
-    with pg_database.main.begin() as connection:
-        assert bench.store.dialect.alone(connection, "few")
-        assert claimed(bench, "host:2:b") == []
+    for _ in range(2):  # the row of its turns is new, and then there
+        with pg_database.main.begin() as connection:
+            assert bench.store.dialect.alone(connection, "few")
+            assert claimed(bench, "host:2:b") == []
     assert len(claimed(bench, "host:2:b")) == 1
 
 
