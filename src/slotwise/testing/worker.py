@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from slotwise import migrate
 from slotwise.client.client import Client
 from slotwise.client.operations import Operations
-from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import Runner
@@ -276,8 +275,9 @@ class ManualWorker:
         """Delete old rows of the ledger if it is this worker's turn; return what was deleted, if anything."""
         self._check_alive()
         mark = len(self.events)
-        while self._worker.history.run_once() == BREATH:
-            pass
+        self._worker.history.run_once()
+        while self._worker.history.is_walking:
+            self._worker.history.run_once()
         found = self._since(mark, Pruned)
         return found[0] if found else None
 

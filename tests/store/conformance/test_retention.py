@@ -108,6 +108,44 @@ def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(page.slots for page in pages) == 10 + 1
 
 
+def test_however_many_ids_a_task_has_its_rows_go_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many transactions as pages, also where more rows than a page have the same slot, and some of them stay."""
+    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 10)
+    bench = bench.beside(a_task("kept", record="all"))
+    for number in range(35):
+        bench.client.schedule("kept", id=str(number))
+        bench.settle(bench.claim_one("kept"), Failed("boom", final=True) if number % 3 == 0 else None)
+    bench.clock.set(at(90))
+    pages = list(Pruner(bench.store, keep=HOUR, failure_retention=2 * HOUR).pages())
+    assert [page.slots for page in pages if page.slots] == [10, 10, 3]
+    assert len(pages) < 8
+    bench.clock.set(at(1000))
+    assert prune(bench) == Page(slots=12)
+
+
+def test_a_walk_continues_where_it_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the end of its process a few minutes later, by another worker; after an error at once, by itself. A process
+    that was frozen meanwhile stops after the transaction that it was in.
+    """
+    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
+    ran(bench, "plain", range(1, 20))
+    bench.clock.set(at(100_000))
+    frozen, other = (Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2))
+    assert frozen.take_turn(HOUR)
+    walk = frozen.pages()
+    assert sum(next(walk).slots for _ in range(3)) == 8  # the first page is that of expired results
+    assert not other.take_turn(HOUR)
+    assert frozen.take_turn(HOUR)
+    bench.tick(6)
+    assert other.take_turn(HOUR)
+    with always(Pruner._next_name, None).at_large():  # no task is searched from its beginning
+        assert sum(page.slots for page in other.pages()) == 10
+    assert len(list(walk)) <= 2
+    assert not frozen.take_turn(HOUR)
+    bench.tick(60)
+    assert frozen.take_turn(HOUR)
+
+
 def test_workers_take_turns(bench: Bench) -> None:
     """One of them goes through the ledger in each interval, whichever comes first."""
     one, two = (Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2))
@@ -185,7 +223,7 @@ def test_without_its_floor_a_pruner_reopens_a_slot(bench: Bench) -> None:
     """A broken pruner is found out: where the newest decided slot goes, too, a job that is made anew runs it again."""
     ran(bench, "plain", range(1, 4))
     bench.clock.set(at(100_000))
-    with always(Pruner._floor, at(100_000)).at_large():
+    with always(Pruner._is_spare, sa.true()).at_large():
         assert prune(bench) == Page(slots=3)
     assert bench.outcomes("plain") == []
     bench.delete("plain")

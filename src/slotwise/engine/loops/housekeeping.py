@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 #: Time between two walks through the ledger, in the whole cluster.
 INTERVAL = timedelta(hours=1)
-#: Transactions per round, and the pause after a round, which leaves the database to others.
-ROUND = 50
-BREATH = timedelta(milliseconds=100)
+#: Transactions per round, and the pause after it, which leaves the database to others: by how long the round took.
+ROUND = 10
+BREATH, REST = timedelta(milliseconds=100), 4
 #: How long a notification sent through the pool may take to arrive.
 ECHO = timedelta(seconds=5)
 #: Notifications that are off for less than this are not worth a line in the log.
@@ -146,19 +146,24 @@ class History(Service):
         self._slots = self._gaps = 0
 
     def run_once(self) -> timedelta:
-        if self._walk is None:
-            if not self._pruner.take_turn(INTERVAL):
-                return INTERVAL / 4
-            self._walk, self._slots, self._gaps = self._pruner.pages(), 0, 0
-        pages = list(islice(self._walk, ROUND))
-        self._slots += sum(page.slots for page in pages)
-        self._gaps += sum(page.gaps for page in pages)
-        if len(pages) == ROUND:
-            return BREATH
-        self._walk = None
+        if self._walk is None and not self._pruner.take_turn(INTERVAL):
+            return INTERVAL / 4
+        walk, self._walk = self._walk or self._pruner.pages(), None  # after an error it begins where it stopped
+        began, count = self.elapsed(), 0
+        for page in islice(walk, ROUND):
+            count, self._slots, self._gaps = count + 1, self._slots + page.slots, self._gaps + page.gaps
+        if count == ROUND:
+            self._walk = walk
+            return max(BREATH, REST * timedelta(seconds=self.elapsed() - began))
         if self._slots or self._gaps:
             self.listeners.publish(Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps))
+        self._slots = self._gaps = 0
         return INTERVAL
+
+    @property
+    def is_walking(self) -> bool:
+        """Whether a walk is not through."""
+        return self._walk is not None
 
 
 class WakeUp(Service):

@@ -33,7 +33,6 @@ from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Literal, TypeAlias, TypeVar
 
-from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.sign_in import keep_trying
 from slotwise.engine.worker import Worker
@@ -357,8 +356,9 @@ class SlotRun:
         """Prune the ledger if it is time, for a while: where all jobs run in pods, no worker does."""
         until = elapsed() + PRUNE_FOR.total_seconds()
         try:
-            while not self._asked.is_set() and self.worker.history.run_once() == BREATH and elapsed() < until:
-                pass
+            self.worker.history.run_once()
+            while self.worker.history.is_walking and elapsed() < until and not self._asked.is_set():
+                self.worker.history.run_once()
         except Exception as error:
             logger.warning("the ledger was not pruned, a later run continues: %s", describe(error))
 

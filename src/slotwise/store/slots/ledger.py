@@ -24,7 +24,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import Instant
-from slotwise.store.schema.rows import Change, ledger_instance
+from slotwise.store.schema.rows import Change, ledger_instance, utc
 from slotwise.store.schema.tables import Tables, of_plan
 
 #: How many of the newest slots of a plan are searched for orphans.
@@ -183,18 +183,32 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 
 
 def prune(
-    connection: sa.Connection, tables: Tables, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
-) -> Sequence[datetime]:
-    """Delete the oldest slots, with their attempts, or gaps of a plan; return them. Locked rows and open slots stay."""
-    slot, mine = history.primary_key.columns[2], of_key(history, plan)
-    oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
-    if found := connection.scalars(oldest).all():
-        ended = [history.c.finished.is_not(None)] if history is tables.slots else []
-        connection.execute(history.delete().where(*mine, slot.in_(found), *ended))
-        if history is tables.slots:
-            theirs = [*of_key(tables.attempts, plan), tables.attempts.c.slot.in_(found)]
-            connection.execute(tables.attempts.delete().where(*theirs))
-    return found
+    connection: sa.Connection, dialect: Dialect, history: sa.Table, order: sa.Column[datetime],
+    old: Sequence[sa.ColumnElement[bool]], limit: int,
+) -> tuple[int, datetime | None]:  # fmt: skip
+    """Delete the first of these old slots, with their attempts, or gaps. Locked rows stay.
+
+    Return how many, and the newest slot of a job among them.
+    """
+
+    def taken(*more: sa.ColumnElement[bool]) -> sa.Delete:
+        found = sa.select(*history.primary_key.columns).where(*old, *more).order_by(order).limit(limit)
+        return history.delete().where(dialect.locked(found))
+
+    if history is not dialect.tables.slots:
+        return connection.execute(taken()).rowcount, None
+    # Most are tasks that succeeded at once: nothing is read of them.
+    attempts, tries = dialect.tables.attempts, history.c.attempts + history.c.lost + history.c.aborted
+    is_untried = tries == sa.case((history.c.outcome == Outcome.SUCCEEDED, 1), else_=0)
+    is_plain = sa.and_(history.c.origin == Origin.TASK, is_untried)
+    count = connection.execute(taken(is_plain)).rowcount
+    gone = dialect.by_row.reading(taken(~is_plain), *history.primary_key.columns, history.c.origin, is_untried)
+    found = [(name, instance, utc(slot), *rest) for name, instance, slot, *rest in connection.execute(gone)]
+    if tried := [(name, instance, slot) for name, instance, slot, _, untried in found if not untried]:
+        theirs = sa.tuple_(attempts.c.task_name, attempts.c.task_instance, attempts.c.slot).in_(tried)
+        connection.execute(attempts.delete().where(theirs))
+    of_jobs = (slot for _, _, slot, origin, _ in found if origin != Origin.TASK)
+    return count + len(found), max(of_jobs, default=None)
 
 
 def prune_attempts(connection: sa.Connection, dialect: Dialect, before: datetime, limit: int) -> int:

@@ -3,27 +3,32 @@
 The newest decided slot of a schedule, slots from the row's watermark on, and the newest gap stay: they keep slots that
 have started from starting again. Open slots stay, too.
 
-Race: workers take turns by a row of ``scheduled_meta``: one of them prunes in each interval. It skips locked rows.
+Races: workers take turns by a row of ``scheduled_meta``, so that one of them prunes in each interval. That row also
+says how far the walk has come, with each transaction: after the end of its process, another one continues there. A
+process that was frozen meanwhile finds that the row is not its own any more, and stops. It skips locked rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Key
+from slotwise.model.records import EARLIEST, RECURRING, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
-from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import OF_INSTANCES
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
-#: Rows of one transaction.
-BATCH = 500
+#: Rows of one transaction: so many are read, and at most as many are deleted.
+BATCH = 2000
 TURN, PRUNED_UNTIL = "pruning", "pruned_until"
+#: A walk that has written nothing for this long has lost its process.
+STALLED = timedelta(minutes=5)
 #: All other outcomes are kept as failures.
 _ORDINARY = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
@@ -35,111 +40,191 @@ class Page(NamedTuple):
     gaps: int = 0
 
 
+class Place(NamedTuple):
+    """How far a walk has come: in which of the parts, at which task, and up to which slot; None: it is done there."""
+
+    part: int = 0
+    name: str = ""
+    after: datetime | None = None
+
+
+class _Part(NamedTuple):
+    """A part of the history that an index has in the order of task and slot."""
+
+    table: sa.Table
+    slot: sa.Column[datetime]
+    rows: sa.ColumnElement[bool]
+
+
 class Pruner:
     """``keep`` and ``failure_retention``: how old history may get; zero keeps it for ever."""
 
     def __init__(self, store: Store, *, keep: timedelta, failure_retention: timedelta) -> None:
-        self._store = store
+        self._store, self._meta = store, store.tables.meta
         self._keep = keep
         self._keep_failures = failure_retention
         self._spans = [span for span in (keep, failure_retention) if span]
+        slots, gaps = store.tables.slots, store.tables.gaps
+        jobs = _Part(slots, slots.c.slot, slots.c.task_instance == sa.literal_column(f"'{RECURRING}'"))
+        #: One-time tasks, too: all of a name are one series, however many ids it has.
+        instances = _Part(slots, slots.c.slot, sa.text(OF_INSTANCES))  # type: ignore[arg-type]
+        parts = [jobs, instances, *([_Part(gaps, gaps.c.last_slot, sa.true())] if keep else [])]
+        self._parts = parts if self._spans else []
+        #: What this process has written into the row of the turns.
+        self._noted: str | None = None
 
     def take_turn(self, interval: timedelta) -> bool:
-        """Return whether no worker has pruned for ``interval``; then it is this worker's turn."""
+        """Return whether no worker has pruned for ``interval``; then it is this worker's turn.
+
+        Its own walk continues at once after an error, that of a process that has ended after a few minutes.
+        """
         with self._store.transaction() as connection:
-            now = self._store.dialect.now(connection)
-            latest = (now - interval).isoformat(timespec="microseconds")
-            return _note(connection, self._store, TURN, now, lambda old, new: old <= latest)
+            now, old = self._store.dialect.now(connection), self._turn(connection)
+            at, is_walk, _ = old.partition(" ")
+            if at > _text(now - (STALLED if is_walk else interval)) and not (is_walk and old == self._noted):
+                return False
+            self._noted = old
+            noted = self._note_place(connection, now, _place_in(old))
+        self._noted = noted
+        return noted is not None
 
     def pages(self) -> Iterator[Page]:
-        """Delete expired results, then slots and gaps job by job. Each page is a transaction."""
+        """Delete expired results, then slots and gaps task by task. Each page is a transaction."""
         expired = BATCH
         while expired == BATCH:
             with self._store.transaction() as connection:
                 expired = ledger.delete_expired(connection, self._store.dialect, BATCH)
             yield Page(slots=expired)
-        if not self._spans:
-            return
-        for kind, table in (("slots", self._store.tables.slots), ("gaps", self._store.tables.gaps)):
-            plan: Key | None = Key("", "")
-            while plan is not None:
-                plan, is_old = self._next(table, plan)
-                taken = BATCH
-                while taken == BATCH:
-                    taken = self._take(table, plan) if plan and is_old else 0
-                    yield Page(**{kind: taken})
+        with self._store.transaction() as connection:
+            place: Place | None = _place_in(self._turn(connection))
+        while place is not None and place.part < len(self._parts):
+            page, place = self._page(place)
+            yield page
         taken = BATCH if self._keep_failures else 0
         while taken == BATCH:
             with self._store.transaction() as connection:
                 before = self._store.dialect.now(connection) - max(self._spans)
                 taken = ledger.prune_attempts(connection, self._store.dialect, before, BATCH)
             yield Page()
+        with self._store.transaction() as connection:
+            self._note_place(connection, self._store.dialect.now(connection), None)
 
-    def _next(self, table: sa.Table, after: Key) -> tuple[Key | None, bool]:
-        """Return the plan after this one, and whether its oldest row may be too old, by the primary key."""
-        name, instance, slot = table.primary_key.columns
-        found = (
-            sa.select(name, instance, slot)
-            .where(sa.tuple_(name, instance) > sa.tuple_(*map(sa.literal, after)))
-            .order_by(name, instance, slot)
-            .limit(1)
-        )
+    def _page(self, place: Place) -> tuple[Page, Place | None]:
+        """Delete old rows from this place on; return what is gone, and the next place; None: the turn is lost."""
+        gone, seen = [0, 0], 0
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            row = connection.execute(found).first()
-        return (None, False) if row is None else (Key(row[0], row[1]), utc(row[2]) < now - min(self._spans))
+            while seen < BATCH and place.part < len(self._parts):
+                is_gaps = self._parts[place.part].table is self._store.tables.gaps
+                place, read, taken = self._take(connection, place, now)
+                seen, gone[is_gaps] = seen + read, gone[is_gaps] + taken
+            noted = self._note_place(connection, now, place)
+        has_lost, self._noted = self._noted is not None and noted is None, noted
+        return Page(*gone), None if has_lost else place
 
-    def _take(self, table: sa.Table, plan: Key) -> int:
-        """Delete old rows of a plan, up to a batch of them; return how many."""
-        with self._store.transaction() as connection:
-            now = self._store.dialect.now(connection)
-            is_slots = table is self._store.tables.slots
-            is_old = self._old_slots(connection, plan, now) if is_slots else self._old_gaps(plan, now)
-            if gone := ledger.prune(connection, self._store.tables, table, plan, *is_old, limit=BATCH):
-                _note(connection, self._store, PRUNED_UNTIL, utc(gone[-1]), lambda old, new: old < new)
-        return len(gone)
+    def _take(self, connection: sa.Connection, place: Place, now: datetime) -> tuple[Place, int, int]:
+        """Delete old rows of one task; return the next place, and how many rows were read and deleted."""
+        part, horizon = self._parts[place.part], now - min(self._spans)
+        name, after = place.name, place.after
+        if after is None:
+            following = self._next_name(connection, part, name, horizon)
+            if following is None:
+                return Place(place.part + 1), 0, 0
+            name, after = following, EARLIEST
+        mine = [part.table.c.task_name == name, part.rows]
+        some = sa.select(part.slot.label("slot")).where(*mine, part.slot > after, part.slot < horizon)
+        batch = some.order_by(part.slot).limit(BATCH).subquery()
+        last, count = connection.execute(sa.select(sa.func.max(batch.c.slot), sa.func.count())).one()
+        if not count:
+            return Place(place.part, name), 1, 0
+        old = [*mine, part.slot > after, part.slot <= utc(last), *self._old(part.table, now)]
+        gone, newest = ledger.prune(connection, self._store.dialect, part.table, part.slot, old, BATCH)
+        if newest is not None:
+            _note(connection, self._store, PRUNED_UNTIL, _text(newest), lambda old, new: old < new)
+        last = utc(last) if count == BATCH or gone >= BATCH else None
+        # More rows than that may have the same slot.
+        return Place(place.part, name, last - TICK if last and gone >= BATCH else last), count, gone
 
-    def _old_slots(self, connection: sa.Connection, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
-        slots, floor = self._store.tables.slots, self._floor(connection, plan)
-        is_ordinary = slots.c.outcome.in_(_ORDINARY)
+    def _next_name(self, connection: sa.Connection, part: _Part, after: str, horizon: datetime) -> str | None:
+        """Return the next task whose oldest row may be too old: two descents into an index for each one before it."""
+        table, least = part.table, sa.func.min(part.table.c.task_name)
+        first = sa.select(least.label("name")).where(table.c.task_name > after, part.rows)
+        found = first.cte("names", recursive=True)
+        before = found.alias("before")
+        following = sa.select(least).where(table.c.task_name > before.c.name, part.rows).scalar_subquery()
+        found = found.union_all(sa.select(following).where(before.c.name.is_not(None)))
+        mine = table.c.task_name == found.c.name, part.rows
+        oldest = sa.select(sa.func.min(part.slot)).where(*mine).scalar_subquery()
+        wanted = sa.select(found.c.name).where(found.c.name.is_not(None), oldest < horizon).limit(1)
+        name: str | None = connection.scalar(wanted)
+        return name
+
+    def _old(self, history: sa.Table, now: datetime) -> Sequence[sa.ColumnElement[bool]]:
+        """Whether a row is too old, and may go."""
+        if history is self._store.tables.gaps:
+            return [history.c.created < now - self._keep, self._is_spare(history, "first_slot")]
+        is_ordinary = history.c.outcome.in_(_ORDINARY)
         kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
-        too_old = sa.or_(sa.false(), *(sa.and_(kind, slots.c.finished < now - span) for kind, span in kinds if span))
-        beside = slots.c.origin.not_in(PLANNED)
-        spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
-        return [slots.c.slot < now, slots.c.expires.is_(None) & too_old, spare]
+        too_old = sa.or_(sa.false(), *(sa.and_(kind, history.c.finished < now - span) for kind, span in kinds if span))
+        is_planned = history.c.origin.in_(PLANNED)
+        return [history.c.expires.is_(None), too_old, ~is_planned | self._is_spare(history, "slot")]
 
-    def _old_gaps(self, plan: Key, now: datetime) -> list[sa.ColumnElement[bool]]:
-        gaps, limit = self._store.tables.gaps, now - self._keep
-        if not self._keep:
-            return [sa.false()]
-        newest = sa.select(sa.func.max(gaps.c.first_slot)).where(*of_key(gaps, plan)).scalar_subquery()
-        return [gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest]
+    def _is_spare(self, history: sa.Table, slot: str) -> sa.ColumnElement[bool]:
+        """Whether a newer slot of its plan has been decided, and it is older than the watermark; or a newer gap is.
 
-    def _floor(self, connection: sa.Connection, plan: Key) -> datetime | None:
-        """Return the slot from which on all stay: the newest decided one, or the watermark if that is older."""
-        slots, tasks = self._store.tables.slots, self._store.tables.tasks
-        decided = (
-            sa.select(slots.c.slot)
-            .where(*of_key(slots, plan), slots.c.origin.in_(PLANNED), slots.c.finished.is_not(None))
-            .order_by(slots.c.slot.desc())
-            .limit(1)
-        )
-        found = map(connection.scalar, (decided, sa.select(tasks.c.watermark).where(*of_key(tasks, plan))))
-        return min((utc(one) for one in found if one is not None), default=None)
+        Within a CASE, or the planner might turn it into a join.
+        """
+        newer, plan = history.alias("newer"), self._store.tables.tasks.alias("plan_row")
+        key = [newer.c.task_name == history.c.task_name, newer.c.task_instance == history.c.task_instance]
+        decided = sa.exists().where(*key, newer.c[slot] > history.c[slot])
+        if history is self._store.tables.gaps:
+            return sa.case((decided, sa.true()), else_=sa.false())
+        decided = decided.where(newer.c.origin.in_(PLANNED), newer.c.finished.is_not(None))
+        mine = plan.c.task_name == history.c.task_name, plan.c.task_instance == history.c.task_instance
+        above = sa.exists().where(*mine, plan.c.watermark <= history.c.slot)
+        return sa.case((decided, ~above), else_=sa.false())
+
+    def _turn(self, connection: sa.Connection) -> str:
+        found: str | None = connection.scalar(sa.select(self._meta.c.value).where(self._meta.c.key == TURN))
+        return found or ""
+
+    def _note_place(self, connection: sa.Connection, now: datetime, place: Place | None) -> str | None:
+        """Note the time, and how far the walk has come; return the note, None if another process has the turn.
+
+        A walk without a turn notes nothing.
+        """
+        mine, note = self._noted, _text(now)
+        if place is not None:
+            note += " " + json.dumps([place.part, place.name, place.after and _text(place.after)])
+        is_mine = mine is not None and _note(connection, self._store, TURN, note, lambda old, new: old == mine)
+        return note if is_mine else None
 
 
-def _note(connection: sa.Connection, store: Store, key: str, at: datetime, where: Callable[[Any, Any], Any]) -> bool:
-    """Write an instant into the meta table, unless there is one for which ``where`` is false; return whether it was.
+def _text(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds")
+
+
+def _place_in(turn: str) -> Place:
+    """Return the place where the walk continues; the beginning, if the text has none."""
+    try:
+        part, name, after = json.loads(turn.partition(" ")[2])
+        return Place(int(part), str(name), after and datetime.fromisoformat(after))
+    except ValueError:
+        return Place()
+
+
+def _note(connection: sa.Connection, store: Store, key: str, value: str, where: Callable[[Any, Any], Any]) -> bool:
+    """Write a value into the meta table, unless there is one for which ``where`` is false; return whether it was.
 
     Up to PRUNED_UNTIL the ledger does not know any more which slots ran: a backfill must not run them again.
     """
-    meta, row = store.tables.meta, {"key": key, "value": at.isoformat(timespec="microseconds")}
+    meta, row = store.tables.meta, {"key": key, "value": value}
     again = {"again": lambda new: {"value": new.value}, "where": lambda new: where(meta.c.value, new.value)}
     return store.dialect.by_row.upsert(connection, meta, row, **again)
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:
-    """Return the newest slot that was ever deleted from the ledger."""
+    """Return the newest slot of a job that was ever deleted from the ledger."""
     meta = store.tables.meta
     found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == PRUNED_UNTIL))
     return None if found is None else datetime.fromisoformat(found)
