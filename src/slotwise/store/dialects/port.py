@@ -66,6 +66,8 @@ class Order(NamedTuple):
     late: timedelta | None = None
     #: Of one-time tasks: rows before these cursors are left to a claim without.
     ranges: Sequence[Range] | None = None
+    #: Slots that are due before this may be left out: see ``Due``.
+    since: datetime | None = None
 
 
 class Dialect(Protocol):
@@ -138,18 +140,23 @@ class Dialect(Protocol):
         Rows whose holder has died before are left to ``claim``.
         """
 
-    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        """Return name and priority of up to ``limit`` due slots, oldest first, and of rows whose holder died before."""
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> list[tuple[str, int]]:
+        """Return name and priority of up to ``limit`` due slots, oldest first, and of rows whose holder died before.
+
+        Slots that are due before ``since`` may be left out.
+        """
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         """Return those of these names that have due rows of any kind."""
 
     def next_due(
-        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
-    ) -> timedelta | None:
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
+        since: datetime | None = None,
+    ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
         """Return the time until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
 
-        ``lost`` = 0: without the rows whose holder has died before.
+        ``lost`` = 0: without the rows whose holder has died before. Without ``since``, return also a value for it, if
+        many due slots of other names lie before those of ``names``: the due time of the first, or now.
         """
 
     def newest_decided(

@@ -362,7 +362,7 @@ class Portable:
         on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
         return row.ledger_key is None or (on_time and self.enter(connection, row, now, order.strict))
 
-    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> list[tuple[str, int]]:
         tasks = self._tasks
         due = sa.select(tasks.c.task_name, sa.func.coalesce(tasks.c.priority, 50))
         due = due.where(*self._waiting(self.now(connection))).order_by(tasks.c.execution_time).limit(limit)
@@ -375,8 +375,9 @@ class Portable:
         return set(connection.scalars(found.distinct()))
 
     def next_due(
-        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
-    ) -> timedelta | None:
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
+        since: datetime | None = None,
+    ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
         rows, now = self._tasks, self.now(connection)
         fresh = rows.c.lost_count == 0
         kinds = [(names, sa.text(HAS_SLOT) & fresh), (tasks, sa.text(IS_TASK) & fresh)]
@@ -386,7 +387,7 @@ class Portable:
         waiting = waiting.where(*self._waiting(), self._not_all_paused())
         found = [connection.scalar(waiting.where(rows.c.task_name.in_(list(some)), kind)) for some, kind in kinds]
         due = min((one for one in found if one is not None), default=None)
-        return None if due is None else due - now
+        return None if due is None else due - now, None
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]

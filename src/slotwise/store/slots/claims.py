@@ -24,6 +24,7 @@ from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.port import Order, Range
+from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
@@ -49,12 +50,21 @@ MANY = 200
 
 
 class Due:
-    """Reads what waits, and when the next of it is due."""
+    """Reads what waits, and when the next of it is due.
+
+    Due slots of a service that no worker runs stay at the front of the index. If many lie there, claims and looks begin
+    behind them, where the last full look found the first own slot. Race: a slot may become due before that, put back by
+    a hand-back or an operation. The next full look finds it, at most once in ``LOOK_BACK``. A claim may come before the
+    look, but only one: the slot for which a worker has slept starts first.
+    """
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
+        #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
+        self._begin: tuple[Sequence[str], datetime | None] = ((), None)
+        self._until, self._is_overdue = 0.0, False
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
         """Return those of these tasks that have due rows."""
@@ -64,17 +74,35 @@ class Due:
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
         """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
         tasks = self.tasks_of(names) if tasks is None else tasks
+        left = self._until - (began := self.dialect.clock.elapsed())
+        since = self._begin[1] if left > 0 and self._begin[0] is names else None
         with self.look() as connection:
-            return self.dialect.next_due(connection, names, tasks, lost=lost)
+            due, begin = self.dialect.next_due(connection, names, tasks, lost=lost, since=since)
+        if since is not None:  # it may have passed over a slot
+            return timedelta(seconds=left) if due is None else min(due, timedelta(seconds=left))
+        if begin is not None or self._begin[0] is names:
+            took = self.dialect.clock.elapsed() - began
+            self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
+        return due
 
-    def names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
+    def since(self, names: Sequence[str]) -> datetime | None:
+        """Return from which due time on a claim of these slots searches; None: from the beginning."""
+        if self._begin[1] is None or self._begin[0] is not names:
+            return None
+        if self.dialect.clock.elapsed() >= self._until:
+            if self._is_overdue:
+                self.next_due(names, ())
+            self._is_overdue = True
+        return self._begin[1]
+
+    def names(self, names: Sequence[str], since: datetime | None = None) -> tuple[Sequence[str], bool]:
         """Return those of many names that have due rows, and whether these have all one priority.
 
         Return all names if rows of unknown tasks fill the window. Race: a more urgent row may come due before the
         claim; the next claim takes it.
         """
         with self.look() as connection:
-            due = self.dialect.due_names(connection, WINDOW)
+            due = self.dialect.due_names(connection, WINDOW, since)
         if self._asked[0] is not names:
             self._asked = names, frozenset(names)
         found = {name for name, _ in due}
@@ -167,12 +195,13 @@ class Claims:
         Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of one-time tasks, are
         rows whose holder has died before.
         """
-        is_level, self.refused = False, []
+        is_level, self.refused, since = False, [], self._due.since(names)
         if len(names) > MANY:
-            names, is_level = self._due.names(names)
+            names, is_level = self._due.names(names, since)
             if not names:
                 return 0, []
-        order = self._order(holder, names, min(limit, self._batch_size.size), lease, lost=lost, is_level=is_level)
+        size = min(limit, self._batch_size.size)
+        order = self._order(holder, names, size, lease, lost=lost, is_level=is_level, since=since)
         try:
             taken = self._claim(order)
         except Exception as error:

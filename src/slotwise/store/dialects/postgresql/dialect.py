@@ -89,7 +89,7 @@ class PostgreSQL:
             .replace("q.task_data", "NULL::bytea")
             .replace("q.pending", "q.pending::text"),
         }
-        for name in ("all_paused", "heads", "slots_are_due"):
+        for name in ("all_paused", "heads", "slots_are_due", "begin_of_own"):
             self._names[name] = getattr(statements, name.upper()).format(**self._names)
         #: Return a statement as it is sent, with quoted names and the expression for "now".
         self.sql = lru_cache(maxsize=256)(partial(str.format, **self._names))
@@ -133,10 +133,11 @@ class PostgreSQL:
         parameters = {
             "holder": order.holder, "names": texts(order.names), "strict": texts(order.strict), "limit": order.limit,
             "lost": min(order.lost, order.limit), "lease": order.lease, "instance": order.instance,
-            "weighed": texts(order.weighed), "late": order.late,
+            "weighed": texts(order.weighed), "late": order.late, "since": order.since,
         }  # fmt: skip
         if order.instance is None:
-            parts = {"who": self._names["all_paused"], "kind": statements.HAS_SLOT}
+            kind = statements.HAS_SLOT if order.since is None else statements.HAS_SLOT + statements.SINCE
+            parts = {"who": self._names["all_paused"], "kind": kind}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         fresh = self.sql(statements.OLDEST if order.is_level else statements.MOST_URGENT, **parts)
@@ -146,8 +147,9 @@ class PostgreSQL:
         now = found[0][0]
         return [(slot_of(values[2:], order, now), now, values[1]) for values in found]
 
-    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, {"limit": limit})]
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> list[tuple[str, int]]:
+        parameters, behind = {"limit": limit, "since": since}, "" if since is None else statements.SINCE
+        return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(Range, names))}
@@ -162,11 +164,15 @@ class PostgreSQL:
         return [task_of(values, order.holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
-        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
-    ) -> timedelta | None:
-        parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(Range, tasks))}
-        found = self._fetch(connection, statements.NEXT_DUE, parameters)
-        return found[0][0] if found else None
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
+        since: datetime | None = None,
+    ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
+        parameters = {"names": texts(names), "lost": min(lost, 1), "since": since, **marked(map(Range, tasks))}
+        parts = {"since": "", "begin": self._names["begin_of_own"]}
+        if since is not None:
+            parts = {"since": statements.SINCE, "begin": "NULL"}
+        ((due, begin),) = self._fetch(connection, statements.NEXT_DUE, parameters, **parts)
+        return due, begin
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Key], strict: Collection[str]

@@ -91,10 +91,12 @@ SELECT d.ctid FROM {tasks} AS d
 #: For every claim but that of a row which an operator runs. Evaluated once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND d.kind <> 'task'"
+#: While many due slots of others lie in front: see ``Due``. Of a parameter that is null, an index makes nothing.
+SINCE = "\n          AND d.execution_time >= %(since)s::timestamptz"
 
 DUE_NAMES = """\
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= {now}
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= {now}{since}
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
@@ -172,28 +174,41 @@ UNION
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
    AND d.task_name = ANY (%(tasks)s::text[]))"""
 
-# The names of the second part are in a CASE, which no index fits: a generic plan assumes ten names per array, and would
-# read all their rows by the key. They are a subquery, and so a hash: ten thousand are not compared one by one.
+# The names of ``own`` are in a CASE, which no index fits: a generic plan assumes ten names per array, and would read
+# all their rows by the key. They are a subquery, and so a hash: ten thousand are not compared one by one. The second
+# column says where the own slots begin, or now, if more than a window of due slots of others lie in front.
 NEXT_DUE = """\
-{heads}
-SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (
+{heads}, own AS MATERIALIZED (
+    SELECT d.execution_time AS due FROM {tasks} AS d
+    WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'{since}
+      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
+      AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+    ORDER BY d.execution_time LIMIT 1
+)
+SELECT CASE WHEN count(waiting.due) > 0 THEN
+        least(greatest(min(waiting.due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} END,
+    {begin}
+FROM (
     (SELECT d.execution_time FROM {tasks} AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
        AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
-    (SELECT d.execution_time FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-       AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
-       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
-     ORDER BY d.execution_time LIMIT 1)
+    SELECT due FROM own
     UNION ALL
     (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
         SELECT w.execution_time FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
           AND w.kind = 'task' AND w.lost_count = 0
-        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
-HAVING min(due) IS NOT NULL"""
+        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)"""
+
+#: The second column of NEXT_DUE without a cursor. A window is read only if the first row of all is one of others.
+BEGIN_OF_OWN = """\
+(SELECT f.due FROM (SELECT least((SELECT due FROM own), {now}) OFFSET 0) AS f(due) WHERE CASE WHEN f.due > (
+        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+        ORDER BY d.execution_time LIMIT 1) THEN f.due > (
+        SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+        ORDER BY d.execution_time OFFSET {window} LIMIT 1) ELSE false END)"""
 
 # Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the planner uses the index
 # of held rows, and searches all of this worker's for each of them.
