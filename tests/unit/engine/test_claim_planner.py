@@ -16,16 +16,19 @@ from slotwise.engine.loops.poller import (
     FILLING,
     FULL_PAUSE,
     LOCKED_PAUSES,
+    MINDED,
     MOST_AHEAD,
     RATE_WINDOW,
     ClaimPlanner,
     Peers,
     Poller,
+    Starts,
 )
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.jobs.definition import define
-from slotwise.model.records import Claim
+from slotwise.model.records import Claim, HandedBack
+from slotwise.model.vocabulary import Reason
 from slotwise.store.dialects.port import Range
 from slotwise.store.slots.claims import BATCH
 
@@ -350,3 +353,38 @@ def test_a_limit_of_claims_is_kept() -> None:
     rounds.answers = [1, 0]
     assert rounds.planner.claim(3) == 1
     assert rounds.steps == [slots_claim(3, BOTH), tasks_claim(2, ["mail"])]
+
+
+def test_after_a_claim_that_waited_in_vain_no_more_wait_than_started_lately() -> None:
+    """In a heartbeat interval, and at least one: the others are left to workers that have a free thread."""
+    rounds, interval = Rounds(), timedelta(seconds=10)
+    active, starts = rounds.active_claims, Starts(rounds.active_claims, interval)
+    assert starts.room(rounds.now) > 1000
+    held = active.add([a_claim() for _ in range(200)], rounds.now)
+    for holding in held[:5]:
+        assert holding.begin()
+    rounds.wait(interval)
+    for holding in held[5:]:
+        assert holding.end(unstarted=True)
+        holding.outcome = HandedBack(Reason.QUEUED)
+    active.remove(holding.claim for holding in held[5:])
+    assert starts.room(rounds.now) == 5
+    more = active.add([a_claim() for _ in range(5)], rounds.now)
+    assert starts.room(rounds.now) == 0
+    assert more[0].begin()
+    assert starts.room(rounds.now) == 1
+    rounds.wait(interval)
+    active.remove(holding.claim for holding in more)
+    assert starts.room(rounds.now) == 1
+    rounds.wait(interval)
+    assert starts.room(rounds.now) == 1  # none has started
+    rounds.wait(MINDED * interval)
+    assert starts.room(rounds.now) > 1000
+
+
+def test_a_round_claims_no_more_than_may_wait() -> None:
+    """Slots and tasks alike."""
+    rounds = Rounds()
+    rounds.active_claims.queued_at = rounds.now
+    steps, _ = rounds.round(0, 0, None, free=10)
+    assert {step[1] for step in steps if step[0] in ("begin", "claim slots", "claim tasks")} == {1}

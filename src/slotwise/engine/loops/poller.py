@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -44,6 +45,8 @@ LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 CROWDED = timedelta(milliseconds=100)
 #: The pause while fast tasks make room for a whole batch.
 FILLING = timedelta(milliseconds=50)
+#: For so many heartbeat intervals after a claim that found no thread in time, a worker claims only what it can start.
+MINDED = 6
 #: The shortest pause that is not ``AT_ONCE``.
 IN_A_MOMENT = timedelta(microseconds=1)
 
@@ -85,6 +88,28 @@ class Prefetch:
             self._rates = (self._rates[1], (ended - self._ended) / passed)
             self._at, self._ended = now, ended
         return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
+
+
+class Starts:
+    """Bound what waits for a thread, after a claim was handed back because it had waited in vain.
+
+    Then no more waits than started in the last heartbeat interval, but at least one: slots that another worker could
+    start do not go round in circles here.
+    """
+
+    def __init__(self, active_claims: ActiveClaims, interval: timedelta) -> None:
+        self._active_claims, self._interval = active_claims, interval.total_seconds()
+        self._at, self._started, self._most = active_claims.elapsed(), 0, 1
+
+    def room(self, now: float) -> int:
+        """Return how many more claims may wait for a thread now."""
+        if (passed := now - self._at) >= self._interval:
+            started, _ = self._active_claims.starts()
+            self._most = max(int((started - self._started) * self._interval / passed), 1)
+            self._at, self._started = now, started
+        if now - self._active_claims.queued_at > MINDED * self._interval:
+            return sys.maxsize
+        return max(self._most - self._active_claims.starts()[1], 0)
 
 
 class Fairness:
@@ -166,6 +191,7 @@ class ClaimPlanner:
         self._names = [name for name in names if name not in self._fairness.limited]
         self._capacity, self._runs_ahead = runner.capacity, runner.runs_ahead
         self._prefetch = Prefetch(runner.margin, self._elapsed())
+        self._starts = Starts(active_claims, runner.margin)
         self._poll_interval, self._peers = poll_interval, peers
         self._queue_cursors = QueueCursors()
         #: The jobs of which the last claim has refused rows; the next one leaves them out.
@@ -184,8 +210,11 @@ class ClaimPlanner:
 
     def round(self, free: int, *, slots_may_be_due: bool) -> timedelta:
         """Do one round, with room for ``free`` slots, and return how long to sleep after it."""
-        now, slots = self._elapsed(), free if self._names else 0
+        now = self._elapsed()
+        bound = self._starts.room(now)
+        slots = min(free, bound) if self._names else 0
         tasks, fills_up = self.room_for_tasks(now)
+        tasks = min(tasks, bound)
         if fills_up and not slots_may_be_due:
             return FILLING  # usually a settlement wakes the poller before
         no_slots, no_tasks = bool(self._names) and slots <= 0, bool(self._one_time) and tasks <= 0

@@ -10,8 +10,10 @@ from datetime import timedelta
 
 from slotwise.jobs.context import Signal
 from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Fence, FollowUps
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Fence, FollowUps, HandedBack
 from slotwise.model.vocabulary import Reason
+
+_QUEUED = HandedBack(Reason.QUEUED)
 
 
 class Holding:
@@ -130,8 +132,10 @@ class ActiveClaims:
         self._changed = threading.Condition(self._lock)
         #: When a claim statement last failed, in elapsed seconds. It may be committed nevertheless, even later.
         self.failed_at = -math.inf
-        #: How many claims have been released so far.
-        self.removed = 0
+        #: How many claims have been released so far, and of them, how many had started.
+        self.removed = self._begun = 0
+        #: When a claim was last handed back because it had waited for a thread in vain, in elapsed seconds.
+        self.queued_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._held)
@@ -182,10 +186,19 @@ class ActiveClaims:
         """Release these claims; one that is not held counts, too."""
         with self._lock:
             for claim in claims:
-                self._held.pop(claim.fence, None)
+                if (holding := self._held.pop(claim.fence, None)) is not None:
+                    self._begun += holding.started
+                    if not holding.started and holding.outcome == _QUEUED:
+                        self.queued_at = self.elapsed()
                 self._slots.pop(claim.fence, None)
                 self.removed += 1
             self._changed.notify_all()
+
+    def starts(self) -> tuple[int, int]:
+        """Return how many attempts have started so far, and how many claims wait for their start."""
+        with self._lock:
+            started = sum(holding.started for holding in self._held.values())
+            return self._begun + started, len(self._held) - started
 
     def get(self, claim: Claim) -> Holding | None:
         return self._held.get(claim.fence)
