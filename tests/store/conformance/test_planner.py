@@ -80,6 +80,30 @@ def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
     assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (1, 3)
 
 
+def test_new_jobs_are_planned_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one transaction, with the rows that they would get one by one; those with a history are planned one by one."""
+    kinds = (Every(MINUTE), FixedDelay(MINUTE), Disabled(), Every("1d"))
+    many = [a_job(f"new-{number:03}", kinds[number % 4], priority=number) for number in range(60)]
+    began = a_job("began", on_lost="give_up")
+    bench = bench.beside(*many, began)
+    bench.plan("began")
+    bench.tick()
+    bench.claim_one("began")
+    bench.delete("began")
+    with hearing(bench.database) as heard:
+        done = bench.plan(*(one.name for one in [*many, began]))
+    inserted = [sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]
+    assert (len(inserted), {plan.change for plan in done.values()}) == (1, {"added"})
+    assert bench.outcomes("began") == [(1, "cancelled")]
+    together = {one.name: bench.row(one.name) for one in many}
+    for one in many:
+        bench.delete(one.name)
+    monkeypatch.setattr(Planner, "_add", lambda *given: [])
+    apart = bench.plan(*(one.name for one in many))
+    assert {one.name: bench.row(one.name) for one in many} == together
+    assert {name: done[name] for name in apart} == apart
+
+
 @pytest.mark.parametrize(
     ("schedule", "slot", "next_slot"),
     [

@@ -241,6 +241,13 @@ class Portable:
         """Insert a row unless its key is taken; return whether it was inserted."""
         return _has_written(connection, table, self.insert(table).values(**values).on_conflict_do_nothing())
 
+    def insert_missing(
+        self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]
+    ) -> Sequence[Any]:  # fmt: skip
+        """As ``insert_new``, many rows of the same columns; return the first column of the key of those inserted."""
+        insert = self.insert(table).on_conflict_do_nothing().returning(table.primary_key.columns[0])
+        return connection.scalars(insert, list(rows)).all()
+
     def upsert(
         self, connection: Joinable, table: sa.Table, values: Mapping[str, object],
         again: Callable[[New], Mapping[str, object]], where: Callable[[New], sa.ColumnElement[bool]] | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,7 +47,7 @@ class Plan:
 
 
 class Planner:
-    """Plans jobs, each in a short transaction, so that many workers may start at once; unchanged rows in batches."""
+    """Plans jobs in short transactions, so that many workers may start at once: unchanged and new ones in batches."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -62,8 +63,8 @@ class Planner:
         ours = revision or Revision(started=self._store.now())
         ordered = sorted(jobs, key=lambda job: job.name)
         batches = (ordered[first : first + BATCH] for first in range(0, len(ordered), BATCH))
-        kept = {plan.job: plan for batch in batches for plan in self._kept(batch, ours)}
-        return [kept.get(job.name) or self._plan(job, ours, from_due=from_due) for job in ordered]
+        done = {plan.job: plan for batch in batches for plan in self._together(batch, ours, from_due)}
+        return [done.get(job.name) or self._plan(job, ours, from_due=from_due) for job in ordered]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
@@ -79,25 +80,60 @@ class Planner:
                 f"no row in {self._tasks.name} for: {', '.join(missing)}; something deletes rows of that table"
             )
 
-    def _kept(self, jobs: Sequence[Definition], ours: Revision) -> list[Plan]:
-        """Of some jobs, those whose rows are as the code wants them: at most starts, all. Only the deploy is noted."""
+    def _together(self, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None) -> list[Plan]:
+        """Plan in one transaction those of some jobs whose rows are as the code wants them, at most starts all, and
+        those without a row and a history. Of kept rows only the deploy is noted.
+        """
         known = {job.name: job for job in jobs}
         try:
             with self._store.transaction() as connection:
-                found = connection.execute(_rows_to_plan(self._store, list(known))).mappings()
+                found = connection.execute(_rows_to_plan(self._store, list(known))).mappings().all()
                 rows = [row for row in found if _is_kept(known[row["task_name"]], row, ours)]
                 noted = [known[row["task_name"]] for row in rows if ours.replaces(Declared.readable(row["plan"]).by)]
                 if noted:
                     mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
                     plans = [{"job": job.name, "plan": _document_of(job, ours)} for job in noted]
                     connection.execute(self._tasks.update().where(*mine).values(plan=sa.bindparam("plan")), plans)
+                there = {row["task_name"] for row in found}
+                added = self._add(connection, [job for job in jobs if job.name not in there], ours, from_due)
         except DBAPIError as error:
             if not is_about_a_row(error):
                 raise
             return []  # one by one it is told whose
-        return [
+        kept = [
             Plan(job=row["task_name"], change="kept", schedule=row["schedule"], next_slot=utc(row["slot"]))
             for row in rows
+        ]
+        return kept + added
+
+    def _add(
+        self, connection: sa.Connection, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None
+    ) -> list[Plan]:
+        """Insert the rows of new jobs. A job with a history, calendars or a min_interval is left out.
+
+        Race: another transaction inserts a row first. That one is left out, too.
+        """
+        jobs = [job for job in jobs if job.schedule and not job.schedule.calendars and job.min_interval is None]
+        if not jobs:
+            return []
+        keys = [Key(job.name, RECURRING) for job in jobs]
+        newest = self._store.dialect.newest_decided(connection, keys, strict=[job.name for job in jobs])
+        now, rows = self._store.dialect.now(connection), {}
+        for job, key, decided in zip(jobs, keys, newest, strict=True):
+            if decided is None and job.schedule is not None:
+                with suppress(InvalidSchedule):  # one by one it is told whose
+                    schedule = job.schedule.bind(job.name, {})
+                    new = born(key, schedule, None, now, from_due=from_due, latest=job.start_within or LATE)
+                    rows[job.name] = new | {"priority": job.priority, "plan": _document_of(job, ours)}
+        if not rows:
+            return []
+        added = self._store.dialect.by_row.insert_missing(connection, self._tasks, list(rows.values()))
+        for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
+            if row["orphaned"]:
+                end_orphans(connection, self._store.dialect, row["task_name"], RECURRING, now)
+        return [
+            Plan(job=name, change="added", schedule=rows[name]["schedule"], next_slot=rows[name]["slot"])
+            for name in added
         ]
 
     def _plan(self, job: Definition, revision: Revision, *, from_due: timedelta | None) -> Plan:
