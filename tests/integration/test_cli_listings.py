@@ -279,6 +279,25 @@ class TestJobs:
         }  # fmt: skip
         assert status(["jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path)]) == exits.OK
 
+    def test_pages(
+        self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A table has so many lines, and the command for what comes next; in JSON all come, page by page."""
+        monkeypatch.setattr("slotwise.cli.jobs.PAGE", 2)
+        monkeypatch.setattr("slotwise.cli.jobs.LINES", 3)
+        add(store, "tasks", *[{"task_name": name, "schedule": "x", "slot": NOON} for name in "abcdefg"])
+        assert [line["job"] for line in ask("jobs", "list")] == [*"abcdefg"]
+        assert [line["job"] for line in ask("jobs", "list", "--after", "b", "-n", "3")] == [*"cde"]
+        shown = []
+        for arguments in ([], ["--after", "c"], ["--after", "f"], ["--all"]):
+            assert status(["jobs", "list", *arguments]) == exits.OK
+            out, err = capsys.readouterr()
+            lines = (line for line in out.splitlines() if line[:1] in "abcdefg" and "no live" in line)
+            listed = "".join(line.split()[0] for line in lines)
+            shown.append((listed, "".join(line for line in err.splitlines() if "more" in line)))
+        more = "… more: slotwise jobs list --after"
+        assert shown == [("abc", f"{more} c"), ("def", f"{more} f"), ("g", ""), ("abcdefg", "")]
+
     def test_unknown(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """The nearest name."""
         add(store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON})

@@ -34,6 +34,8 @@ from slotwise.schedules.description import short_text, zone_of
 from slotwise.store.reading.reader import PAGE, Reader
 from slotwise.store.reading.views import JobInfo
 
+#: Lines of a table of jobs.
+LINES = 100
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
 
@@ -83,14 +85,17 @@ class _Entry:
     cls=Command,
     examples="""
     slotwise jobs list
+    slotwise jobs list --after report-17 -n 500
     slotwise jobs list --app jobs            also: what the code has and the database not, and the reverse
     slotwise jobs list --json | jq -r '.[] | select(.consecutive_failures > 0) | .job'
     """,
 )
-@lines_option(None)
+@lines_option(None, f"At most this many lines; by default {LINES}, with --json all.")
+@click.option("--all", "everything", is_flag=True, help="All lines.")
+@click.option("--after", metavar="NAME", default="", help="Only those with greater names.")
 @common
 @pass_given
-def list_jobs(given: Given, count: int | None) -> None:
+def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> None:
     """List all jobs that have a row in the database, by name.
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
@@ -102,25 +107,28 @@ def list_jobs(given: Given, count: int | None) -> None:
     """
     definitions = _definitions(given)
     with given.reader() as reader:
-        entries, counts, now = _entries(reader.jobs(), definitions), reader.instance_counts(), reader.now()
-        paused = reader.all_paused()
-    if given.json:
-        print_json_list(islice(_with_instances(entries, counts), count))
-        return
-    warn_paused(paused)
-    left, entries = max(0, len(entries) - (count or len(entries))), entries[:count]
-    if not entries and not counts:
+        if given.json:
+            print_json_list(islice(_with_instances(reader, definitions, after), count))
+            return
+        warn_paused(reader.all_paused())
+        entries, now, size, shown = _entries(reader, definitions, after), reader.now(), count or LINES, 0
+        last = after
+        while page := list(islice(entries, PAGE if everything else min(PAGE, size - shown))):
+            _print_page(page, now, compared=definitions is not None)
+            shown, last = shown + len(page), page[-1].name
+        has_more = next(entries, None) is not None
+        counts = reader.instance_counts(after, last if has_more else None)
+    if not shown and not counts and not after:
         say("no jobs yet: a worker plans them when it starts")
-        return
-    if entries:
-        print_table(
-            [*_COLUMNS, "CODE"] if definitions is not None else _COLUMNS, [_row(entry, now) for entry in entries]
-        )
-    if left:
-        say(f"… {left} more jobs; without -n all are listed", err=True)
-    for name, number in [] if count else sorted(counts.items()):
+    for name, number in sorted(counts.items()):
         say(f"{name}: {number:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
-    for line in (entry.line for entry in entries):
+    if has_more:
+        say(f"… more: slotwise jobs list --after {shlex.quote(last)}", err=True)
+
+
+def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> None:
+    print_table([*_COLUMNS, "CODE"] if compared else _COLUMNS, [_row(entry, now) for entry in page])
+    for line in (entry.line for entry in page):
         if line is not None and line.reason:
             say(f"{line.job} {_plight(line)}: {line.reason}", err=True)
         if line is not None and line.refused:
@@ -139,12 +147,16 @@ def _plight(line: JobInfo) -> str:
     return "does not start"
 
 
-def _with_instances(entries: Sequence[_Entry], counts: Mapping[str, int]) -> Iterator[dict[str, object]]:
+def _with_instances(
+    reader: Reader, definitions: Mapping[str, Definition] | None, after: str
+) -> Iterator[dict[str, object]]:
     """Each job with the number of its recurring instances; then the tasks that have only instances."""
-    for entry in entries:
-        yield {**entry.json, **({"instances": counts[entry.name]} if entry.name in counts else {})}
-    for name in sorted(counts.keys() - {entry.name for entry in entries}):
-        yield {"job": name, "state": "instances", "instances": counts[name]}
+    counts = reader.instance_counts(after)
+    for entry in _entries(reader, definitions, after):
+        number = counts.pop(entry.name, None)
+        yield entry.json if number is None else {**entry.json, "instances": number}
+    for name, number in sorted(counts.items()):
+        yield {"job": name, "state": "instances", "instances": number}
 
 
 def _definitions(given: Given) -> Mapping[str, Definition] | None:
@@ -154,13 +166,15 @@ def _definitions(given: Given) -> Mapping[str, Definition] | None:
     return {found.name: found for found in given.registry().jobs}
 
 
-def _entries(lines: Sequence[JobInfo], definitions: Mapping[str, Definition] | None) -> list[_Entry]:
-    rows = {line.job: line for line in lines}
-    found = definitions or {}
-    return [
-        _Entry(name=name, line=rows.get(name), definition=found.get(name), compared=definitions is not None)
-        for name in sorted({*rows, *found})
-    ]
+def _entries(reader: Reader, definitions: Mapping[str, Definition] | None, after: str) -> Iterator[_Entry]:
+    """Read page by page, while the caller iterates; the jobs of the application that have no row come last."""
+    found, compared = definitions or {}, definitions is not None
+    while page := reader.jobs(after=after, limit=PAGE):
+        for line in page:
+            yield _Entry(name=line.job, line=line, definition=found.get(line.job), compared=compared)
+        after = page[-1].job
+    for name in sorted(found.keys() - reader.jobs_among(found)):
+        yield _Entry(name=name, line=None, definition=found[name], compared=compared)
 
 
 def _row(entry: _Entry, now: datetime) -> list[str | Text]:
@@ -242,7 +256,7 @@ def show_job(given: Given, name: str, id: str | None) -> None:
             raise UnknownTask(f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}")
         if line is None:
             is_task = any(worker.live and name in worker.tasks for worker in reader.workers())
-            raise UnknownTask(_unknown(name, [known.job for known in reader.jobs()], is_task=is_task))
+            raise UnknownTask(_unknown(name, [known.job for known in reader.jobs(limit=PAGE)], is_task=is_task))
     if given.json:
         print_json(line)
         return

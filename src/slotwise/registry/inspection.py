@@ -53,9 +53,9 @@ class Inspection:
 
     # -- jobs and their slots -----------------------------------------------------------------------------------
 
-    def jobs(self) -> list[JobInfo]:
-        """Return all jobs that a worker has planned, by name."""
-        return self._read(Reader.jobs)
+    def jobs(self, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
+        """Return the jobs that workers have planned, by name, from the one after ``after``; without ``limit``, all."""
+        return self._read(lambda reader: reader.jobs(after=after, limit=limit))
 
     def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""

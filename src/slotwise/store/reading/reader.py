@@ -98,11 +98,11 @@ class Reader:
         with self._store.transaction() as connection:
             return all_paused(connection, self._store.tables)
 
-    def jobs(self) -> list[JobInfo]:
-        """Return all jobs that have a plan row, by name."""
-        return self._jobs(
-            self._plans().where(self._tasks.c.task_instance == RECURRING).order_by(self._tasks.c.task_name)
-        )
+    def jobs(self, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
+        """Return jobs that have a plan row, by name, from the one after ``after``; without ``limit``, all."""
+        name = self._tasks.c.task_name
+        wanted = self._plans().where(self._tasks.c.task_instance == RECURRING, name > after)
+        return self._jobs(wanted.order_by(name).limit(limit))
 
     def job(self, name: str, instance: str = RECURRING) -> JobInfo | None:
         """Return a job, or one of its instances; None if it has no plan row."""
@@ -130,9 +130,11 @@ class Reader:
         wanted = self._plans().where(self._tasks.c.task_name == name, id != RECURRING, id > after)
         return self._jobs(wanted.order_by(id).limit(limit))
 
-    def instance_counts(self) -> dict[str, int]:
-        """Return the number of recurring instances of each task that has any."""
-        return self._counts(self._tasks.c.task_name, self._tasks.c.task_instance != RECURRING)
+    def instance_counts(self, after: str = "", last: str | None = None) -> dict[str, int]:
+        """Return the number of recurring instances of each task after ``after`` that has any, up to ``last``."""
+        name = self._tasks.c.task_name
+        bounds = [name > after, *([] if last is None else [name <= last])]
+        return self._counts(name, self._tasks.c.task_instance != RECURRING, *bounds)
 
     def schedules(self) -> dict[str, int]:
         """Return each schedule in force, as text, with the number of its jobs and instances."""
@@ -190,11 +192,12 @@ class Reader:
 
     def stranded(self, names: Collection[str]) -> dict[str, str]:
         """Return those of these one-time tasks that no live worker takes, each with the reason."""
-        workers, jobs = self.workers(), self._jobs_among(names)
+        workers, jobs = self.workers(), self.jobs_among(names)
         found = {name: UNDER_A_JOB if name in jobs else obstacle(name, (), workers) for name in names}
         return {name: why for name, why in found.items() if why is not None}
 
-    def _jobs_among(self, names: Collection[str]) -> set[str]:
+    def jobs_among(self, names: Collection[str]) -> set[str]:
+        """Return those of these names that have a plan row."""
         tasks = self._tasks
         mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), tasks.c.task_name.in_(names)]
         return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
@@ -271,7 +274,7 @@ class Reader:
         asking |= {name: tags_of(tags) for name, _, tags, *_ in waiting if tags is not None}
         obstacles = {name: obstacle(name, tags, live) for name, tags in asking.items() if live}
         alone = {name for name, kind, *_ in waiting if kind == Kind.TASK}
-        obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
+        obstacles |= dict.fromkeys(self.jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
             live_workers=len(live),
