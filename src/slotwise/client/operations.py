@@ -21,7 +21,7 @@ from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, job_operations, slot_operations
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
-from slotwise.store.operations.transaction import Author, Operation, carry_out
+from slotwise.store.operations.transaction import Author, Operation, Progress, carry_out
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -33,18 +33,24 @@ TRIES = 4
 
 
 class How(TypedDict, total=False):
-    """The keywords of each operation: why it is ordered, and whether it is only rehearsed."""
+    """The keywords of each operation: why it is ordered, and whether it is only rehearsed.
+
+    ``progress`` is called with the number of rows that are done, after each transaction of a long one.
+    """
 
     note: str | None
     dry_run: bool
+    progress: Callable[[int], object] | None
 
 
 class Operations:
     """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
 
-    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. The default
-    ``author`` is the user and host of this process. With ``dry_run`` an operation returns what it would do, and rolls
-    it back. Works without a worker in this process. It waits for the database, so call it from ``async def`` in
+    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. To pause,
+    resume or delete a job with many instances takes a transaction for each 500 rows; if that is interrupted, call it
+    again: it continues. The default ``author`` is the user and host of this process. With ``dry_run`` an operation
+    returns what it would do, and rolls it back.
+    Works without a worker in this process. It waits for the database, so call it from ``async def`` in
     ``asyncio.to_thread``.
 
     ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then applies to that
@@ -70,7 +76,7 @@ class Operations:
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
-        return self._order(partial(job_operations.pause, job=name_of(job)), **how)
+        return self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
 
     def pause_all(self, **how: Unpack[How]) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
@@ -78,7 +84,7 @@ class Operations:
 
     def resume(self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
-        return self._order(partial(job_operations.resume, job=name_of(job), replay=replay), **how)
+        return list(self._chunks(partial(job_operations.resume, job=name_of(job), replay=replay), **how).found)
 
     def resume_all(self, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed] | None:
         """End a pause of everything; return the jobs that have skipped slots, or None if there was no such pause.
@@ -176,7 +182,7 @@ class Operations:
 
         Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
         """
-        return self._order(partial(job_operations.delete, job=name_of(job), known=force), **how)
+        return self._chunks(partial(job_operations.delete, job=name_of(job), known=force), **how).rows
 
     def new_epoch(self, **how: Unpack[How]) -> Epoch:
         """After a restore of all tables: raise all tokens, end all claims, and change the installation's id.
@@ -189,23 +195,38 @@ class Operations:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
         return self._order(partial(job_operations.settle_until, until=instant_of(until)), **how)
 
-    def _order(self, order: Callable[[Operation], Result], *, note: str | None = None, dry_run: bool = False) -> Result:
-        author, store = Author(self._author or _this_user(), note), self._make_store()
+    def _order(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
+        result = self._carry_out(order, **how)
+        self._tell(**how)
+        return result
+
+    def _chunks(self, order: Callable[..., Progress], **how: Unpack[How]) -> Progress:
+        """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues where it ended."""
+        so_far, progress = Progress(is_rehearsed=how.get("dry_run", False)), how.get("progress")
+        while not so_far.is_done:
+            so_far = self._carry_out(partial(order, so_far=so_far), **how)
+            if progress is not None:
+                progress(so_far.rows)
+        self._tell(**how)
+        return so_far
+
+    def _carry_out(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
+        author, store = Author(self._author or _this_user(), how.get("note")), self._make_store()
         pauses = islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES)
         with store.database.in_words():
             while True:
                 try:
-                    result = carry_out(store, author, order, rehearse=dry_run)
-                    break
+                    return carry_out(store, author, order, rehearse=how.get("dry_run", False))
                 except Exception as error:
                     pause = next(pauses, None)
                     if pause is None or not is_transient(error):
                         raise
                 time.sleep(pause.total_seconds())
-        if not dry_run:
+
+    def _tell(self, **how: Unpack[How]) -> None:
+        if not how.get("dry_run"):
             self._wake()
-            store.database.wake_ups.tell(ORDERS)
-        return result
+            self._make_store().database.wake_ups.tell(ORDERS)
 
 
 def _this_user() -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import MINUTE, Bench, a_job, at
 
 from slotwise.client.operations import Operations
@@ -177,3 +179,81 @@ def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, 
     assert bench.row("feed", "a").state == "paused"
     bench.tick(3)
     assert bench.claim("feed") == []
+
+
+# -- orders to many ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(database: Database, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A job with 35 instances, in chunks of ten rows."""
+    monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 10)
+    bench = Bench(database, DEFINITIONS).planned()
+    for number in range(35):
+        bench.client.schedule_recurring("feed", f"id-{number:02}", EACH)
+    return bench
+
+
+def states(bench: Bench) -> list[str]:
+    tasks = bench.tables.tasks
+    with bench.store.transaction() as connection:
+        return [str(state) for state in connection.scalars(sa.select(tasks.c.state).where(tasks.c.task_name == "feed"))]
+
+
+def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
+    """Between two of them no row is locked, so heartbeats and settlements wait for no more than one. Held rows keep
+    their claims; what runs is parked at its end.
+    """
+    many.tick()
+    held = [*many.claim("feed", limit=3), *many.claim("feed", limit=3, holder="host:2:b")]
+    orders, progress, locked = many.client.operations.by("ada"), list[int](), list[int]()
+
+    def count(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if statement.endswith("FOR UPDATE") or statement.startswith("UPDATE scheduled_tasks"):
+            locked.append(cursor.rowcount)
+
+    def between(rows: int) -> None:
+        progress.append(rows)
+        if many.database.dialect_name == "postgresql":
+            with many.database.main.begin() as free:
+                free.exec_driver_sql("SELECT FROM scheduled_tasks WHERE task_name = 'feed' FOR UPDATE NOWAIT")
+        for claim in held:
+            assert not many.store.held.beat(claim.holder, [claim])
+
+    assert orders.pause("feed", dry_run=True)
+    sa.event.listen(many.database.main, "after_cursor_execute", count)
+    try:
+        assert orders.pause("feed", progress=between)
+        assert orders.pause("feed") is False
+    finally:
+        sa.event.remove(many.database.main, "after_cursor_execute", count)
+    assert progress == [10, 20, 30, 36, 36]
+    assert max(locked) <= 10
+    assert [entry.operation for entry in many.inspect.audit("feed")] == ["pause"]
+    for claim in held:
+        assert many.settle(claim) is not None
+    assert not many.claim("feed")
+    assert len(orders.resume("feed")) == 36
+    assert orders.resume("feed") == []
+    many.tick()
+    assert len(many.claim("feed")) == 35
+
+
+def test_an_order_to_many_that_was_interrupted_continues(many: Bench) -> None:
+    """Given again, with what is left; what is done stays. A new instance is not forgotten."""
+
+    def stop(rows: int) -> None:
+        if rows == 20:
+            many.client.schedule_recurring("feed", "id-00-new", EACH)  # it was deleted, at the second order
+            raise KeyboardInterrupt
+
+    orders = many.client.operations.by("ada")
+    with pytest.raises(KeyboardInterrupt):
+        orders.pause("feed", progress=stop)
+    assert sorted(states(many)) == ["None"] * 17 + ["paused"] * 20
+    assert orders.pause("feed")
+    assert set(states(many)) == {"paused"}
+    with pytest.raises(KeyboardInterrupt):
+        orders.delete("feed", progress=stop)
+    assert orders.delete("feed") == 18
+    assert states(many) == []

@@ -40,9 +40,16 @@ class Order(TypedDict):
 
     note: str | None
     dry_run: bool
+    progress: Callable[[int], object] | None
 
 
 NO_APP = "no application was named; give --app package.module:registry, or set SLOTWISE_APP"
+
+
+def _tell_progress(rows: int) -> None:
+    """Report on stderr, now and then, how many rows a long operation has done."""
+    if rows and rows % 5_000 == 0:
+        say(f"… {rows:,} rows", err=True)
 
 
 class Given:
@@ -52,7 +59,7 @@ class Given:
         self.values: dict[str, str | bool] = {}
         #: The options of an operation on jobs.
         self.author: str | None = None
-        self.order: Order = {"note": None, "dry_run": False}
+        self.order: Order = {"note": None, "dry_run": False, "progress": _tell_progress}
         self.is_sure = False
 
     def text(self, name: str) -> str | None:

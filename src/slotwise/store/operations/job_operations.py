@@ -6,7 +6,8 @@ every claim checks, so it also holds for tasks and jobs that come later. Races:
 - against a claim: the first to lock the row. A claim that was first goes on, and its settlement parks the row;
 - against a settlement: it holds the row's lock. The operation sees what it wrote, or it sees the operation's state;
 - against a planner: it changes schedule and due time of a waiting row, never its state;
-- against a new instance: by the job's latch. It is inserted before and sleeps, or after and sees the pause;
+- against a new instance: by the job's latch. It is inserted before and sleeps, or after and sees the pause. An
+  operation on many rows takes chunks, each in a transaction of its own, until it finds no row that is left to do;
 - against another pause or resume: by the rows' locks, or that of the one row. The second finds nothing to do;
 - delete against a worker that registers the job: it would plan the job again, so the operation is rejected.
 
@@ -31,7 +32,7 @@ from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
-from slotwise.store.operations.transaction import Operation, registered, schedule_in
+from slotwise.store.operations.transaction import Operation, Progress, registered, schedule_in
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
@@ -75,21 +76,27 @@ class SettledJob:
     next_slot: datetime | None
 
 
-def pause(at: Operation, job: str) -> bool:
-    """Start nothing of the job any more; return False if it was paused already."""
-    if not any(row.state is None for row in at.rows_of(job, for_good=True)):
-        return False
-    tasks, number = at.tasks, at.sign("pause", job=job)
-    # One statement: held rows are locked meanwhile, and heartbeats skip them. A job may have thousands of rows.
+def pause(at: Operation, job: str, so_far: Progress) -> Progress:
+    """Start nothing of these rows of the job any more."""
+    tasks = at.tasks
+    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_(None))
+    if not rows:
+        return so_far.beyond(rows, after, so_far.number)
+    number = so_far.number or at.sign("pause", job=job)
     due, waits = tasks.c.execution_time, ~tasks.c.picked
-    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state.is_(None)).values(
+    statement = tasks.update().where(*_among(tasks, rows)).values(
         state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
         execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
         # A row beside the plan keeps the operation that made it, and a held row the trigger that waits for it.
         control=sa.case((is_plan(tasks), sa.func.coalesce(tasks.c.control, number)), else_=tasks.c.control),
     )  # fmt: skip
     at.connection.execute(statement)
-    return True
+    return so_far.beyond(rows, after, number)
+
+
+def _among(tasks: sa.Table, rows: Sequence[Row]) -> list[sa.ColumnElement[bool]]:
+    """Whether a row is among these locked ones of a job."""
+    return [tasks.c.task_name == rows[0].task_name, tasks.c.task_instance.in_([row.task_instance for row in rows])]
 
 
 def pause_all(at: Operation) -> bool:
@@ -103,22 +110,22 @@ def pause_all(at: Operation) -> bool:
     return True
 
 
-def resume(at: Operation, job: str, *, replay: bool) -> list[Resumed]:
-    """Resume the job; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
-    rows = [row for row in at.rows_of(job, for_good=True) if row.state == State.PAUSED]
-    if not rows:
-        return []
-    at.sign("resume", job=job, replay=replay or None)
-    found = [_wake(at, row, replay=replay) for row in at.caught_up(*(row for row in rows if row.is_plan))]
+def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progress:
+    """Resume these rows of the job. ``replay``: leave slots of the pause to the job's catch-up."""
     tasks = at.tasks
+    rows, after = at.chunk_of(job, so_far, tasks.c.state == State.PAUSED)
+    if not rows:
+        return so_far.beyond(rows, after, so_far.number)
+    number = so_far.number or at.sign("resume", job=job, replay=replay or None)
+    found = [_wake(at, row, replay=replay) for row in at.caught_up(*(row for row in rows if row.is_plan))]
     # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
     is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
-    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == State.PAUSED).values(
+    statement = tasks.update().where(*_among(tasks, rows), tasks.c.state == State.PAUSED).values(
         state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
         execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
     )  # fmt: skip
     at.connection.execute(statement)
-    return found
+    return so_far.beyond(rows, after, number, *found)
 
 
 def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
@@ -159,19 +166,26 @@ def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     return Paused(since=utc(datetime.fromisoformat(value["since"])), author=value["author"], note=value["note"])
 
 
-def delete(at: Operation, job: str, *, known: bool = False) -> int:
-    """Delete the job's rows and return how many; the history stays. ``known``: even if a live worker registers it."""
-    rows = at.rows_of(job, for_good=True)
-    if held := [row for row in rows if row.picked]:
-        raise ConfigurationError(
-            f"job {job!r} runs on {held[0].picked_by}; cancel it (slotwise cancel {job}), or wait for its end"
-        )
-    worker = None if known else registered(at.connection, at.store.tables, at.now).get(job)
-    if worker is not None:
-        raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
-    at.sign("delete", job=job, rows=len(rows))
+def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) -> Progress:
+    """Delete these rows of the job; the history stays. ``known``: even if a live worker registers it.
+
+    Race: a row is claimed after the first chunk. Its slot runs, and its row goes when that has ended.
+    """
+    tasks, number = at.tasks, so_far.number
+    rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(State.DELETED))
+    if number is None:
+        held = sa.select(tasks.c.picked_by).where(tasks.c.task_name == job, tasks.c.picked).limit(1)
+        if (holder := at.connection.execute(held).first()) is not None:
+            raise ConfigurationError(
+                f"job {job!r} runs on {holder[0]}; cancel it (slotwise cancel {job}), or wait for its end"
+            )
+        worker = None if known else registered(at.connection, at.store.tables, at.now).get(job)
+        if worker is not None:
+            raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
+        count = sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == job)
+        number = at.sign("delete", job=job, rows=at.connection.scalar(count))
     end(at, rows)
-    return len(rows)
+    return so_far.beyond(rows, after, number)
 
 
 def end(at: Operation, rows: Sequence[Row]) -> None:

@@ -1,11 +1,11 @@
-"""What all operations share: one transaction, which may be a rehearsal, one time, locked rows, and the audit."""
+"""What all operations share: a transaction, which may be a rehearsal, one time, locked rows, and the audit."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 
 
 AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
+#: So many rows of a job are locked at a time: claims and heartbeats skip them, settlements wait for them.
+CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +97,30 @@ def audit_entry(row: sa.RowMapping) -> AuditEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an operation on all rows of a job has come: each chunk of them is one transaction.
+
+    ``rows``: how many it has changed, in key order up to the id ``after``. ``found``: what it returns about them.
+    """
+
+    rows: int = 0
+    after: str = ""
+    is_done: bool = False
+    is_rehearsed: bool = False
+    number: int | None = None
+    found: tuple[Any, ...] = ()
+
+    def beyond(self, rows: Sequence[Row], after: str | None, number: int | None = None, *found: Any) -> Progress:
+        """Return the progress with another chunk; ``after``: where the next one begins, None at the end."""
+        return replace(
+            self, rows=self.rows + len(rows), after=after or "", is_done=after is None, number=number,
+            found=self.found + found,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation: all of it in one transaction, at one time, by one author.
+    """One operation, or a chunk of it: in one transaction, at one time, by one author.
 
     Race: operations lock the rows that they change, sorted by key, and wait for them. So two operators, or an operator
     and a settlement, take turns and cannot deadlock. Claims, heartbeats and reapers skip locked rows.
@@ -135,14 +159,34 @@ class Operation:
         statement = sa.select(*self.dialect.row_columns).where(*conditions).order_by(*self.dialect.key_order)
         return [row_of(values) for values in self.connection.execute(statement.with_for_update())]
 
-    def rows_of(self, job: str, *, for_good: bool = False) -> list[Row]:
-        """Lock all rows of a job; ``for_good``: and prevent new ones. Raises UnknownTask without a plan row."""
-        if for_good:
-            self.dialect.latch(self.connection, job, shared=False)
-        found = self.rows(self.tasks.c.task_name == job)
-        if not any(row.is_plan for row in found):
-            raise self._no_job(job, is_task=bool(found))
-        return found
+    def chunk_of(
+        self, job: str, so_far: Progress, *conditions: sa.ColumnElement[bool]
+    ) -> tuple[list[Row], str | None]:  # fmt: skip
+        """Lock the next rows of a job that meet the conditions; return them, and where to continue, None at the end.
+
+        Race: rows are created meanwhile. This transaction prevents it, and after the last chunk an operation looks from
+        the beginning once more. Raises UnknownTask without a plan row.
+        """
+        self.dialect.latch(self.connection, job, shared=False)
+        mine, id = [self.tasks.c.task_name == job, *conditions], self.tasks.c.task_instance
+        if not so_far.rows:
+            self._expect_plan(job)
+        some = sa.select(id).where(*mine, id > so_far.after).order_by(id).limit(CHUNK)
+        ids = self.connection.scalars(some).all()
+        if len(ids) == CHUNK:
+            return self.rows(*mine, id.in_(ids)), ids[-1]
+        is_last = not so_far.after or so_far.is_rehearsed
+        return self.rows(*mine, id.in_(ids)) if ids else [], None if is_last else ""
+
+    def _expect_plan(self, job: str) -> None:
+        of_job = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == job)
+        if self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first() is None:
+            raise self._no_job(job, is_task=self.connection.execute(of_job.limit(1)).first() is not None)
+
+    def rows_of(self, job: str) -> list[Row]:
+        """Lock all rows of a job. Raises UnknownTask without a plan row."""
+        self._expect_plan(job)
+        return self.rows(self.tasks.c.task_name == job)
 
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
@@ -174,7 +218,7 @@ class Operation:
         for row in family:
             if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
                 return row, family
-        self.rows_of(job)
+        self._expect_plan(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
