@@ -206,6 +206,8 @@ class _Instruments:
         return kind in (BatchClaimed, BatchSettled)
 
     def __call__(self, event: Event) -> None:
+        if not self.wants(type(event)):
+            return  # an event that another listener wants
         provider = self._provider or metrics.get_meter_provider()
         if isinstance(provider, metrics.NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
             return  # no SDK: nothing would be recorded
