@@ -11,7 +11,7 @@ import time
 from typing import Any, Self
 
 from tests.faults import clocks
-from tests.faults.cast import deploys, holds, poison, policies, rolling, tasks, ticks
+from tests.faults.cast import cuts, deploys, holds, poison, policies, rolling, tasks, ticks
 from tests.faults.cast.trap import Trap
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
@@ -19,7 +19,7 @@ from slotwise.model.events import Listener
 
 KNOWN: dict[str, type[Any]] = {
     kind.name: kind
-    for module in (ticks, holds, tasks, poison, policies, rolling)
+    for module in (ticks, holds, tasks, poison, policies, rolling, cuts)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, DistributedJob | OneTimeTask) and hasattr(kind, "name")
 }
