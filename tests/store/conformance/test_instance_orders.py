@@ -257,3 +257,14 @@ def test_an_order_to_many_that_was_interrupted_continues(many: Bench) -> None:
         orders.delete("feed", progress=stop)
     assert orders.delete("feed") == 18
     assert states(many) == []
+
+
+def test_an_instance_that_is_created_between_two_chunks_is_paused(many: Bench) -> None:
+    """Its id lies before the rows that are left, and the job's own row, by which it would sleep, is not paused yet."""
+
+    def create(rows: int) -> None:
+        if rows == 20:
+            many.client.schedule_recurring("feed", "id-00-new", EACH)
+
+    assert many.client.operations.pause("feed", progress=create)
+    assert states(many) == ["paused"] * 37
