@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from tests.kit.breaks import Arguments, Mutant, always, answering, given
 from tests.model.mutants import MUTANTS as OF_THE_MODEL
 from tests.simulation import points
+
+from slotwise.store.slots.gates import Limits
 
 
 def _without_row(a: Arguments) -> Any:
@@ -18,7 +21,13 @@ def _without_row(a: Arguments) -> Any:
 
 
 def _task_without(limit: str) -> Mutant:
-    return answering(points.LIMITED_TASK, lambda task, _: task and replace(task, **{limit: None}))
+    return given(points.ROOM, self=lambda a: _without(a.self, limit))
+
+
+def _without(limits: Limits, limit: str) -> Limits:
+    found = copy(limits)
+    found._limited = {name: replace(task, **{limit: None}) for name, task in limits._limited.items()}
+    return found
 
 
 #: By the rule that is not there then.

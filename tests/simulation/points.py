@@ -15,7 +15,6 @@ ENTER = Portable.enter
 RANK = Portable._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
-LIMITED_TASK = Limits._task
 MARK_RUNNING = HeldRows.mark_running
 LOST = ending._lost
 
