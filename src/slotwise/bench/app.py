@@ -25,7 +25,7 @@ Number = Callable[[JobContext], int]
 
 
 def job_name(number: int) -> str:
-    return f"bench-{number:05}"
+    return f"bench-{number:06}"
 
 
 def make_registry() -> JobRegistry:
@@ -80,7 +80,7 @@ def _job(place: int, schedule: Every, note: Callable[[int], None], number: Numbe
 
 
 def _by_job(ctx: JobContext) -> int:
-    return int(ctx.name[-5:])
+    return int(ctx.name[-6:])
 
 
 def _by_slot(ctx: JobContext) -> int:

@@ -22,7 +22,8 @@ _TITLES = {
     "trip_ms": "round trip ms", "trip_max_ms": "round trip max ms", "queries_per_s": "queries/s",
     "with_control_per_s": "with BEGIN/COMMIT/s", "cpu_percent": "CPU %", "rss_mib": "RSS MiB", "peak_mib": "peak MiB",
     "took_s": "all done after s", "starts_ms": "first to last start ms",
-    "started": "started", "ran": "slots run", "not_run": "slots not run",
+    "started": "started", "not_run": "slots not run", "back_s": "on time after s", "share": "share of slots run",
+    "gaps_per_job": "gap rows per job",
 }  # fmt: skip
 #: Noise only adds to these, so that the minimum of the rounds is the best estimate.
 _LEAST = ("client_us", "server_us")
@@ -308,6 +309,12 @@ def _between(cell: str, one: str, other: str) -> Find:
     return lambda readings: ratio(readings.of(cell, one), readings.of(cell, other))
 
 
+def _late_by_slots(readings: Readings) -> float | None:
+    """The rate of late slots by that of slots on time, in the median of the rounds."""
+    late, on_time = (readings.of(cell, OURS).median("rate") for cell in ("seconds", "slots"))
+    return late / on_time if late and on_time else None
+
+
 def _median(cell: str, contender: str, name: str) -> Find:
     return lambda readings: readings.of(cell, contender).median(name)
 
@@ -373,6 +380,18 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(cell="slots", text="rate by the raw limit's", bound=0.55, unit="×", find=_by("slots", "raw")),
     Target(cell="slots", text="slots per second", bound=10_000, unit="/s", find=_median("slots", OURS, "rate")),
+    Target(
+        cell="seconds", text="back on time after", bound=30, unit="s", at_most=True,
+        find=_median("seconds", OURS, "back_s"),
+    ),
+    Target(cell="seconds", text="rate by that of slots", bound=0.65, unit="×", find=_late_by_slots),
+    Target(
+        cell="seconds", text="gap rows per job", bound=1, at_most=True, find=_median("seconds", OURS, "gaps_per_job")
+    ),
+    Target(
+        cell="return", text="late by on time, one worker", bound=0.65, unit="×",
+        find=_between("return", "slotwise ×1", "slotwise, on time"),
+    ),
     Target(
         cell="enqueue", text="rows per second, unnest", bound=70_000, unit="/s",
         find=_median("enqueue", "slotwise-many-unnest", "rate"),

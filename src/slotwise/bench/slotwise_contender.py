@@ -15,10 +15,12 @@ from slotwise.bench.app import TASK, job_name
 from slotwise.bench.crew import Command
 from slotwise.bench.run import Contender, Send
 from slotwise.jobs.context import Context
-from slotwise.jobs.job import task
+from slotwise.jobs.definition import define
+from slotwise.jobs.job import job, task
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
 from slotwise.store.connect.dsn import database_url, psycopg
+from slotwise.store.planning.revision import Declared
 
 DAY = 86_400.0
 
@@ -32,14 +34,14 @@ FROM generate_series(0, %(count)s - 1) AS i,
      LATERAL (SELECT statement_timestamp() + %(after)s + i * interval '1 microsecond') AS t(due),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
 
-# What planning writes, for many jobs whose slot of today is due, and whose next is tomorrow's: all on time.
+# What planning writes, for many jobs: their slot is due, and was so many intervals ago.
 _JOBS = """
 INSERT INTO scheduled_tasks
-    (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule)
-SELECT 'bench-' || lpad(i::text, 5, '0'), 'recurring', 'plan', today, false, born, born, today,
-       today + interval '1 day', %(schedule)s
+    (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule, plan)
+SELECT 'bench-' || lpad(i::text, 6, '0'), 'recurring', 'plan', due, false, born, born, due, due + %(interval)s,
+       %(schedule)s, %(plan)s
 FROM generate_series(1, %(count)s) AS i,
-     LATERAL (SELECT date_trunc('day', statement_timestamp(), 'UTC')) AS t(today),
+     LATERAL (SELECT date_trunc(%(unit)s, statement_timestamp(), 'UTC') - %(missed)s * %(interval)s) AS t(due),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
 
 _NO_TASKS = "SELECT NOT EXISTS (SELECT FROM scheduled_tasks) /* bench:watch */"
@@ -120,28 +122,36 @@ class SlotwiseFlood(Slotwise):
 
 
 class SlotwiseJobs(Slotwise):
-    """Recurring jobs: a ledger row for each slot, the next slot computed at each end."""
+    """Recurring jobs: a ledger row for each slot, the next slot computed at each end.
+
+    ``missed``: how many newer slots of each job are due, too.
+    """
+
+    interval, unit = timedelta(days=1), "day"
+
+    def __init__(self, name: str = "slotwise", *, missed: int = 0, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._missed = missed
 
     def fill(self, url: str, count: int) -> None:
         self._count = count
+        declared = define(job(name=TASK, schedule=Every(self.interval))(nothing))
+        plan = Declared(fingerprint=declared.fingerprint, deployed=datetime.now(UTC)).document()
+        values = {"count": count, "schedule": str(declared.schedule), "missed": self._missed, "plan": json.dumps(plan)}
         with psycopg().connect(url, autocommit=True) as connection:
-            connection.execute(_JOBS, {"count": count, "schedule": str(Every(timedelta(seconds=DAY)))})
+            connection.execute(_JOBS, {**values, "interval": self.interval, "unit": self.unit})
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="jobs", schedules=[(DAY, 0.0)], times=self._count)
+        return self._worker(url, kind="jobs", schedules=[(self.interval.total_seconds(), 0.0)], times=self._count)
 
     def is_done(self, connection: Any) -> bool:
         return bool(connection.execute(_NO_OPEN_SLOTS).fetchone()[0])
 
 
 class SlotwiseSeconds(SlotwiseJobs):
-    """Jobs that are due each second, planned by the worker itself."""
+    """Jobs that are due each second."""
 
-    def fill(self, url: str, count: int) -> None:
-        self._count = count
-
-    def command(self, url: str) -> Command:
-        return self._worker(url, kind="jobs", schedules=[(1.0, 0.0)], times=self._count)
+    interval, unit = timedelta(seconds=1), "second"
 
 
 def fill_tasks(
@@ -168,12 +178,12 @@ def fill_tasks(
         )  # fmt: skip
 
 
+def nothing(ctx: Context) -> None:
+    """A handler that never runs."""
+
+
 def registry_for(url: str) -> JobRegistry:
     """Return a registry with the benchmark's task, for its client and its store; it runs nothing."""
-
-    def nothing(ctx: Context) -> None:
-        del ctx
-
     return JobRegistry(tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False)
 
 

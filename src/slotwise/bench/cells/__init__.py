@@ -10,6 +10,7 @@ from slotwise.bench.cells.throughput import (
     LONG,
     METRICS,
     PAYLOADS,
+    RETURN,
     SECONDS,
     SLOTS,
     SNAPSHOT,
@@ -20,7 +21,8 @@ from slotwise.bench.run import Cell
 ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        BACKLOG, METRICS, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS,
+        BACKLOG, METRICS, TWO_WORKERS, SLOTS, SECONDS, RETURN, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED,
+        FAIRNESS,
         SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
     )
 }  # fmt: skip

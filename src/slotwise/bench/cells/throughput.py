@@ -130,36 +130,68 @@ PAYLOADS = Cell(name="payloads", title="5,000 tasks with payloads of 100 KB, and
 SLOTS = Cell(name="slots", title="due slots of 10,000 jobs, with their ledger rows, one process", measure=_slots)
 
 
-# -- slots that are due each second ------------------------------------------------------------------------------
+# -- slots that are late -----------------------------------------------------------------------------------------
 
 
-_SLOT_COUNTS = """
-SELECT count(*) FILTER (WHERE outcome = 'succeeded'), count(*) FILTER (WHERE outcome = 'skipped'),
-       coalesce((SELECT sum(count) FROM scheduled_gaps), 0)
-FROM scheduled_slots /* bench:watch */"""
+#: How late jobs that are due each second begin, and how long they are watched from the first start on, in seconds.
+BEGIN_LATE, WATCHED = 30, 60.0
+_OUTCOMES = "SELECT count(*) FROM scheduled_slots WHERE outcome = 'succeeded' /* bench:watch */"
+_GAPS = "SELECT count(*) FROM scheduled_gaps /* bench:watch */"
+#: How long the oldest due row has waited, in seconds.
+_OLDEST = """
+SELECT coalesce(extract(epoch FROM statement_timestamp() - min(execution_time)), 0) FROM scheduled_tasks
+WHERE NOT picked AND state IS NULL AND kind <> 'task' AND execution_time <= statement_timestamp() /* bench:watch */"""
+_WATCH = 0.25
 
 
 def _seconds(run: Run) -> Iterator[Reading]:
-    """Count the slots that run and those that do not, of jobs that are due each second."""
-    contender, count = SlotwiseSeconds(threads="100"), run.scaled(JOBS, 20)
-    url, length = run.prepared(contender), run.seconds(20, 3)
-    contender.fill(url, count)
-    with (
-        run.server.connect("slotwise") as connection,
-        Crew(run.server, contender.command(url), 1, capacity=count * 120 + 1000) as crew,
-    ):
-        crew.wait(lambda: crew.done() >= count, "each job had run once")
-        ran, skipped, gaps = connection.execute(_SLOT_COUNTS).fetchone()
-        before = crew.sample()
-        crew.rest(length)
-        after = crew.sample()
-        ran_then, skipped_then, gaps_then = connection.execute(_SLOT_COUNTS).fetchone()
-    missed = int(skipped_then + gaps_then - skipped - gaps)
-    figures = {**after.since(before), "ran": float(ran_then - ran), "not_run": float(missed)}
-    yield Reading(cell="seconds", contender=contender.name, figures=figures)
+    """Measure how jobs that are due each second, and begin late, come back on time, and how many slots run."""
+    for number in range(1, run.rounds + 1):
+        contender, count = SlotwiseSeconds(missed=BEGIN_LATE, threads="100"), run.scaled(JOBS, 20)
+        url, length = run.prepared(contender), run.seconds(WATCHED, 3)
+        contender.fill(url, count)
+        run.server.settle("slotwise")
+        run.server.forget_statements("slotwise")
+        with (
+            run.server.connect("slotwise") as connection,
+            Crew(run.server, contender.command(url), 1, capacity=count * 240 + 1000) as crew,
+        ):
+            crew.wait(lambda: crew.done() > 0, "the first had started")
+            before, back = crew.sample(), float("inf")
+            while (passed := elapsed() - before.at) < length:
+                crew.rest(min(_WATCH, length - passed))
+                if connection.execute(_OLDEST).fetchone()[0] >= contender.interval.total_seconds():
+                    back = float("inf")
+                elif back == float("inf"):
+                    back = elapsed() - before.at
+            after = crew.sample()
+            ran, gaps = (connection.execute(one).fetchone()[0] for one in (_OUTCOMES, _GAPS))
+            statements = run.server.statements("slotwise")
+        figures = {
+            **after.since(before), "back_s": back, "share": ran / (count * (after.at - before.at)),
+            "gaps_per_job": gaps / count,
+        }  # fmt: skip
+        yield Reading(
+            cell="seconds", contender=contender.name, round=number, figures=figures, statements=tuple(statements)
+        )
 
 
-SECONDS = Cell(name="seconds", title="10,000 jobs, each due every second, one process", measure=_seconds)
+SECONDS = Cell(name="seconds", title="10,000 jobs, each due every second, 30 s late, one process", measure=_seconds)
+
+RETURNING = 100_000
+
+
+def _return(run: Run) -> Iterator[Reading]:
+    """Compare jobs that missed several slots in an outage with jobs on time: each runs once."""
+    missed = {"slotwise, on time": 0, "slotwise ×1": 3, "slotwise ×4": 3}
+    for number in range(1, run.rounds + 1):
+        for name, some in missed.items():
+            contender = SlotwiseJobs(name, missed=some, threads="100")
+            processes = 4 if name.endswith("4") else 1
+            yield drain(run, "return", contender, number, run.scaled(RETURNING, 100), processes)
+
+
+RETURN = Cell(name="return", title="100,000 jobs that are due at once after an outage", measure=_return)
 
 
 # -- handlers that take a second ---------------------------------------------------------------------------------
