@@ -217,6 +217,9 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
+    if found.behind:
+        cure = "give them more threads or workers, or a longer interval"
+        notes.append(f"jobs that have skipped slots at each start for a minute: {_some(found.behind)}; {cure}")
     notes += [_unreadable(one, zone) for one in found.unreadable if one.dead or _is_recent(one, found)]
     if found.unreadable_workers:
         notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")

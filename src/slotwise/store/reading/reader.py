@@ -47,6 +47,9 @@ from slotwise.store.schema.tables import (
 )
 from slotwise.store.slots.store import Store
 
+#: How long a job must have skipped slots at each start to be behind; how many due rows are searched for such jobs, and
+#: how many of those jobs are returned.
+A_MINUTE, _OLDEST, _BEHIND = timedelta(minutes=1), 1_000, 20
 #: Rows of one page of the ledger.
 PAGE = 500
 #: Why no worker claims a one-time row whose name is a job's.
@@ -228,6 +231,26 @@ class Reader:
             for name, is_dead, is_newer, rows, first, error in found
         ]
 
+    def _behind(self, connection: sa.Connection, now: datetime) -> list[str]:
+        """Return the jobs, of those that wait the longest, that have skipped slots at each start of the last minute.
+
+        Their row is due for longer than the time from slot to slot. An outage has an end: then they start on time.
+        """
+        tasks, slots = self._tasks, self._slots
+        due = sa.select(tasks.c.task_name, tasks.c.task_instance, tasks.c.next_slot)
+        due = due.where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT), tasks.c.execution_time <= now)
+        oldest = due.order_by(tasks.c.execution_time).limit(_OLDEST).subquery("oldest")
+
+        def has_started(origin: Origin, after: datetime, before: datetime) -> sa.ColumnElement[bool]:
+            mine = slots.c.task_name == oldest.c.task_name, slots.c.task_instance == oldest.c.task_instance
+            within = slots.c.slot > after, slots.c.slot <= before, slots.c.origin == origin
+            return sa.exists().where(*mine, *within, slots.c.started.is_not(None))
+
+        since = now - A_MINUTE
+        caught_up = has_started(Origin.CATCH_UP, since, now), has_started(Origin.CATCH_UP, since - A_MINUTE, since)
+        late = oldest.c.next_slot <= now, *caught_up, ~has_started(Origin.SCHEDULE, since, now)
+        return sorted(set(connection.scalars(sa.select(oldest.c.task_name).where(*late).limit(_BEHIND))))
+
     def health(self, overdue_after: timedelta) -> Health:
         """Count rows that are overdue, past their lease, dead or unreadable; orphans apart, if any worker is alive."""
         tasks, workers = self._tasks, self.workers()
@@ -252,6 +275,7 @@ class Reader:
             held_rows = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
             held_rows = held_rows.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
             unreadable, silent = self._unreadable(connection), list[str]()
+            behind = [] if paused is not None else self._behind(connection, now)
             for row in rows_apart(connection, held_rows, *key):
                 if isinstance(row, Unread):
                     unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
@@ -282,6 +306,7 @@ class Reader:
             oldest_due=utc(oldest_due),
             silent=len(silent) - len(lost),
             dead=dead,
+            behind=behind,
             unreadable_workers=sorted(worker.worker for worker in workers if worker.state == State.UNREADABLE),
             orphans=orphans + len(lost),
             orphan_tasks=sorted({*lost, *(name for name, _ in strangers)})[:MOST_NAMES],

@@ -144,6 +144,8 @@ class Health:
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
     unreadable: Sequence[Unreadable]
+    #: Some of the jobs that have skipped slots at each start of the last minute: their workers cannot keep up.
+    behind: Sequence[str] = ()
     #: Workers whose rows cannot be read; they do not count as live.
     unreadable_workers: Sequence[str] = ()
     #: Author, time and note of a pause of all; nothing is overdue then.
