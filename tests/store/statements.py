@@ -12,7 +12,8 @@ from tests.store.bench import LEASE, Bench, a_job
 from tests.store.hearing import hearing
 
 from slotwise.client.client import Client
-from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
+from slotwise.decide.claim import Start
+from slotwise.model.records import Claim, Failed, Gap, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
@@ -80,6 +81,18 @@ def _claim(stage: Stage) -> Callable[[], Any]:
 def _claim_late(stage: Stage) -> Callable[[], Any]:
     stage.due("plain", late=True)
     return lambda: stage.claim("plain")
+
+
+def _start_alike(stage: Stage) -> Callable[[], Any]:
+    (claim,) = stage.held("plain")
+    gap = Gap(first=LONG_AGO, last=LONG_AGO, count=2, reason="collapsed", after=LONG_AGO)
+
+    def play() -> None:
+        with stage.store.transaction() as connection:
+            start = Start(row=claim.row, gaps=(gap,))
+            stage.store.dialect.start_alike(connection, [claim.row], start, LONG_AGO, ())
+
+    return play
 
 
 def _claim_instance(stage: Stage) -> Callable[[], Any]:
@@ -204,6 +217,7 @@ def _sign_in(stage: Stage) -> Callable[[], Any]:
 VERBS: dict[str, Verb] = {
     "claim": _claim,
     "claim_late": _claim_late,
+    "start_alike": _start_alike,
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
     "mark_tasks": _mark_tasks,

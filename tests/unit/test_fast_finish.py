@@ -1,4 +1,4 @@
-"""What follows a slot that was on time and succeeded is decided once, and is what every settlement would decide."""
+"""What follows a slot that succeeded is decided once, and is what every settlement would decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import RECURRING, SUCCEEDED, Row
-from slotwise.model.vocabulary import Kind
+from slotwise.model.vocabulary import Kind, Origin
 from slotwise.schedules import Calendar, Cron, Daily, Every, FixedDelay, Schedule, spread_out, succeed
 from slotwise.schedules.base import slot_after
 from slotwise.store.slots.settlements import is_usual, onward
@@ -42,8 +42,9 @@ POLICIES = {
 
 @pytest.mark.parametrize("policies", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("seen", [{}, {"origin": Origin.CATCH_UP, "collapsed": 5}], ids=["on time", "late"])
 def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
-    schedule: Schedule, policies: dict[str, Any]
+    schedule: Schedule, policies: dict[str, Any], seen: dict[str, Any]
 ) -> None:
     """Whatever the job declares, whatever the row has seen before: the same columns, and no gap."""
     text, definition = str(schedule), a_job("plain", **policies)
@@ -53,7 +54,7 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     row = Row(
         task_name="plain", task_instance=RECURRING, execution_time=slot, version=7, picked=True, picked_by="host:1:a",
         slot=slot, watermark=slot, next_slot=slot_after(schedule, slot), schedule=text, kind=Kind.PLAN, attempt=1,
-        consecutive_failures=3, last_failure=NOON, last_success=NOON,
+        consecutive_failures=3, last_failure=NOON, last_success=NOON, **seen,
     )  # fmt: skip
     following = onward(text, slot)
     assert following is not None

@@ -227,6 +227,10 @@ def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
 PLACE_PAUSE = timedelta(seconds=1)
 
 
+#: Columns of a claimed row that the choice of its slot decides.
+CHOSEN = ("slot", "next_slot", "watermark", "origin", "collapsed", "catch_up_until")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """The claimed row with the slot that starts; ``gaps`` are slots that do not run."""

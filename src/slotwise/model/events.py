@@ -199,31 +199,56 @@ class SlotsSkipped(Event, name="skipped"):
     reason: str
 
 
+class SlotsSkippedTogether(SlotsSkipped, level=logging.DEBUG):
+    """One range of several that a claim or a settlement skips; ``BatchSkipped`` has all of them."""
+
+
+class BatchSkipped(Event, name="batch-skipped"):
+    """A claim or a settlement skips several ranges of slots: one event, where one for each would cost much.
+
+    ``count`` is the number of slots, ``first`` and ``last`` are the oldest and the newest, ``reasons`` all that occur.
+    """
+
+    jobs: int
+    first: datetime
+    last: datetime
+    count: int
+    reasons: Sequence[str]
+    ranges: Sequence[tuple[Key, Gap]]
+
+    def facts(self) -> dict[str, object]:
+        """Return all fields but the ranges."""
+        found = super().facts()
+        del found["ranges"]
+        return found
+
+
 class SlotsSuperseded(SlotsSkipped, level=logging.WARNING):
     """A deploy skips slots that an earlier schedule of the job still owed."""
 
 
-def skipped(worker: str, key: Key, gap: Gap) -> SlotsSkipped:
-    kind = SlotsSuperseded if gap.reason == Reason.SUPERSEDED else SlotsSkipped
+def skipped(worker: str, key: Key, gap: Gap, kind: type[SlotsSkipped] = SlotsSkipped) -> SlotsSkipped:
+    kind = SlotsSuperseded if gap.reason == Reason.SUPERSEDED else kind
     return kind(
         worker=worker, job=key.task_name, id=key.task_instance, first=gap.first, last=gap.last, count=gap.count,
         reason=gap.reason,
     )  # fmt: skip
 
 
-def settlement_events(
+def settlement_event(
     claim: Claim, transition: Transition | None, exception: BaseException | None = None, unfit: int | None = None
-) -> list[Settled | HandedBackEvent | SlotsSkipped]:
-    """Return the events of a settlement: what became of the claim, and the slots that do not run.
+) -> Settled | HandedBackEvent | None:
+    """Return what became of a claim, as an event; None if it was lost.
+
 
     ``exception`` is what the handler raised. ``unfit``: its data cannot be read, and so many rows are worth a line now.
     """
     if transition is None:
-        return []
+        return None
     record = transition.record or transition.ended
     reason, error = (record.reason, record.error) if record else (None, None)
     if transition.label == Release.HANDED_BACK:
-        return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
+        return HandedBackEvent(**about(claim), reason=reason or "handed back")
     error = error or (transition.row or {}).get("last_error")
     kind: Callable[..., Settled] = Settled
     if transition.label in (Outcome.FAILED, Outcome.LOST):
@@ -232,8 +257,7 @@ def settlement_events(
         dead = SettledDead if unfit is None else partial(SettledUnfit, rows=unfit) if unfit else SettledUnfitToo
         kind = partial(dead, cure=_cure(claim))
     told = error_summary(error) if error else None
-    settled = kind(**about(claim), outcome=transition.label, reason=reason, error=told, exception=exception)
-    return [settled, *(skipped(claim.holder, claim.row.key, gap) for gap in transition.gaps)]
+    return kind(**about(claim), outcome=transition.label, reason=reason, error=told, exception=exception)
 
 
 def _cure(claim: Claim) -> str:
@@ -345,3 +369,19 @@ class Listeners:
                 raise  # the interrupt is for the publisher in the main thread
             except BaseException:
                 logger.exception("a listener failed on %s; the event goes on to the others", event.name)
+
+    def skipped(self, worker: str, ranges: Sequence[tuple[Key, Gap]]) -> None:
+        """Publish that these slots will not run: several ranges together, and each for listeners that want DEBUG."""
+        if len(ranges) == 1:
+            self.publish(skipped(worker, *ranges[0]))
+            return
+        if ranges and self.hear(BatchSkipped):
+            gaps = [gap for _, gap in ranges]
+            batch = BatchSkipped(
+                worker=worker, jobs=len({key for key, _ in ranges}), first=min(gap.first for gap in gaps),
+                last=max(gap.last for gap in gaps), count=sum(gap.count for gap in gaps),
+                reasons=sorted({gap.reason for gap in gaps}), ranges=ranges,
+            )  # fmt: skip
+            self.publish(batch)
+        for key, gap in ranges if self.hear(SlotsSkippedTogether) else ():
+            self.publish(skipped(worker, key, gap, SlotsSkippedTogether))

@@ -286,12 +286,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Slots that will not run: first and last inclusive, how many, and why."""
+    """Slots that will not run: first and last inclusive, how many, and why.
+
+    ``after``: the slot before the first, of a gap that may extend the one before it.
+    """
 
     first: datetime
     last: datetime
     count: int
     reason: str
+    after: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The short way of a slot that was on time and succeeded: what it writes, and what it leaves to the settlement."""
+"""The short way of a slot that succeeded: what it writes, and what it leaves to the settlement."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def bench(pg_bench: Bench) -> Bench:
     return pg_bench
 
 
-def held(bench: Bench, *names: str) -> list[Claim]:
-    """On time, started, and held by one worker."""
-    bench.tick()
+def held(bench: Bench, *names: str, minutes: float = 1) -> list[Claim]:
+    """On time, or late, started, and held by one worker."""
+    bench.tick(minutes)
     claims = bench.claim(*names or NAMES)
     assert all(bench.store.held.mark_running(claim) for claim in claims if claim.row.task_name == "strict")
     return claims
@@ -42,19 +42,22 @@ def gone(bench: Bench, claims: list[Claim]) -> set[Fence]:
     return set(bench.store.settlements._advance([(claim, SUCCEEDED) for claim in claims]))
 
 
-def test_it_writes_what_the_settlement_writes(bench: Bench) -> None:
+@pytest.mark.parametrize("minutes", [1, 5.5], ids=["on time", "late"])
+def test_it_writes_what_the_settlement_writes(bench: Bench, minutes: float) -> None:
     """Row by row and column by column; which of the two it was, nobody can tell."""
     bench.change("retried", consecutive_failures=2, last_failure=at(0), last_error="boom")
     found = []
     for hooks in (SettlementHooks(), SettlementHooks([lambda rows, tx: None])):  # with one, it is the settlement
         bench.store.settlements.hooks = hooks
         backup = bench.backup()
-        claims = held(bench)
+        claims = held(bench, minutes=minutes)
+        assert all(usual(claim, SUCCEEDED) for claim in claims)
         settlements = bench.store.settlements.settle([(claim, SUCCEEDED) for claim in claims])
         assert [one.transition and one.transition.label for one in settlements] == ["succeeded"] * len(claims)
         found.append(([bench.row(name) for name in NAMES], [bench.slots(name) for name in NAMES]))
         with bench.store.transaction() as connection:
             connection.execute(bench.tables.slots.delete())
+            connection.execute(bench.tables.gaps.delete())
         bench.restore(backup)
         bench.clock.set(at(0))
     assert found[0] == found[1]

@@ -8,9 +8,10 @@ from typing import Any
 
 from tests.store.bench import LEASE, Bench, a_job, at
 
-from slotwise import CatchUp, Overlap
-from slotwise.model.records import Claim
+from slotwise import CatchUp, Every, Overlap
+from slotwise.model.records import Claim, HandedBack
 from slotwise.store.connect.database import Database
+from slotwise.store.slots.claims import ALIKE
 
 JOBS = (
     a_job("latest"),
@@ -35,8 +36,8 @@ EXPECTED: dict[str, tuple[list[Any], list[Any]]] = {
     "too-late": ([], [(1, 5, 5, "late")]),
     "strict": ([(5, "claimed")], [(1, 4, 4, "collapsed")]),
     "ended": ([(1, "succeeded"), (5, "running")], [(2, 4, 3, "collapsed")]),
-    "begun": ([(1, "lost"), (5, "running")], [(1, 4, 4, "collapsed")]),
-    "begun-strict": ([(1, "skipped"), (5, "claimed")], [(1, 4, 4, "collapsed")]),
+    "begun": ([(1, "lost"), (5, "running")], [(2, 4, 3, "collapsed")]),
+    "begun-strict": ([(1, "skipped"), (5, "claimed")], [(2, 4, 3, "collapsed")]),
     "newest-ended": ([(5, "succeeded")], [(1, 4, 4, "collapsed")]),
     "unreadable": ([], []),
 }
@@ -86,6 +87,68 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
     assert found[0] == found[1]
     for job in JOBS:
         assert (bench.outcomes(job.name), bench.gaps(job.name)) == EXPECTED.get(job.name, LATEST), job.name
+
+
+#: Of each kind enough for one decision to serve them.
+ALIKE_JOBS = [
+    a_job(f"{kind}-{number}", **policies)
+    for kind, policies in (
+        ("latest", {}), ("first", {"catch_up": CatchUp.first()}), ("strict", {"on_lost": "give_up"}),
+        ("all", {"catch_up": CatchUp.all(max=2)}),
+    )
+    for number in range(ALIKE + 2)
+]  # fmt: skip
+
+
+def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
+    """And nothing can tell; the ledger is ahead of some, whose rows were restored, and decides about those."""
+    found = []
+    for limit in (500, 1):
+        bench = Bench(database, ALIKE_JOBS)
+        with bench.store.transaction() as connection:
+            for table in (bench.tables.tasks, bench.tables.slots, bench.tables.gaps, bench.tables.attempts):
+                connection.execute(table.delete())
+        bench.clock.set(at(0))
+        bench.plan(revision="1")
+        backup = bench.backup()
+        bench.tick()
+        _end("latest-0", bench.claim("latest-0", "strict-0"), bench)
+        bench.tick(2.5)
+        _end("latest-1", bench.claim("latest-1", "strict-1"), bench)
+        bench.restore(backup)
+        bench.clock.set(at(5.5))
+        taken = 1
+        while taken:
+            taken, _ = bench.store.claims.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+        names = [job.name for job in ALIKE_JOBS]
+        found.append(([*map(bench.row, names)], [*map(bench.slots, names)], [*map(bench.gaps, names)]))
+    assert found[0] == found[1]
+    assert (bench.outcomes("latest-9"), bench.gaps("latest-9")) == LATEST
+    assert bench.gaps("latest-1") == [(1, 2, 2, "collapsed")]  # 3 ran, 4 was left out, 5 runs
+    assert bench.outcomes("latest-1") == [(3, "succeeded"), (4, "skipped"), (5, "running")]
+
+
+# -- gaps that go on --------------------------------------------------------------------------------------------
+
+
+def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
+    """One row for an outage that several claims look at; what follows a run is another one."""
+    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    for minutes in (5.5, 4, 3):
+        bench.tick(minutes)
+        assert too_late.claim("plain") == []
+    assert bench.gaps("plain") == [(1, 12, 12, "late")]
+    bench.tick(3)
+    claim = bench.claim_one("plain")
+    assert (claim.slot, bench.gaps("plain")[1:]) == (at(15), [(13, 14, 2, "collapsed")])  # another reason
+    bench.settle(claim, HandedBack())
+    bench.tick(3)
+    claim = bench.claim_one("plain")  # it never began: its slot is one of those missed
+    assert (claim.slot, bench.gaps("plain")[1:]) == (at(18), [(13, 17, 5, "collapsed")])
+    bench.settle(claim)
+    bench.tick(3)
+    assert bench.claim_one("plain").slot == at(21)
+    assert bench.gaps("plain")[1:] == [(13, 17, 5, "collapsed"), (19, 20, 2, "collapsed")]
 
 
 # -- the queue was restored alone -------------------------------------------------------------------------------
@@ -149,5 +212,25 @@ def test_a_gap_never_becomes_narrower(bench: Bench) -> None:
     bench.restore(backup)
     queues = bench.beside(a_job("plain", overlap=Overlap.queue()))
     queues.settle(claim)
-    assert bench.row("plain").slot == at(5)
+    assert bench.row("plain").slot == at(6)
     assert bench.gaps("plain") == [(2, 5, 4, "overlap")]
+
+
+# -- jobs that stay behind --------------------------------------------------------------------------------------
+
+
+def test_health_names_jobs_that_skip_slots_at_each_start(bench: Bench) -> None:
+    """Each start is on time for its slot, and nothing else shows what is left out."""
+    hasty = bench.beside(*(a_job(name, Every("1s")) for name in ("plain", "strict")))
+    hasty.plan(revision="2")
+    bench.tick(2)
+    seen = []
+    for _ in range(15):
+        bench.clock.tick(timedelta(seconds=9))
+        for claim in hasty.claim("plain"):
+            hasty.settle(claim)
+        bench.clock.tick(timedelta(seconds=3))
+        seen.append(hasty.inspect.health(timedelta(minutes=1)).behind)
+    assert (seen[3], seen[-1]) == ([], ["plain"])
+    hasty.claim("plain", "strict")
+    assert hasty.inspect.health(timedelta(minutes=1)).behind == []  # nothing is due

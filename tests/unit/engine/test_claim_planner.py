@@ -306,6 +306,23 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     ]  # fmt: skip
 
 
+def test_slots_wait_once_for_room_while_short_handlers_end() -> None:
+    """Small claims cost as much as large ones; a settlement makes room, and no second one is waited for."""
+    rounds, half = Rounds(JOB), 5
+
+    def ends(*answers: Any, free: int) -> tuple[list[Step], timedelta]:
+        return rounds.round(*answers, free=free, ended=round(rounds.now * 1_000))
+
+    for _ in range(3):
+        rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
+        ends(10, free=10)
+    assert ends(free=half - 1) == ([], FILLING)
+    assert ends(4, free=half - 1)[0] == [a_begin(4), slots_claim(4, ["tick"])]
+    assert ends(half, free=half)[0] == [a_begin(half), slots_claim(half, ["tick"])]
+    rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
+    assert rounds.round(1, free=1, ended=rounds.active_claims.removed)[0] == [a_begin(1), slots_claim(1, ["tick"])]
+
+
 def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None:
     """After a large batch, claims begin at the queue's cursors; a full look follows what does not fill half a batch."""
     full = tasks_claim(BATCH, ("mail",))

@@ -19,6 +19,7 @@ from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, TaskContext, job, task
 from slotwise.engine.run import outcomes
 from slotwise.engine.run.outcomes import error_text
+from slotwise.engine.run.runner import UNSETTLED
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.error_text import ERROR_LIMIT
 from slotwise.model.events import HandlerEnded
@@ -263,6 +264,20 @@ def test_a_drain_starts_nothing(make: Callable[[Handler], object]) -> None:
         assert rig.run() == HandedBack("shutdown")
         assert rig.runner.free() == 0
         assert entered == []
+
+
+def test_a_slot_takes_a_thread_until_its_handler_ends() -> None:
+    """The next one need not wait for its settlement; but of those that wait for that, there is a bound."""
+    with Rig(sync(lambda ctx: None), capacity=2) as rig:
+        holdings = [rig.hold(instance=str(number)) for number in range(UNSETTLED)]
+        assert rig.runner.free() == 0
+        for holding in holdings[:-1]:
+            holding.end()
+        assert rig.runner.free() == 1
+        holdings[-1].end()
+        assert rig.runner.free() == 0
+        rig.active_claims.remove([holdings[0].claim])
+        assert rig.runner.free() == 1
 
 
 def _refused(claim: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,10 +66,14 @@ def test_slots_that_came_due_during_a_run_are_told_at_its_end() -> None:
 
 
 def test_an_instance_is_named() -> None:
-    """Of many instances of one job, each tells of its own slots."""
+    """Of many instances of one job, each tells of its own slots; what is logged of them is one line."""
     with ticks(catch_up=CatchUp.latest()) as worker:
         worker.client.schedule_recurring("ticks", "customer-17", "EVERY|1m")
         worker.tick("2m30s")
         worker.run_due()
+        loud = [event.facts() for event in worker.events if "skipped" in event.name and event.level >= logging.INFO]
+        first = START + timedelta(minutes=1)
+        told = {"jobs": 2, "first": first, "last": first, "count": 2, "reasons": ["collapsed"]}
+        assert loud == [{"worker": loud[0]["worker"], **told}]
         found = [event.facts() for event in worker.events if isinstance(event, SlotsSkipped)]
         assert sorted(facts["id"] for facts in found) == ["customer-17", "recurring"]

@@ -19,6 +19,7 @@ from slotwise.model.clock import elapsed
 from slotwise.model.events import (
     BatchClaimed,
     BatchSettled,
+    BatchSkipped,
     ClaimLostEvent,
     DatabaseLost,
     Event,
@@ -95,7 +96,8 @@ class Sums:
         self._beat: tuple[float, float | None] | None = None
         self._react: dict[type[Event], Callable[..., None]] = {
             BatchSettled: self._settled, BatchClaimed: self._claimed, HeartbeatSent: self._heartbeat,
-            SlotsSkipped: self._was_skipped, SlotsSuperseded: self._was_skipped, ClaimLostEvent: self._was_lost,
+            SlotsSkipped: self._was_skipped, SlotsSuperseded: self._was_skipped,
+            BatchSkipped: self._were_skipped, ClaimLostEvent: self._was_lost,
             Reaped: self._reaped, DatabaseLost: self._database_lost,
         }  # fmt: skip
 
@@ -170,6 +172,10 @@ class Sums:
 
     def _was_skipped(self, event: SlotsSkipped) -> None:
         self._skipped[self.label(event.job), _known(event.reason)] += event.count
+
+    def _were_skipped(self, event: BatchSkipped) -> None:
+        for key, gap in event.ranges:
+            self._skipped[self.label(key.task_name), _known(gap.reason)] += gap.count
 
     def _was_lost(self, event: ClaimLostEvent) -> None:
         self._lost[self.label(event.job),] += 1

@@ -13,7 +13,7 @@ from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
-from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, Failed, HandedBack
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, Failed, Gap, HandedBack, Key
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
@@ -107,7 +107,7 @@ class Settler(Service):
         endings = [(holding.claim, holding.outcome) for holding in batch]
         written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
         self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
-        is_heard = self.listeners.hear(events.Settled)
+        is_heard, ranges = self.listeners.hear(events.Settled), list[tuple[Key, Gap]]()
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
                 if holding not in self._stuck:
@@ -123,9 +123,8 @@ class Settler(Service):
                 outcome, unfit = holding.outcome, None
                 if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
                     unfit = self._store.warnings.count(holding.claim.row.task_name, "data", again=MINUTE)
-                exception = getattr(outcome, "exception", None)
-                for event in events.settlement_events(settlement.claim, settlement.transition, exception, unfit):
-                    self.listeners.publish(event)
+                ranges += tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
+        self.listeners.skipped(self.worker, ranges)
         self._tell_settled(begun, batch, written)
 
     def _tell_settled(self, begun: float, batch: Sequence[Holding], written: Sequence[Settlement]) -> None:
@@ -147,6 +146,17 @@ class Settler(Service):
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
             self.listeners.publish(events.SettleSent(worker=self.worker, count=count))
+
+
+def tell_settled(
+    loop: Service, settlement: Settlement, exception: BaseException | None = None, unfit: int | None = None
+) -> list[tuple[Key, Gap]]:
+    """Publish what became of a claim; return the slots that do not run."""
+    done = settlement.transition
+    if done is None or (event := events.settlement_event(settlement.claim, done, exception, unfit)) is None:
+        return []
+    loop.listeners.publish(event)
+    return [(settlement.claim.key, gap) for gap in done.gaps]
 
 
 def lose(loop: Service, holding: Holding, reason: str) -> None:
@@ -207,8 +217,7 @@ class Heartbeat(Service):
         if generation is None or self._active_claims.quiet() != generation:
             return
         for settlement in self._store.settlements.settle(endings, wait=False) if endings else ():
-            for event in events.settlement_events(settlement.claim, settlement.transition):
-                self.listeners.publish(event)
+            self.listeners.skipped(self.worker, tell_settled(self, settlement))
         self._compared = generation
 
 

@@ -14,14 +14,12 @@ from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, Worke
 from slotwise.errors import DatabaseProblem
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import (
-    HandedBackEvent,
     Pruned,
     Reaped,
     ReapedLost,
-    Settled,
     SettledDead,
     about,
-    settlement_events,
+    settlement_event,
 )
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
@@ -129,9 +127,9 @@ class Reaper(Service):
         outcome = transition.label if transition else "left"
         kind = ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
         self.listeners.publish(kind(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
-        for event in settlement_events(claim, transition):
-            if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
-                self.listeners.publish(event)
+        if isinstance(event := settlement_event(claim, transition), SettledDead):
+            self.listeners.publish(event)
+        self.listeners.skipped(self.worker, [(claim.key, gap) for gap in transition.gaps] if transition else [])
 
 
 class History(Service):

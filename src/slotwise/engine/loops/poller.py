@@ -18,7 +18,7 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about, skipped
+from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about
 from slotwise.model.records import Claim, Gap, Key, Row
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
@@ -203,6 +203,8 @@ class ClaimPlanner:
         #: When to check what is due although there is no room, and wake other workers, which may not know of it.
         self._crowded_until: float | None = None
         self._woken_for_tasks = False
+        #: Whether the last round waited for more room for slots.
+        self._has_waited = False
 
     def woken_for(self, names: Collection[str]) -> None:
         """Record, from any thread, that rows of these tasks are due, or soon will be."""
@@ -218,6 +220,8 @@ class ClaimPlanner:
         if fills_up and not slots_may_be_due:
             return FILLING  # usually a settlement wakes the poller before
         no_slots, no_tasks = bool(self._names) and slots <= 0, bool(self._one_time) and tasks <= 0
+        if self._fills_up(slots, now) and not self._woken_for_tasks:
+            return FILLING
         crowded = self._wait_for_room(now, no_slots=no_slots, no_tasks=no_tasks)
         if slots <= 0 and tasks <= 0:
             return crowded
@@ -247,6 +251,16 @@ class ClaimPlanner:
             pauses.append(self._look(limited, limited) or FULL_PAUSE)
         return self._sleep(min(pauses))
 
+    def _fills_up(self, slots: int, now: float) -> bool:
+        """Return whether a claim should wait, for one settlement, as short handlers are making room for more slots.
+
+        Small claims cost almost as much as large ones. After a full claim more is due than there is room for.
+        """
+        is_short = self._prefetch.ahead(self._active_claims.removed, now) >= self._capacity
+        is_small = bool(self._names) and slots < min(self._capacity, BATCH) // 2
+        self._has_waited = is_small and is_short and self._known_due == 0.0 and not self._has_waited
+        return self._has_waited
+
     def claim(self, limit: int) -> int:
         """Claim up to ``limit`` due rows, slots first; return how many were found."""
         slots = self._claim_slots(limit)
@@ -257,7 +271,7 @@ class ClaimPlanner:
         if not self._one_time:
             return 0, False
         ahead = self._prefetch.ahead(self._active_claims.removed, now) if self._runs_ahead else 0
-        room = max(self._capacity + ahead - len(self._active_claims), 0)
+        room = max(self._capacity + ahead - len(self._active_claims) + self._active_claims.ended_slots(), 0)
         fills_up = ahead >= BATCH and room < min(ahead // 2, BATCH)  # there is room for a batch worth a claim soon
         return 0 if fills_up else room, fills_up
 
@@ -479,8 +493,8 @@ class Poller(Service):
 
         return [holding.claim for holding in self.hold(claim)[1]]
 
-    def _tell_skipped(self, row: Row, gap: Gap) -> None:
-        self.listeners.publish(skipped(self.worker, row.key, gap))
+    def _tell_skipped(self, ranges: Sequence[tuple[Row, Gap]]) -> None:
+        self.listeners.skipped(self.worker, [(row.key, gap) for row, gap in ranges])
 
     def refused(self) -> list[str]:
         """Return the tasks of the rows that the last claim has refused, one for each row."""

@@ -149,6 +149,10 @@ class ActiveClaims:
         with self._lock:
             return list(self._slots.values())
 
+    def ended_slots(self) -> int:
+        """Count the slots that have ended and wait for their settlement."""
+        return sum(holding.ended for holding in self.slots())
+
     def __contains__(self, claim: Claim) -> bool:
         return claim.fence in self._held
 

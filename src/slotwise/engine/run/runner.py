@@ -218,6 +218,8 @@ Isolate: TypeAlias = Callable[[Holding, Callable[[], None], Callable[[], bool]],
 #: attempt has failed. A context manager that it returns is left when the attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
+#: So many slots that have ended may wait for their settlement before no more are claimed.
+UNSETTLED = 2_000
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)
 
@@ -278,14 +280,20 @@ class Runner:
         self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
 
     def free(self) -> int:
-        """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
+        """Return how many more slots can start now. A slot, or a task, counts while it waits for a thread or runs.
+
+        No more than UNSETTLED slots that have ended wait for their settlement.
+        """
         if self.is_draining:
             return 0
-        if not self.runs_ahead:
-            return max(self.capacity - len(self._active_claims), 0)
         slots = self._active_claims.slots()
-        running = sum(holding.started and not holding.ended for holding in slots)
-        return max(self.capacity - len(slots) - max(self._threads.busy - running, 0), 0)
+        ended = self._active_claims.ended_slots()
+        if self.runs_ahead:
+            running = sum(holding.started and not holding.ended for holding in slots)
+            busy = len(slots) - ended + max(self._threads.busy - running, 0)
+        else:
+            busy = len(self._active_claims) - ended
+        return max(min(self.capacity - busy, UNSETTLED - ended), 0)
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
         """Run the handlers of these claims, or let them wait for a thread. ``first``: before waiting ones."""

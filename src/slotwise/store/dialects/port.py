@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise.decide.claim import Start
 from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.store.connect.caller_transaction import Joinable
@@ -172,6 +173,14 @@ class Dialect(Protocol):
         Return the keys of those that may run.
         """
 
+    def start_alike(
+        self, connection: sa.Connection, rows: Sequence[Row], start: Start, now: datetime, strict: Collection[str]
+    ) -> set[Key] | None:
+        """As ``gaps`` and ``begin``, for plan rows whose schedule, slot and decision are the same: that of the first.
+
+        Return the keys of those that may run; None: all. The others are decided each by itself, as if not asked here.
+        """
+
     # -- held rows --------------------------------------------------------------------------------------------
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
@@ -224,7 +233,10 @@ class Dialect(Protocol):
         """Write these changes into the ledger, under the token; a row that is final already is unchanged."""
 
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
-        """Enter slots that will not run: a ledger row for one, a gap row for several."""
+        """Enter slots that will not run: a ledger row for one, a gap row for several.
+
+        The job's last gap is extended if it ends with ``gap.after`` and has the same reason.
+        """
 
     # -- one-time tasks ---------------------------------------------------------------------------------------
 

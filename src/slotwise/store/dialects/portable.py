@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import cut, is_weighed
+from slotwise.decide.claim import Start, cut, is_weighed
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
@@ -412,6 +412,12 @@ class Portable:
             expect(connection.execute(begun).rowcount, 1, row)
         return {row.key for row in started if self.enter(connection, row, now, strict)}
 
+    def start_alike(
+        self, connection: sa.Connection, rows: Sequence[Row], start: Start, now: datetime, strict: Collection[str]
+    ) -> set[Key] | None:
+        """Start none: each is decided by itself."""
+        return set()
+
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         beat = self._tasks.update().values(last_heartbeat=self.now(connection))
         held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
@@ -466,12 +472,23 @@ class Portable:
                 skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}
                 self.insert_new(connection, self._slots, place | skipped)
                 continue
+            if self._extend_gap(connection, row, gap, now):
+                continue
             several = {"first_slot": gap.first, "last_slot": gap.last, "count": gap.count, "created": now}
             self.upsert(  # what was decided once is never undone
                 connection, self.tables.gaps, place | several,
                 again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
                 where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
             )  # fmt: skip
+
+    def _extend_gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> bool:
+        """Extend the job's last gap by one that follows it, for the same reason; return whether it does."""
+        gaps = self.tables.gaps
+        mine = [gaps.c.task_name == row.task_name, gaps.c.task_instance == ledger_instance(row)]
+        follows = [gaps.c.last_slot == gap.after, gaps.c.reason == gap.reason, gaps.c.first_slot < gap.first]
+        extended = gaps.update().where(*mine, *follows)
+        extended = extended.values(last_slot=gap.last, count=gaps.c.count + gap.count, created=now)
+        return gap.after is not None and connection.execute(extended).rowcount == 1
 
     # -- one-time tasks ---------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ PENDING = ("trying_since", "catch_up_until", "called_off")
 
 #: The values of a fast finish, with their PostgreSQL types: what a row is checked against, and what it becomes.
 ADVANCED = {
-    "slot": "timestamptz", "schedule": "text", "due": "timestamptz", "next_slot": "timestamptz",
-    "after_next": "timestamptz",
+    "slot": "timestamptz", "schedule": "text", "origin": "text", "collapsed": "bigint", "due": "timestamptz",
+    "next_slot": "timestamptz", "after_next": "timestamptz",
 }  # fmt: skip
 
 _DECIDED = ("slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", *PENDING)

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 #: The most rows of one statement: more put PostgreSQL's plans at risk and gain nothing.
 BATCH = 500
 
-#: Called with each slot that will not run, after the commit.
-OnSkipped: TypeAlias = Callable[[Row, Gap], object]
+#: Called with the slots that will not run, after the commit.
+OnSkipped: TypeAlias = Callable[[Sequence[tuple[Row, Gap]]], object]
 
 logger = logging.getLogger(__name__)
 
+#: So many rows that need the same decision are worth a statement.
+ALIKE = 8
 #: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
 MOST_APART = 20
 #: With more names than this, the names of due rows are read before the claim.
@@ -138,6 +140,12 @@ class Claims:
         #: Jobs whose new slots are all decided about, or pass a gate, before they enter the ledger.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
         self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
+        #: What decides about late slots of a job that no gate may stop: jobs with the same share a decision.
+        self.policies = {
+            name: (found.catch_up, found.start_within)
+            for name, found in self.definitions.items()
+            if found.is_job and self._gates.late is None and name not in self._gates.names
+        }
         self._batch_size = BatchSize(BATCH)
         #: Whether the last claim of one-time tasks has seen due slots; True if it found no task.
         self.slots_may_be_due = True
@@ -188,7 +196,7 @@ class Claims:
 
     def claim_slots(
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1,
-        on_skipped: OnSkipped = lambda row, gap: None,
+        on_skipped: OnSkipped = lambda ranges: None,
     ) -> tuple[int, list[Claim]]:  # fmt: skip
         """Claim up to ``limit`` due slots; return how many were found, and the claims that may start.
 
@@ -208,17 +216,15 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             taken = self._claim_row_by_row(order)
-        for row, gap in taken.skipped:
-            on_skipped(row, gap)
+        on_skipped(taken.skipped)
         return taken.found, taken.claims
 
     def claim_row(
-        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda row, gap: None
+        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda ranges: None
     ) -> list[Claim]:  # fmt: skip
         """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
         taken = self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
-        for row, gap in taken.skipped:
-            on_skipped(row, gap)
+        on_skipped(taken.skipped)
         return taken.claims
 
     def _order(self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any) -> Order:
@@ -363,7 +369,10 @@ class LateClaims:
 
         Each row comes with whether its slot has not yet been offered to the ledger.
         """
-        found: dict[Key, Row | None] = {row.key: None for row, _ in late}
+        found, late = self._start_alike(late)
+        if not late:
+            return found
+        found |= dict.fromkeys(row.key for row, _ in late)
         self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
         late = [(row, is_open) for row, is_open in late if row.flaw is None]
         # A slot that is too late must free its place before the places are counted.
@@ -385,6 +394,46 @@ class LateClaims:
         if self._bad:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
+
+    def _start_alike(
+        self, late: Sequence[tuple[Row, bool]]
+    ) -> tuple[dict[Key, Row | None], Sequence[tuple[Row, bool]]]:
+        """Decide once about rows with the same schedule, slot and policies, and start them; return also the others."""
+        groups: dict[object, list[tuple[Row, bool]]] = {}
+        for one in late:
+            row, policies = one[0], self._claims.policies.get(one[0].task_name)
+            is_simple = policies is not None and _is_simple(row)
+            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(one)
+        left, found = groups.pop(None, []), dict[Key, Row | None]()
+        for alike in groups.values():
+            rows = [row for row, _ in alike]
+            if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
+                left += alike
+                continue
+            may_run = self._dialect.start_alike(self._connection, rows, start, self._now, self._strict)
+            chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
+            for one in alike:
+                row, key = one[0], one[0].key
+                if may_run is not None and key not in may_run:
+                    left.append(one)
+                    continue
+                found[key] = row
+                for name, value in chosen:  # nothing has seen the row yet: a copy would cost as much as reading it
+                    setattr(row, name, value)
+                self.skipped += [(row, gap) for gap in start.gaps]
+        return found, left
+
+    def _common_start(self, row: Row) -> decide.Start | None:
+        """Return the start of a row of which ledger and gaps know nothing newer; None if it needs a look of its own."""
+        try:
+            schedule = parse_schedule(row.schedule or "-")
+            definition = self._definitions[row.task_name]
+            start = decide.at_claim(row, schedule, self._now, None, definition, poll=self._poll)
+        except Exception:  # it is met again there
+            return None
+        if not isinstance(start, decide.Start) or len(start.gaps) > 1:
+            return None
+        return replace(start, gaps=_following(schedule, start.gaps))
 
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read and decided."""
@@ -427,7 +476,7 @@ class LateClaims:
             if answer is not None and isinstance(one.decision, decide.Start):
                 one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
             answered.append(one)
-        gaps = [(one.row, gap) for one in answered for gap in one.decision.gaps]
+        gaps = [(one.row, gap) for one in answered for gap in _following(one.schedule, one.decision.gaps)]
         self._dialect.gaps(self._connection, gaps, self._now)
         self.skipped += gaps
         found: dict[Key, Row | None] = {}
@@ -536,6 +585,20 @@ class LateClaims:
         self._dialect.by_row.record(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._connection, self._dialect, [change])
+
+
+def _is_simple(row: Row) -> bool:
+    """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
+    if row.flaw is not None or row.slot is None or row.slot != row.watermark or not row.is_plan:
+        return False
+    if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
+        return False
+    return not (row.unheld_since or row.catch_up_until or row.trying_since or row.called_off)
+
+
+def _following(schedule: Schedule, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """Return the gaps, each with the slot before it: it may extend the gap that ends there."""
+    return tuple(replace(gap, after=schedule.latest_before(gap.first)) if gap.count > 1 else gap for gap in gaps)
 
 
 #: The size of the first claim: it is not known yet what a late slot costs.

@@ -397,10 +397,10 @@ def _has_stirred(row: Row, claim: Claim) -> bool:
 def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
-    if not row.is_plan or row.slot is None or row.attempt != 1:
+    if not row.is_plan or row.slot is None or row.slot != row.watermark or row.attempt != 1:
         return None
-    if row.origin is not None or row.catch_up_until is not None or row.unheld_since is not None:
-        return None  # it catches up, or was queued: what follows is looked at
+    if row.catch_up_until is not None or row.unheld_since is not None:
+        return None  # it catches up slot by slot, or was queued: what follows is looked at
     if outcome is records.SUCCEEDED or outcome == records.SUCCEEDED:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
             return onward(row.schedule or "-", row.slot)

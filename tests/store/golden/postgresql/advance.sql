@@ -10,9 +10,10 @@ WITH held AS MATERIALIZED (
                        %(c_slot)s::timestamptz AND t.schedule = %(c_schedule)s::text
                         AND (%(c_next_slot)s::timestamptz IS NULL OR %(c_next_slot)s::timestamptz >
                             statement_timestamp())
-                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
-                            t.pending IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND t.wanted_due IS
-                            NULL AND t.parked_due IS NULL AND t.control IS NULL
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = %(c_collapsed)s::bigint
+                        AND t.origin IS NOT DISTINCT FROM %(c_origin)s::text AND t.pending IS NULL AND t.state IS
+                            NULL AND t.cancel_requested IS NULL AND t.wanted_due IS NULL AND t.parked_due IS NULL
+                            AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (
@@ -24,7 +25,7 @@ WITH held AS MATERIALIZED (
     UPDATE scheduled_tasks AS t
     SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
         execution_time = %(c_due)s::timestamptz, slot = %(c_next_slot)s::timestamptz, next_slot =
-            %(c_after_next)s::timestamptz,
+            %(c_after_next)s::timestamptz, origin = NULL, collapsed = 0,
         consecutive_failures = 0, last_success = statement_timestamp(), last_error = NULL
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place

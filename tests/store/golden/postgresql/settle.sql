@@ -10,9 +10,10 @@ WITH held AS MATERIALIZED (
                        %(c_slot)s::timestamptz AND t.schedule = %(c_schedule)s::text
                         AND (%(c_next_slot)s::timestamptz IS NULL OR %(c_next_slot)s::timestamptz >
                             statement_timestamp())
-                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
-                            t.pending IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND t.wanted_due IS
-                            NULL AND t.parked_due IS NULL AND t.control IS NULL
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = %(c_collapsed)s::bigint
+                        AND t.origin IS NOT DISTINCT FROM %(c_origin)s::text AND t.pending IS NULL AND t.state IS
+                            NULL AND t.cancel_requested IS NULL AND t.wanted_due IS NULL AND t.parked_due IS NULL
+                            AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (
@@ -24,7 +25,7 @@ WITH held AS MATERIALIZED (
     UPDATE scheduled_tasks AS t
     SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
         execution_time = %(c_due)s::timestamptz, slot = %(c_next_slot)s::timestamptz, next_slot =
-            %(c_after_next)s::timestamptz,
+            %(c_after_next)s::timestamptz, origin = NULL, collapsed = 0,
         consecutive_failures = 0, last_success = statement_timestamp(), last_error = NULL
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
@@ -92,28 +93,37 @@ WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.token = i.token AND s.finished IS NULL;
 
 WITH found AS MATERIALIZED (
-    SELECT i.*
+    SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin, coalesce(b.count, 0) + i.count AS total
     FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
-                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[])
-         WITH ORDINALITY AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, turn)
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[],
+                %(afters)s::timestamptz[])
+         WITH ORDINALITY
+         AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, after, turn)
+    CROSS JOIN LATERAL (SELECT (
+        SELECT true FROM scheduled_slots AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+          AND s.slot >= i.first_slot AND s.slot <= i.last_slot
+          AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '')
+                   ELSE false END
+        LIMIT 1) AS is_open) AS o
+    LEFT JOIN LATERAL (
+        SELECT n.first_slot, n.count FROM (
+            SELECT g.first_slot, g.last_slot, g.count, g.reason FROM scheduled_gaps AS g
+            WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+            ORDER BY g.first_slot DESC LIMIT 1) AS n
+        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL) AS b ON true
 ), skipped AS (
     INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, finished)
     SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
     ON CONFLICT DO NOTHING
 ), entered AS (
     INSERT INTO scheduled_gaps AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
-    SELECT DISTINCT ON (task_name, task_instance, first_slot)
-        task_name, task_instance, first_slot, last_slot, count, reason, %(at)s::timestamptz
+    SELECT DISTINCT ON (task_name, task_instance, begin)
+        task_name, task_instance, begin, last_slot, total, reason, %(at)s::timestamptz
     FROM found WHERE count > 1
-    ORDER BY task_name, task_instance, first_slot, last_slot DESC
+    ORDER BY task_name, task_instance, begin, last_slot DESC
     ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
     SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
     WHERE excluded.last_slot > g.last_slot
 )
-SELECT i.turn FROM found AS i WHERE (
-    SELECT true FROM scheduled_slots AS s
-    WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
-      AND s.slot >= i.first_slot AND s.slot <= i.last_slot
-      AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false
-          END
-    LIMIT 1);
+SELECT turn FROM found WHERE is_open;

@@ -46,6 +46,10 @@ UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) T
     ? AND scheduled_slots.slot <= ? AND scheduled_slots.finished IS NULL AND (scheduled_slots.token != ? OR
     scheduled_slots.worker != ?) AND scheduled_slots.origin IN (?, ?) RETURNING slot;
 
+UPDATE scheduled_gaps SET last_slot=?, count=(scheduled_gaps.count + ?), created=? WHERE scheduled_gaps.task_name =
+    ? AND scheduled_gaps.task_instance = ? AND scheduled_gaps.last_slot = ? AND scheduled_gaps.reason = ? AND
+    scheduled_gaps.first_slot < ?;
+
 INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES (?, ?,
     ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
     count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >

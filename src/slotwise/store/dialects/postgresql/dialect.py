@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
+from slotwise.decide.claim import Start
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Kind
@@ -49,8 +50,8 @@ from slotwise.store.schema.tables import MOST_HELD, WINDOW, Tables
 
 _NOW = sa.text("SELECT statement_timestamp()")
 
-#: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+#: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked anything of it.
+UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
@@ -189,6 +190,22 @@ class PostgreSQL:
         expect(found[0][0], len(started), started[0])
         return {Key(name, instance) for _, name, instance in found if name is not None}
 
+    def start_alike(
+        self, connection: sa.Connection, rows: Sequence[Row], start: Start, now: datetime, strict: Collection[str]
+    ) -> set[Key] | None:
+        gap = start.gaps[0] if start.gaps else None
+        parameters = {
+            **fences(rows), **decided(start.row), "holder": rows[0].picked_by, "strict": texts(strict), "at": now,
+            "since": rows[0].slot, "beyond": rows[0].slot if gap is None else gap.after or gap.first,
+            "first": gap and gap.first, "last": gap and gap.last, "count": gap and gap.count,
+            "reason": gap and gap.reason, "asked": len(rows),
+        }  # fmt: skip
+        parameters["pending"] = parameters["pending"] and json.dumps(parameters["pending"])
+        found = self._fetch(connection, statements.START_ALIKE, parameters)
+        if found[0][0]:
+            return None
+        return {Key(name, instance) for _, name, instance in found if name is not None}
+
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         if not gaps:
             return
@@ -196,7 +213,8 @@ class PostgreSQL:
             "names": [row.task_name for row, _ in gaps], "instances": [ledger_instance(row) for row, _ in gaps],
             "versions": [row.version for row, _ in gaps], "holders": [row.picked_by for row, _ in gaps],
             "firsts": [gap.first for _, gap in gaps], "lasts": [gap.last for _, gap in gaps],
-            "counts": [gap.count for _, gap in gaps], "reasons": [gap.reason for _, gap in gaps], "at": now,
+            "counts": [gap.count for _, gap in gaps], "reasons": [gap.reason for _, gap in gaps],
+            "afters": [gap.after for _, gap in gaps], "at": now,
         }  # fmt: skip
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = gaps[turn - 1]
@@ -222,6 +240,8 @@ class PostgreSQL:
         columns: dict[str, list[Any]] = {
             "slot": [claim.row.slot for claim, _ in endings],
             "schedule": [claim.row.schedule for claim, _ in endings],
+            "origin": [claim.row.origin for claim, _ in endings],
+            "collapsed": [claim.row.collapsed for claim, _ in endings],
             "due": [row["execution_time"] for row in rows],
             "next_slot": [row["slot"] for row in rows],
             "after_next": [row["next_slot"] for row in rows],

@@ -243,7 +243,8 @@ WITH held AS MATERIALIZED (
           AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
                    THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
                         AND ({next_slot} IS NULL OR {next_slot} > {now})
-                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND {unasked}
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = {collapsed}
+                        AND t.origin IS NOT DISTINCT FROM {origin} AND {unasked}
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (
@@ -254,7 +255,7 @@ WITH held AS MATERIALIZED (
 ), gone AS (
     UPDATE {tasks} AS t
     SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
-        execution_time = {due}, slot = {next_slot}, next_slot = {after_next},
+        execution_time = {due}, slot = {next_slot}, next_slot = {after_next}, origin = NULL, collapsed = 0,
         consecutive_failures = 0, last_success = {now}, last_error = NULL
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
@@ -392,31 +393,91 @@ WITH held AS MATERIALIZED (
 SELECT b.count, l.task_name, l.task_instance
 FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
 
-# A ledger row for a single slot that will not run, a gap row for several. Gaps with open slots are returned: these are
-# ended one by one, which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
+# Start rows that this transaction has claimed and that one decision serves, with their gap, if any. Left out are rows
+# of which ledger or gaps know a slot from ``since`` on, and those whose last gap reaches ``beyond``: it may go on.
+START_ALIKE = """\
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+         AS i(task_name, task_instance, version)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM {tasks} AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
+        OFFSET 0) AS h
+    WHERE (SELECT true FROM {slots} AS s
+           WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot >= %(since)s::timestamptz
+           LIMIT 1) IS NULL
+      AND coalesce((SELECT g.last_slot FROM {gaps} AS g
+                    WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+                    ORDER BY g.first_slot DESC LIMIT 1) < %(beyond)s::timestamptz, true)
+), begun AS (
+    UPDATE {tasks} AS t
+    SET slot = %(slot)s::timestamptz, next_slot = %(next_slot)s::timestamptz, watermark = %(watermark)s::timestamptz,
+        origin = %(origin)s::text, collapsed = %(collapsed)s::bigint, pending = %(pending)s::json
+    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.picked_by = %(holder)s
+    RETURNING t.task_name, t.task_instance, t.version
+), several AS (
+    INSERT INTO {gaps} (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    SELECT task_name, task_instance, %(first)s::timestamptz, %(last)s::timestamptz, %(count)s::bigint,
+        %(reason)s::text, %(at)s::timestamptz
+    FROM begun WHERE %(count)s::bigint > 1
+    ON CONFLICT DO NOTHING
+), ledger AS (
+    INSERT INTO {slots} AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT task_name, task_instance, %(slot)s::timestamptz,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(%(origin)s::text, 'schedule'), 1, %(collapsed)s::bigint, version, %(holder)s,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(at)s::timestamptz END
+    FROM begun
+    ON CONFLICT DO NOTHING
+    RETURNING s.task_name, s.task_instance
+), skipped AS (
+    INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
+    SELECT task_name, task_instance, %(first)s::timestamptz, 'skipped', %(reason)s::text, %(at)s::timestamptz
+    FROM begun WHERE %(count)s::bigint = 1
+    ON CONFLICT DO NOTHING
+)
+SELECT n.count = %(asked)s, l.task_name, l.task_instance
+FROM (SELECT count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
+
+# A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes on if it ends with
+# the slot before (``after``) and has the same reason. Gaps with open slots are new, and returned: those are ended one
+# by one, which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
 GAPS = """\
 WITH found AS MATERIALIZED (
-    SELECT i.*
+    SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin, coalesce(b.count, 0) + i.count AS total
     FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
-                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[])
-         WITH ORDINALITY AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, turn)
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[],
+                %(afters)s::timestamptz[])
+         WITH ORDINALITY
+         AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, after, turn)
+    CROSS JOIN LATERAL (SELECT (
+        SELECT true FROM {slots} AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+          AND s.slot >= i.first_slot AND s.slot <= i.last_slot
+          AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '')
+                   ELSE false END
+        LIMIT 1) AS is_open) AS o
+    LEFT JOIN LATERAL (
+        SELECT n.first_slot, n.count FROM (
+            SELECT g.first_slot, g.last_slot, g.count, g.reason FROM {gaps} AS g
+            WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+            ORDER BY g.first_slot DESC LIMIT 1) AS n
+        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL) AS b ON true
 ), skipped AS (
     INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
     SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
     ON CONFLICT DO NOTHING
 ), entered AS (
     INSERT INTO {gaps} AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
-    SELECT DISTINCT ON (task_name, task_instance, first_slot)
-        task_name, task_instance, first_slot, last_slot, count, reason, %(at)s::timestamptz
+    SELECT DISTINCT ON (task_name, task_instance, begin)
+        task_name, task_instance, begin, last_slot, total, reason, %(at)s::timestamptz
     FROM found WHERE count > 1
-    ORDER BY task_name, task_instance, first_slot, last_slot DESC
+    ORDER BY task_name, task_instance, begin, last_slot DESC
     ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
     SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
     WHERE excluded.last_slot > g.last_slot
 )
-SELECT i.turn FROM found AS i WHERE (
-    SELECT true FROM {slots} AS s
-    WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
-      AND s.slot >= i.first_slot AND s.slot <= i.last_slot
-      AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false END
-    LIMIT 1)"""
+SELECT turn FROM found WHERE is_open"""
