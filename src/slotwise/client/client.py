@@ -579,10 +579,10 @@ def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
 
     Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
     """
-    with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
-        try:
-            yield
-        except Exception as error:
+    try:
+        yield
+    except Exception as error:
+        with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
             if not lacks_tables(error):
                 raise
             prefix = store.tables.prefix

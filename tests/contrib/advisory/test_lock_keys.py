@@ -253,7 +253,7 @@ def test_check_counts_gaps_if_asked(tmp_path: Path, capsys: Capture, monkeypatch
     ("text", "words"),
     [
         ("{bad", "not JSON"),
-        ("", "not JSON"),
+        ("", "is empty"),
         ('{"a.x": {"schedule": "@daily", "lockKey": "1"}}', 'a.x.lockKey: "1" is not a whole number'),
         ('{"a.x": {"schedule": "0 0 99 * * *", "lockKey": 1}}', "a.x.schedule: "),
         ('{"a.x": {"schedule": "@daily"}, "a.y": {"schedule": "@daily"}}', "a.y.lockKey: missing"),

@@ -124,7 +124,8 @@ class Settler(Service):
                 if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
                     unfit = self._store.warnings.count(holding.claim.row.task_name, "data", again=MINUTE)
                 ranges += tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
-        self.listeners.skipped(self.worker, ranges)
+        if ranges:
+            self.listeners.skipped(self.worker, ranges)
         self._tell_settled(begun, batch, written)
 
     def _tell_settled(self, begun: float, batch: Sequence[Holding], written: Sequence[Settlement]) -> None:

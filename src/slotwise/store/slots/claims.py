@@ -216,7 +216,8 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             taken = self._claim_row_by_row(order)
-        on_skipped(taken.skipped)
+        if taken.skipped:
+            on_skipped(taken.skipped)
         return taken.found, taken.claims
 
     def claim_row(
@@ -224,7 +225,8 @@ class Claims:
     ) -> list[Claim]:  # fmt: skip
         """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
         taken = self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
-        on_skipped(taken.skipped)
+        if taken.skipped:
+            on_skipped(taken.skipped)
         return taken.claims
 
     def _order(self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any) -> Order:

@@ -422,7 +422,7 @@ def slot_of(values: Sequence[Any], order: Order, now: datetime) -> Row:
         lease=order.lease, cancel_requested=cancel, control=control, parked_due=parked, wanted_due=wanted,
         unheld_since=unheld_since,
     )  # fmt: skip
-    return flawed(row, waits, flaw)
+    return row if waits is None and flaw is None else flawed(row, waits, flaw)
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
