@@ -449,6 +449,7 @@ def test_strategies_count_the_time_from_the_first_attempt_that_failed(row: Row, 
             succeed(Every("1h"), at(0.1), MINUTELY), {"next_slot": at(60)}, False, id="a deploy has brought it"
         ),
         pytest.param(MINUTELY, {"watermark": at(1)}, True, id="the next slot is skipped"),
+        pytest.param(Disabled(), {"next_slot": at(1)}, True, id="a deploy has disabled the job"),
     ],
 )
 def test_the_next_slot_is_that_of_the_text_as_it_is_when_an_attempt_fails(

@@ -253,7 +253,9 @@ def _is_forfeited(row: Row, ending: Ending, due: datetime) -> bool:
 def _following(row: Row, ending: Ending) -> datetime | None:
     """Return when the next undecided slot comes due, by the text: a deploy changes no more of a held row."""
     schedule = ending.schedule
-    if schedule is None or row.slot is None or schedule.from_end or isinstance(schedule, Disabled):
+    if isinstance(schedule, Disabled):
+        return None
+    if schedule is None or row.slot is None or schedule.from_end:
         return row.next_slot
     base = max(row.slot, row.watermark or row.slot)
     slot = schedule.running.next_after(max(base, ending.now - schedule.wait(base)))
