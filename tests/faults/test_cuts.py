@@ -81,8 +81,14 @@ class Lane:
             assert player.is_alive
 
     def _is_over(self, after: datetime) -> bool:
-        """Whether each job has decided about all slots of the outage. A catch-up may go on into the next one."""
-        behind = "select from scheduled_tasks where task_name = any(:jobs) and slot < :after"
+        """Whether each job has decided about all slots of the outage, and no tail of slow runs goes on.
+
+        A second outage would extend such a tail by all that has come, so that it would grow from cut to cut.
+        """
+        behind = (
+            "select from scheduled_tasks where task_name = any(:jobs) and (slot < :after or "
+            "task_name like 'cut-all-3000@%' and pending ->> 'catch_up_until' is not null)"
+        )
         return not self.stage.rows(behind, jobs=self.jobs, after=after + SECOND)
 
 
