@@ -19,15 +19,20 @@ from tests.docs.markdown import ROOT, blocks
 PATIENCE = 60
 #: A job that fails twice, and then no more is tried.
 APPLICATION = """
-from slotwise import Every, JobRegistry, Retry, job
+from slotwise import Every, JobCancelled, JobRegistry, Retry, job
 from slotwise.testing import ManualWorker
 
 @job(name="report", schedule=Every("1h"), retry=Retry.exponential(max_attempts=2, initial="1s"))
 def report(ctx):
     raise OSError("no space left")
 
+@job(name="asked", schedule=Every("1h"))
+def asked(ctx):
+    if interceptors:
+        raise JobCancelled("as ctx.check() does in a drain")
+
 interceptors = [globals()["to_sentry"]] if "to_sentry" in globals() else []
-with ManualWorker(JobRegistry(jobs=[report], interceptors=interceptors)) as worker:
+with ManualWorker(JobRegistry(jobs=[report, asked], interceptors=interceptors)) as worker:
     worker.tick("1h")
     worker.run_due()
     worker.tick("5s")
@@ -80,7 +85,7 @@ def sentry() -> Iterator[Endpoint]:
 
 @pytest.mark.parametrize(("way", "attempts"), [(0, [2]), (1, [1, 2])], ids=["logging", "interceptor"])
 def test_failures_reach_sentry(sentry: Endpoint, tmp_path: Path, way: int, attempts: list[int]) -> None:
-    """By logging the slot that failed for good, once; by the interceptor each attempt; with traceback and job."""
+    """By logging the slot that failed for good, once; by the interceptor each attempt that did; with traceback."""
     lines = [one.code for one in blocks(ROOT / "docs" / "monitoring.md", "python") if "import sentry_sdk" in one.code]
     (tmp_path / "jobs.py").write_text(lines[way] + APPLICATION)
     environment = {**os.environ, "SENTRY_DSN": sentry.dsn}

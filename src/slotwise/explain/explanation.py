@@ -210,7 +210,7 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
 
 def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
     if row.picked:
-        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{_signs_of_life(row, facts.now)}."
+        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{_signs_of_life(row, facts)}."
     elif row.state == State.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
@@ -226,9 +226,15 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
 
 
-def _signs_of_life(row: Row, now: datetime) -> str:
-    beat = f"; the last heartbeat was {about(now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
-    return beat + ("; it was asked to stop" if row.cancel_requested else "")
+def _signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
+    told = "; it was asked to stop" if row.cancel_requested else ""
+    if row.last_heartbeat is None:
+        return told
+    silent = facts.now - row.last_heartbeat
+    if row.lease is not None and silent >= row.lease:
+        heir = "a worker takes it over" if facts.obstacle is None else f"no worker takes it over: {facts.obstacle}"
+        told += f"; its lease of {about(row.lease)} has ended, and {heir}"
+    return f"; the last heartbeat was {about(silent)} ago{told}"
 
 
 # -- attempts ---------------------------------------------------------------------------------------------------
@@ -324,7 +330,7 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger lists it as running, but no row is held for it: the next worker that starts will end it."
     verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
-    return f"It {verb}{_signs_of_life(row, facts.now)}."
+    return f"It {verb}{_signs_of_life(row, facts)}."
 
 
 # -- it waits, is to come, or never was -------------------------------------------------------------------------

@@ -133,6 +133,13 @@ def runs(bench: Bench) -> None:
     bench.tick(0.5)
 
 
+def died(bench: Bench) -> None:
+    """Its only worker is gone, and no other lives."""
+    bench.tick()
+    bench.claim_one("plain")
+    bench.tick(10)
+
+
 def called_off_unbegun(bench: Bench) -> None:
     """Claimed, and its handler never entered."""
     bench.tick(1.5)
@@ -256,6 +263,12 @@ def nothing(bench: Bench) -> None:
         (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
         (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
         (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
+        (
+            died,
+            1,
+            "running",
+            ["10m ago; its lease of 1m has ended, and no worker takes it over: no worker is"],
+        ),
         (
             called_off_unbegun,
             1,
