@@ -35,7 +35,7 @@ CONSTRAINTS_HEAD = """\
 """
 OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
 #: Of three test processes, one waits for processes of its own: two cores are busy.
-PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "3", "--progress"]}
+PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "4", "--progress"]}
 #: Also the tests that are marked "extended"; thirty failures are enough to read.
 ALL = ["-m", "not slow", "--maxfail", "30"]
 

@@ -57,7 +57,10 @@ def example(kind: type[events.Event]) -> events.Event:
         str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5), BaseException: None,
     }  # fmt: skip
     hints = get_type_hints(
-        kind, vars(events) | {"datetime": datetime, "timedelta": timedelta, "Claim": object, "Sequence": Sequence}
+        kind,
+        vars(events)
+        | {"datetime": datetime, "timedelta": timedelta, "Sequence": Sequence}
+        | {"Claim": object, "Key": object, "Gap": object},
     )
     values = {}
     for spec in fields(kind):
