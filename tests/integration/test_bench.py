@@ -30,7 +30,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 #: Together they take longer than a test may.
 PARTS = {
     "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages", "held", "locks"),
-    "longer": ("metrics", "two-workers", "seconds", "return", "snapshot", "idle", "payloads", "long"),
+    "longer": ("two-workers", "snapshot", "idle", "payloads", "long"),
+    "late": ("metrics", "seconds", "return"),
     "waiting": ("latency", "punctuality"),
 }
 
