@@ -115,6 +115,8 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
         _end("latest-0", bench.claim("latest-0", "strict-0"), bench)
         bench.tick(2.5)
         _end("latest-1", bench.claim("latest-1", "strict-1"), bench)
+        too_late = bench.beside(a_job("latest-2", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+        assert too_late.claim("latest-2") == []
         bench.restore(backup)
         bench.clock.set(at(5.5))
         taken = 1
@@ -126,6 +128,8 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
     assert (bench.outcomes("latest-9"), bench.gaps("latest-9")) == LATEST
     assert bench.gaps("latest-1") == [(1, 2, 2, "collapsed")]  # 3 ran, 4 was left out, 5 runs
     assert bench.outcomes("latest-1") == [(3, "succeeded"), (4, "skipped"), (5, "running")]
+    assert bench.gaps("latest-2") == [(1, 3, 3, "late")]  # the gap was ahead: 4 was left out, 5 runs
+    assert bench.outcomes("latest-2") == [(4, "skipped"), (5, "running")]
 
 
 # -- gaps that go on --------------------------------------------------------------------------------------------
