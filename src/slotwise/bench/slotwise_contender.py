@@ -34,7 +34,7 @@ FROM generate_series(0, %(count)s - 1) AS i,
      LATERAL (SELECT statement_timestamp() + %(after)s + i * interval '1 microsecond') AS t(due),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
 
-# What planning writes, for many jobs: their slot is due, and was so many intervals ago.
+# What planning writes, for many jobs. Their slots are due, or were due some intervals ago.
 _JOBS = """
 INSERT INTO scheduled_tasks
     (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule, plan)

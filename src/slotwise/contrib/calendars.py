@@ -15,8 +15,8 @@ from slotwise.schedules.cron_fields import quoted
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
 _TIMES: Final = ("BYHOUR", "BYMINUTE", "BYSECOND")
-#: A calendar has at most so many events, and those that repeat come to at most so many steps, together, of some ten
-#: microseconds each: a few lines of daily events since 1900 would else take minutes.
+#: Limits of a calendar file: events, and steps that its repeating events take together. A step takes ten microseconds;
+#: without a limit, a few lines of daily events since 1900 take minutes.
 _MOST_EVENTS: Final = 5_000
 _MOST_STEPS: Final = 500_000
 _A_YEAR: Final = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 52}

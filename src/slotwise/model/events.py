@@ -241,7 +241,7 @@ def settlement_event(
     """Return what became of a claim, as an event; None if it was lost.
 
 
-    ``exception`` is what the handler raised. ``unfit``: its data cannot be read, and so many rows are worth a line now.
+    ``exception`` is what the handler raised. ``unfit``: its data cannot be read; the number of such rows to log now.
     """
     if transition is None:
         return None

@@ -143,7 +143,7 @@ _GAP: Final = {
 }
 _FOLD: Final = {"first": "comes the first time", "second": "comes the second time", "both": "comes both times"}
 _ROLLS: Final = {
-    "skip": "its slot exists, does not run, and the ledger says so",
+    "skip": "its slot does not run, and the ledger says why",
     "drop": "there is no slot at all",
     "following": "it moves to the next business day, same local time",
     "preceding": "it moves to the business day before, same local time",
@@ -194,7 +194,7 @@ def explain(schedule: Schedule) -> list[str]:
 
 
 def _clock_changes(schedule: LocalSchedule) -> list[str]:
-    if schedule.zone.utcoffset(None) is not None:  # one offset for ever
+    if schedule.zone.utcoffset(None) is not None:  # its offset never changes
         return []
     if not schedule.fixed:
         return [

@@ -134,7 +134,7 @@ class ActiveClaims:
         self.failed_at = -math.inf
         #: How many claims have been released so far, and of them, how many had started.
         self.removed = self._begun = 0
-        #: When a claim was last handed back because it had waited for a thread in vain, in elapsed seconds.
+        #: When a claim was last handed back because it got no thread in time, in elapsed seconds.
         self.queued_at = -math.inf
 
     def __len__(self) -> int:

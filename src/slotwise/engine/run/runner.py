@@ -218,7 +218,7 @@ Isolate: TypeAlias = Callable[[Holding, Callable[[], None], Callable[[], bool]],
 #: attempt has failed. A context manager that it returns is left when the attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
-#: So many slots that have ended may wait for their settlement before no more are claimed.
+#: The most slots that have ended and wait for their settlement; with more, none is claimed.
 UNSETTLED = 2_000
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)
@@ -280,14 +280,14 @@ class Runner:
         self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
 
     def free(self) -> int:
-        """Return how many more slots can start now. A slot, or a task, counts while it waits for a thread or runs.
+        """Return how many more slots can start now. A slot or a task counts until its handler ends.
 
-        No more than UNSETTLED slots that have ended wait for their settlement.
+        At most UNSETTLED slots that have ended wait for their settlement.
         """
         if self.is_draining:
             return 0
         slots = self._active_claims.slots()
-        ended = self._active_claims.ended_slots()
+        ended = sum(holding.ended for holding in slots)
         if self.runs_ahead:
             running = sum(holding.started and not holding.ended for holding in slots)
             busy = len(slots) - ended + max(self._threads.busy - running, 0)

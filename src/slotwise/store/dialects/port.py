@@ -178,7 +178,7 @@ class Dialect(Protocol):
     ) -> set[Key] | None:
         """As ``gaps`` and ``begin``, for plan rows whose schedule, slot and decision are the same: that of the first.
 
-        Return the keys of those that may run; None: all. The others are decided each by itself, as if not asked here.
+        Return the keys of those that may run; None: all. The others are then decided one by one.
         """
 
     # -- held rows --------------------------------------------------------------------------------------------

@@ -415,7 +415,7 @@ class Portable:
     def start_alike(
         self, connection: sa.Connection, rows: Sequence[Row], start: Start, now: datetime, strict: Collection[str]
     ) -> set[Key] | None:
-        """Start none: each is decided by itself."""
+        """Start none: they are decided one by one."""
         return set()
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
-#: So many rows of a job are locked at a time: claims and heartbeats skip them, settlements wait for them.
+#: The most rows of a job that are locked at a time: claims and heartbeats skip them, settlements wait for them.
 CHUNK = 500
 
 

@@ -261,26 +261,20 @@ class Reader:
             paused = all_paused(connection, self._store.tables)
             due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
             due = due if paused is None else sa.false()
-            key, oldest = (tasks.c.task_name, tasks.c.task_instance), sa.func.min(tasks.c.execution_time)
-            late = sa.select(key[0], tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
-            late = late.group_by(sa.text("1, 2, 3")).order_by(key[0])
+            task, oldest = tasks.c.task_name, sa.func.min(tasks.c.execution_time)
+            late = sa.select(task, tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
+            late = late.group_by(sa.text("1, 2, 3")).order_by(task)
             # Others may have written rows of any number of names: those of live workers are read, and some others.
             names = sorted(known)
-            parts = [late.where(key[0].in_(names[first : first + PAGE])) for first in range(0, len(names), PAGE)]
+            parts = [late.where(task.in_(names[first : first + PAGE])) for first in range(0, len(names), PAGE)]
             parts = parts if live else [late.limit(MOST_NAMES)]
             waiting = [row for part in parts for row in connection.execute(part)]
             total, oldest_due = connection.execute(sa.select(sa.func.count(), oldest).where(due)).one()
-            some = sa.select(key[0], sa.func.count()).where(due).group_by(key[0]).order_by(key[0])
+            some = sa.select(task, sa.func.count()).where(due).group_by(task).order_by(task)
             found = connection.execute(some.limit(len(known) + MOST_NAMES)).all() if live else ()
-            held_rows = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
-            held_rows = held_rows.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
-            unreadable, silent = self._unreadable(connection), list[str]()
+            silent, undecoded = self._silent(connection, now)
+            unreadable = self._unreadable(connection) + undecoded
             behind = [] if paused is not None else self._behind(connection, now)
-            for row in rows_apart(connection, held_rows, *key):
-                if isinstance(row, Unread):
-                    unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
-                elif row["last_heartbeat"] is not None and row["lease"] is not None:
-                    silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
             calendars = self._store.tables.calendars.c
             named = connection.execute(sa.select(calendars.name, calendars.days).order_by(calendars.name))
@@ -316,6 +310,19 @@ class Reader:
             paused=None if paused is None else paused_by(paused, self.common_zone()),
             ended_calendars=_ended(listed, utc(now) + timedelta(days=30)),
         )
+
+    def _silent(self, connection: sa.Connection, now: datetime) -> tuple[list[str], list[Unreadable]]:
+        """Return the task of each row that is held past its lease, and the held rows that cannot be decoded."""
+        tasks = self._tasks
+        key = (tasks.c.task_name, tasks.c.task_instance)
+        held = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
+        silent, unreadable = list[str](), list[Unreadable]()
+        for row in rows_apart(connection, held.order_by(tasks.c.last_heartbeat).limit(MOST_HELD), *key):
+            if isinstance(row, Unread):
+                unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
+            elif row["last_heartbeat"] is not None and row["lease"] is not None:
+                silent += [row["task_name"]] * (row["last_heartbeat"] < now - row["lease"])
+        return silent, unreadable
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
         """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""

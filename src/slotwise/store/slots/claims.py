@@ -43,7 +43,7 @@ OnSkipped: TypeAlias = Callable[[Sequence[tuple[Row, Gap]]], object]
 
 logger = logging.getLogger(__name__)
 
-#: So many rows that need the same decision are worth a statement.
+#: The fewest rows with the same decision for which one statement pays.
 ALIKE = 8
 #: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
 MOST_APART = 20
@@ -426,7 +426,7 @@ class LateClaims:
         return found, left
 
     def _common_start(self, row: Row) -> decide.Start | None:
-        """Return the start of a row of which ledger and gaps know nothing newer; None if it needs a look of its own."""
+        """Return the start of a row of which ledger and gaps know nothing newer; None if it must be decided alone."""
         try:
             schedule = parse_schedule(row.schedule or "-")
             definition = self._definitions[row.task_name]

@@ -24,7 +24,7 @@ from slotwise.store.schema.tables import OF_INSTANCES
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
-#: Rows of one transaction: so many are read, and at most as many are deleted.
+#: The rows that one transaction reads, and the most that it deletes.
 BATCH = 2000
 TURN, PRUNED_UNTIL = "pruning", "pruned_until"
 #: A walk that has written nothing for this long has lost its process.
