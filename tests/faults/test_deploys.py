@@ -103,7 +103,7 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
         client.schedule_many("sealed", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)])
         count += 5
         stage.rest(timedelta(milliseconds=200))
-    stage.wait_for_empty_queue(within=150)
+    stage.wait_for_empty_queue(within=75)
     stage.end_all()
 
     noted = Counter((line.job, line.instance) for line in stage.log.read())

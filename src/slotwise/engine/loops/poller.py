@@ -45,8 +45,10 @@ LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 CROWDED = timedelta(milliseconds=100)
 #: The pause while fast tasks make room for a whole batch.
 FILLING = timedelta(milliseconds=50)
-#: For so many heartbeat intervals after a claim that found no thread in time, a worker claims only what it can start.
+#: After a claim that got no thread in time, a worker claims only what it can start, for this many heartbeat intervals.
 MINDED = 6
+#: How much later a worker comes to due rows that has met rows of a newer release: newer workers take these first.
+COURTESY = timedelta(milliseconds=100)
 #: The shortest pause that is not ``AT_ONCE``.
 IN_A_MOMENT = timedelta(microseconds=1)
 
@@ -91,10 +93,10 @@ class Prefetch:
 
 
 class Starts:
-    """Bound what waits for a thread, after a claim was handed back because it had waited in vain.
+    """Limits how many claims wait for a thread, after one was handed back because it got none in time.
 
-    Then no more waits than started in the last heartbeat interval, but at least one: slots that another worker could
-    start do not go round in circles here.
+    At most as many wait as started in the last heartbeat interval, and at least one. Otherwise slots that another
+    worker could start would be claimed here and handed back again and again.
     """
 
     def __init__(self, active_claims: ActiveClaims, interval: timedelta) -> None:
@@ -468,8 +470,13 @@ class Poller(Service):
         self._stopping.wait(BLINK)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
-        """Return when the next row of these names, or one-time task of these, is due; None if nothing waits."""
-        return self._store.due.next_due(names, tasks, lost=self._lost())
+        """Return when the next row of these names, or one-time task of these, is due; None if nothing waits.
+
+        Race: this worker hands a row of a newer release back, and claims it again before a newer worker does. So it
+        comes a little later to what is not due yet.
+        """
+        due = self._store.due.next_due(names, tasks, lost=self._lost())
+        return due + COURTESY if due and due > timedelta(0) and self._store.warnings.has_met_newer else due
 
     def due_tasks(self, names: Sequence[str]) -> Collection[str]:
         """Return which of these limited tasks have due rows."""

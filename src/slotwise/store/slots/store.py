@@ -7,6 +7,7 @@ a user's transaction. They lock the ledger, never the queue: heartbeats go on wh
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -96,12 +97,19 @@ class RowWarnings:
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
         self._told: dict[str, tuple[float, str, int]] = {}
+        #: When this worker last met a row of a newer release, in elapsed seconds.
+        self.newer_at = -math.inf
 
     def newer(self, row: Row, now: datetime, error: str) -> None:
         """Warn about a row that has waited for a newer worker for a minute; at most once per task and minute."""
-        name, since = row.task_name, row.slot or row.due
+        name, since, self.newer_at = row.task_name, row.slot or row.due, self._elapsed()
         if now - since >= A_WHILE and (rows := self.count(name, "newer")):
             logger.warning("%s: rows (%d) wait for a newer worker, since %s: %s", name, rows, since, error)
+
+    @property
+    def has_met_newer(self) -> bool:
+        """Whether this worker has met a row of a newer release within the last minute."""
+        return self._elapsed() - self.newer_at < MINUTE
 
     def count(self, name: str, problem: str, rows: int = 1, *, again: float = HOUR) -> int:
         """Return how many rows the line to log now is about, with those before; 0: it is too early for a line.
