@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from psycopg import sql
 from tests.databases import Databases
 from tests.store.bench import a_job
 from tests.store.explained import Explained, nodes
+from tests.store.hearing import Sent
 
 from slotwise.schedules import Disabled
 from slotwise.store.schema.tables import WINDOW
@@ -144,3 +145,42 @@ def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows
         due._until = 0.0
         due.next_due(names)
         assert due.since(names) is None
+
+
+def test_full_claims_of_many_names_pass_over_what_was_claimed(databases: Databases) -> None:
+    """One look finds the names for several claims, which begin at its first row: not at the dead entries before it.
+
+    A row that comes up before that waits until the next look, which also follows a claim that was not full.
+    """
+    names = [f"job-{number:04}" for number in range(2 * WINDOW)]
+    with a_stage(databases, names) as stage:
+        stage.fill("'job-' || lpad(n::text, 4, '0')", "'recurring'", 2 * WINDOW - 1)
+        stage.driver.execute("UPDATE scheduled_tasks SET execution_time = execution_time - interval '30 days'")
+        due, claims = stage.store.due, stage.store.claims
+        due_at: dict[str, datetime] = dict(stage.driver.execute("SELECT task_name, execution_time FROM scheduled_tasks").fetchall())
+
+        def claim(limit: int) -> tuple[list[Sent], list[str]]:
+            taken: list[str] = []
+
+            def once() -> None:
+                claimed = claims.claim_slots("host:1:a", limit, lease=timedelta(minutes=1), names=names)[1]
+                taken.extend(one.row.task_name for one in claimed)
+
+            sent = stage.sent(once)
+            return [one for one in sent if "AS d" in one[0]], taken
+
+        sent, first = claim(100)
+        assert len(sent) == 2
+        assert first == names[1:101]
+        put_back = "picked = false, picked_by = NULL, execution_time = execution_time - interval '1 day'"
+        stage.driver.execute(f"UPDATE scheduled_tasks SET {put_back} WHERE task_name = 'job-0001'")
+        (second,), taken = claim(100)
+        assert second[1]["since"] == due_at["job-0001"]
+        assert taken == names[101:201]
+        assert rows_read(stage.really(*second)) <= 3 * 100
+        due._shared_until = 0.0
+        sent, taken = claim(100)
+        assert (len(sent), taken) == (2, ["job-0001", *names[201:300]])
+        due._shared_until += 60
+        stage.driver.execute("UPDATE scheduled_tasks SET picked = true WHERE task_name > 'job-0350'")
+        assert ["UNION" in statement for _ in range(2) for statement, _ in claim(100)[0]] == [False, True]

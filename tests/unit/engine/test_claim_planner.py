@@ -19,6 +19,7 @@ from slotwise.engine.loops.poller import (
     MINDED,
     MOST_AHEAD,
     RATE_WINDOW,
+    SHORTLY,
     ClaimPlanner,
     Peers,
     Poller,
@@ -306,8 +307,8 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     ]  # fmt: skip
 
 
-def test_slots_wait_once_for_room_while_short_handlers_end() -> None:
-    """Small claims cost as much as large ones; a settlement makes room, and no second one is waited for."""
+def test_slots_wait_while_short_handlers_make_room() -> None:
+    """Small claims cost as much as large ones. Nothing waits for handlers that go on, and nothing for long."""
     rounds, half = Rounds(JOB), 5
 
     def ends(*answers: Any, free: int) -> tuple[list[Step], timedelta]:
@@ -316,11 +317,17 @@ def test_slots_wait_once_for_room_while_short_handlers_end() -> None:
     for _ in range(3):
         rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
         ends(10, free=10)
-    assert ends(free=half - 1) == ([], FILLING)
-    assert ends(4, free=half - 1)[0] == [a_begin(4), slots_claim(4, ["tick"])]
+    for room in (0, 0, 1, 3):
+        assert ends(free=room) == ([], SHORTLY)
     assert ends(half, free=half)[0] == [a_begin(half), slots_claim(half, ["tick"])]
-    rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
-    assert rounds.round(1, free=1, ended=rounds.active_claims.removed)[0] == [a_begin(1), slots_claim(1, ["tick"])]
+    assert ends(free=2) == ([], SHORTLY)
+    assert ends(2, free=2)[0] == [a_begin(2), slots_claim(2, ["tick"])]  # no handler has ended meanwhile
+    assert ends(free=2) == ([], SHORTLY)
+    rounds.wait(FILLING)
+    assert ends(3, free=3)[0] == [a_begin(3), slots_claim(3, ["tick"])]
+    for answers, steps in ([], []), ([1], [a_begin(1), slots_claim(1, ["tick"])]):  # then handlers are long
+        rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
+        assert rounds.round(*answers, free=1, ended=rounds.active_claims.removed)[0] == steps
 
 
 def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None:

@@ -43,8 +43,8 @@ FULL_PAUSE = timedelta(milliseconds=250)
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 #: When full for this long, check what is due and wake other workers.
 CROWDED = timedelta(milliseconds=100)
-#: The pause while fast tasks make room for a whole batch.
-FILLING = timedelta(milliseconds=50)
+#: How long a claim waits while fast handlers make room for a whole batch, and how often it looks at slots meanwhile.
+FILLING, SHORTLY = timedelta(milliseconds=50), timedelta(milliseconds=1)
 #: After a claim that got no thread in time, a worker claims only what it can start, for this many heartbeat intervals.
 MINDED = 6
 #: How much later a worker comes to due rows that has met rows of a newer release: newer workers take these first.
@@ -205,8 +205,8 @@ class ClaimPlanner:
         #: When to check what is due although there is no room, and wake other workers, which may not know of it.
         self._crowded_until: float | None = None
         self._woken_for_tasks = False
-        #: Whether the last round waited for more room for slots.
-        self._has_waited = False
+        #: Until when rounds wait for more room for slots, and the room at the last one; None if that did not wait.
+        self._filling: tuple[float, int] | None = None
 
     def woken_for(self, names: Collection[str]) -> None:
         """Record, from any thread, that rows of these tasks are due, or soon will be."""
@@ -223,7 +223,7 @@ class ClaimPlanner:
             return FILLING  # usually a settlement wakes the poller before
         no_slots, no_tasks = bool(self._names) and slots <= 0, bool(self._one_time) and tasks <= 0
         if self._fills_up(slots, now) and not self._woken_for_tasks:
-            return FILLING
+            return SHORTLY
         crowded = self._wait_for_room(now, no_slots=no_slots, no_tasks=no_tasks)
         if slots <= 0 and tasks <= 0:
             return crowded
@@ -254,14 +254,19 @@ class ClaimPlanner:
         return self._sleep(min(pauses))
 
     def _fills_up(self, slots: int, now: float) -> bool:
-        """Return whether a claim should wait, for one settlement, as short handlers are making room for more slots.
+        """Return whether a claim should wait, as short handlers make room for more slots while they end.
 
         Small claims cost almost as much as large ones. After a full claim more is due than there is room for.
         """
         is_short = self._prefetch.ahead(self._active_claims.removed, now) >= self._capacity
         is_small = bool(self._names) and slots < min(self._capacity, BATCH) // 2
-        self._has_waited = is_small and is_short and self._known_due == 0.0 and not self._has_waited
-        return self._has_waited
+        if not (is_small and is_short and self._known_due == 0.0):
+            self._filling = None
+            return False
+        until, room = self._filling or (now + FILLING.total_seconds(), 0)
+        is_growing = self._filling is None or slots <= 0 or slots > room
+        self._filling = (until, slots) if is_growing and now < until else None
+        return self._filling is not None
 
     def claim(self, limit: int) -> int:
         """Claim up to ``limit`` due rows, slots first; return how many were found."""

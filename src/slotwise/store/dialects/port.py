@@ -141,8 +141,10 @@ class Dialect(Protocol):
         Rows whose holder has died before are left to ``claim``.
         """
 
-    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> list[tuple[str, int]]:
-        """Return name and priority of up to ``limit`` due slots, oldest first, and of rows whose holder died before.
+    def due_names(
+        self, connection: sa.Connection, limit: int, since: datetime | None
+    ) -> list[tuple[str, int, datetime]]:
+        """Return name, priority and due time of up to ``limit`` due slots, oldest first, and of rows of dead holders.
 
         Slots that are due before ``since`` may be left out.
         """

@@ -49,6 +49,16 @@ ALIKE = 8
 MOST_APART = 20
 #: With more names than this, the names of due rows are read before the claim.
 MANY = 200
+#: For how long, in seconds, full claims share the names that were found due.
+SHARED = 0.1
+
+
+class DueNames(NamedTuple):
+    """Names that have due rows, whether these have all one priority, and since when the oldest of them is due."""
+
+    names: Sequence[str]
+    is_level: bool
+    since: datetime | None
 
 
 class Due:
@@ -67,6 +77,9 @@ class Due:
         #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
         self._begin: tuple[Sequence[str], datetime | None] = ((), None)
         self._until, self._is_overdue = 0.0, False
+        #: The names of rows that were due, for how many more claims, and until when.
+        self._found = DueNames((), is_level=False, since=None)
+        self._left, self._shared_until = 0, 0.0
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
         """Return those of these tasks that have due rows."""
@@ -97,21 +110,33 @@ class Due:
             self._is_overdue = True
         return self._begin[1]
 
-    def names(self, names: Sequence[str], since: datetime | None = None) -> tuple[Sequence[str], bool]:
-        """Return those of many names that have due rows, and whether these have all one priority.
+    def names(self, names: Sequence[str], limit: int, since: datetime | None = None) -> DueNames:
+        """Return those of many names that have due rows; all, if rows of unknown tasks fill the window.
 
-        Return all names if rows of unknown tasks fill the window. Race: a more urgent row may come due before the
-        claim; the next claim takes it.
+        Full claims share an answer, and begin where it begins: dead entries of the index lie before. Race: a row may
+        come due after the answer that is more urgent, or older. It waits for ``SHARED`` at most.
         """
+        began = self.dialect.clock.elapsed()
+        if self._asked[0] is names and self._left >= limit and began < self._shared_until:
+            self._left -= limit
+            return self._found
         with self.look() as connection:
             due = self.dialect.due_names(connection, WINDOW, since)
         if self._asked[0] is not names:
             self._asked = names, frozenset(names)
-        found = {name for name, _ in due}
+        found = {name for name, _, _ in due}
         own = found & self._asked[1]
         if len(own) < len(found) and len(due) >= WINDOW:
-            return names, False
-        return sorted(own), len({priority for _, priority in due}) < 2
+            self._left = 0
+            return DueNames(names, is_level=False, since=since)
+        is_level = len({priority for _, priority, _ in due}) < 2
+        self._found = DueNames(sorted(own), is_level, min((at for _, _, at in due), default=since))
+        self._left, self._shared_until = len(due) - limit, began + SHARED
+        return self._found
+
+    def forget(self) -> None:
+        """Look for names again before the next claim."""
+        self._left = 0
 
     def tasks_of(self, names: Sequence[str]) -> list[str]:
         """Return those of these names that are not jobs."""
@@ -205,7 +230,7 @@ class Claims:
         """
         is_level, self.refused, since = False, [], self._due.since(names)
         if len(names) > MANY:
-            names, is_level = self._due.names(names, since)
+            names, is_level, since = self._due.names(names, limit, since)
             if not names:
                 return 0, []
         size = min(limit, self._batch_size.size)
@@ -216,6 +241,8 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             taken = self._claim_row_by_row(order)
+        if taken.found < size:
+            self._due.forget()
         if taken.skipped:
             on_skipped(taken.skipped)
         return taken.found, taken.claims

@@ -8,7 +8,7 @@ WITH due AS (
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM scheduled_tasks AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
-          AND d.task_name = ANY (%(names)s::text[])
+          AND (d.task_name IN (SELECT unnest(%(names)s::text[]))) IS TRUE
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         ORDER BY d.execution_time
         LIMIT %(lost)s
@@ -18,7 +18,7 @@ WITH due AS (
             SELECT d.ctid FROM scheduled_tasks AS d
             WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <=
                 statement_timestamp()
-              AND d.task_name = ANY (%(names)s::text[])
+              AND (d.task_name IN (SELECT unnest(%(names)s::text[]))) IS TRUE
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
           AND d.kind <> 'task'
             ORDER BY d.execution_time
@@ -29,7 +29,8 @@ WITH due AS (
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
-               ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(names)s::text[]) END
+               ELSE t.execution_time <= statement_timestamp() AND t.task_name IN (SELECT unnest(%(names)s::text[]))
+                   END
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,

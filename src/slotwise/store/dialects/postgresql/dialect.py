@@ -138,9 +138,9 @@ class PostgreSQL:
         }  # fmt: skip
         if order.instance is None:
             kind = statements.HAS_SLOT if order.since is None else statements.HAS_SLOT + statements.SINCE
-            parts = {"who": self._names["all_paused"], "kind": kind}
+            parts = {"who": statements.OF_NAMES + self._names["all_paused"], "kind": kind}
         else:
-            parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
+            parts = {"who": statements.ONE, "kind": ""}
         fresh = self.sql(statements.OLDEST if order.is_level else statements.MOST_URGENT, **parts)
         found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
@@ -148,9 +148,14 @@ class PostgreSQL:
         now = found[0][0]
         return [(slot_of(values[2:], order, now), now, values[1]) for values in found]
 
-    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> list[tuple[str, int]]:
+    def due_names(
+        self, connection: sa.Connection, limit: int, since: datetime | None
+    ) -> list[tuple[str, int, datetime]]:
         parameters, behind = {"limit": limit, "since": since}, "" if since is None else statements.SINCE
-        return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)]
+        return [
+            (name, rank, due)
+            for name, rank, due in self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)
+        ]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(Range, names))}
