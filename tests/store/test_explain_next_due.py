@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -157,7 +157,7 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(databases: Databas
         stage.fill("'job-' || lpad(n::text, 4, '0')", "'recurring'", 2 * WINDOW - 1)
         stage.driver.execute("UPDATE scheduled_tasks SET execution_time = execution_time - interval '30 days'")
         due, claims = stage.store.due, stage.store.claims
-        due_at: dict[str, datetime] = dict(stage.driver.execute("SELECT task_name, execution_time FROM scheduled_tasks").fetchall())
+        first_due = stage.driver.execute("SELECT min(execution_time) FROM scheduled_tasks").fetchone()
 
         def claim(limit: int) -> tuple[list[Sent], list[str]]:
             taken: list[str] = []
@@ -175,7 +175,7 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(databases: Databas
         put_back = "picked = false, picked_by = NULL, execution_time = execution_time - interval '1 day'"
         stage.driver.execute(f"UPDATE scheduled_tasks SET {put_back} WHERE task_name = 'job-0001'")
         (second,), taken = claim(100)
-        assert second[1]["since"] == due_at["job-0001"]
+        assert (second[1]["since"],) == first_due
         assert taken == names[101:201]
         assert rows_read(stage.really(*second)) <= 3 * 100
         due._shared_until = 0.0
