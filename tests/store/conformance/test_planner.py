@@ -72,12 +72,35 @@ def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
         """Of a start: how many jobs it has changed, and in how many statements it has written rows."""
         with hearing(bench.database) as heard:
             plans = Planner(bench.store).plan([*jobs[len(others) :], *others], Revision(text=revision))
-        written = [statement for statement, _ in heard if statement.startswith("UPDATE scheduled_tasks")]
+        written = [sent for sent in heard if sent[0].startswith("UPDATE scheduled_tasks")]
+        assert not any(isinstance(given, list) for _, given in written)  # else it is sent once for each row
         return len([plan for plan in plans if plan.change != "kept"]), len(written)
 
     assert writes("1")[0] == 100
     assert [writes("1"), writes("2"), writes("2"), writes("1")] == [(0, 0), (0, 1), (0, 0), (0, 0)]
     assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (1, 3)
+
+
+def test_a_kept_row_names_the_deploy_and_keeps_the_rest(bench: Bench) -> None:
+    """As if its whole document had been written; keys of another release stay."""
+    tagged = a_job("tagged", runs_on={"gpu"})
+    bench = bench.beside(tagged)
+    tasks = bench.tables.tasks
+    read = sa.select(tasks.c.plan).where(tasks.c.task_name == "tagged")
+    for hour, text in enumerate((None, None, "1", "2")):
+        bench.plan("tagged", revision=text, started=NOON + hour * 60 * MINUTE)
+        if hour == 0:
+            bench.change("tagged", plan={**_plan(bench, read), "newer": [1]})
+        assert _plan(bench, read) == {
+            "fingerprint": tagged.fingerprint, "runs_on": ["gpu"], "newer": [1],
+            "deployed": (NOON + hour * 60 * MINUTE).isoformat(), **({"revision": text} if text else {}),
+        }  # fmt: skip
+
+
+def _plan(bench: Bench, read: sa.Select[Any]) -> dict[str, Any]:
+    with bench.store.transaction() as connection:
+        found: dict[str, Any] = connection.scalar(read)
+    return found
 
 
 def test_new_jobs_are_planned_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

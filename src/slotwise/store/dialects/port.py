@@ -6,7 +6,7 @@ where a database keeps a row (PostgreSQL's ctid); it is opaque, and None in a di
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -115,6 +115,9 @@ class Dialect(Protocol):
 
         Rows that another transaction has locked are skipped.
         """
+
+    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+        """Return a JSON column with these keys set, none of which is null, as a part of a statement."""
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Return whether no other open transaction got True for this task; the answer holds until this one ends."""

@@ -330,6 +330,9 @@ class Portable:
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         return sa.tuple_(*found.selected_columns).in_(found)
 
+    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+        return sa.func.json_patch(document, sa.literal(changes, document.type), type_=document.type)
+
     def alone(self, connection: sa.Connection, name: str) -> bool:
         return True
 

@@ -89,11 +89,12 @@ class Planner:
             with self._store.transaction() as connection:
                 found = connection.execute(_rows_to_plan(self._store, list(known))).mappings().all()
                 rows = [row for row in found if _is_kept(known[row["task_name"]], row, ours)]
-                noted = [known[row["task_name"]] for row in rows if ours.replaces(Declared.readable(row["plan"]).by)]
-                if noted:
-                    mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
-                    plans = [{"job": job.name, "plan": _document_of(job, ours)} for job in noted]
-                    connection.execute(self._tasks.update().where(*mine).values(plan=sa.bindparam("plan")), plans)
+                noted = [row["task_name"] for row in rows if ours.replaces(Declared.readable(row["plan"]).by)]
+                if noted:  # the rest of the document is as the code declares it, or the row would not be kept
+                    tasks, deploy = self._tasks, Declared(revision=ours.text, deployed=ours.started).document()
+                    mine = tasks.c.task_name.in_(noted), tasks.c.task_instance == RECURRING
+                    plan = self._store.dialect.merged(tasks.c.plan, deploy)
+                    connection.execute(tasks.update().where(*mine).values(plan=plan))
                 there = {row["task_name"] for row in found}
                 added = self._add(connection, [job for job in jobs if job.name not in there], ours, from_due)
         except DBAPIError as error:

@@ -16,5 +16,7 @@ WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)
     scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C",
     scheduled_tasks.task_instance COLLATE "C" FOR UPDATE OF scheduled_tasks;
 
-UPDATE scheduled_tasks SET plan=%(plan)s::JSON WHERE scheduled_tasks.task_name = %(job)s::VARCHAR AND
+UPDATE scheduled_tasks SET plan=CAST(CAST(scheduled_tasks.plan AS JSONB) || CAST(%(param_1)s::JSONB AS JSONB) AS
+    JSON) WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)s::VARCHAR,
+    %(task_name_1_3)s::VARCHAR, %(task_name_1_4)s::VARCHAR, %(task_name_1_5)s::VARCHAR) AND
     scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;

@@ -14,4 +14,5 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name IN (?, ?, ?, ?, ?) AND scheduled_tasks.task_instance = ? ORDER BY
     scheduled_tasks.task_name, scheduled_tasks.task_instance;
 
-UPDATE scheduled_tasks SET "plan"=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+UPDATE scheduled_tasks SET "plan"=json_patch(scheduled_tasks."plan", ?) WHERE scheduled_tasks.task_name IN (?, ?, ?,
+    ?, ?) AND scheduled_tasks.task_instance = ?;

@@ -274,6 +274,10 @@ class PostgreSQL:
         still = sa.case((asked, sa.true()), else_=sa.false())
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
+    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+        both = sa.cast(document, postgresql.JSONB).concat(sa.cast(changes, postgresql.JSONB))
+        return sa.cast(both, document.type)
+
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """By the lock of a row that only a worker's rights can lock; an advisory lock could be held by any role.
 
