@@ -28,6 +28,7 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.engine import sign_in
 from slotwise.engine.loops import held_claims
 from slotwise.engine.process.slot_run import SingleRun, SlotRun
 from slotwise.model import events
@@ -192,6 +193,54 @@ def test_a_job_without_its_row(kind: str, request: pytest.FixtureRequest, heard:
         registry.start()
     assert str(missing.value) == "no row in scheduled_tasks for: hourly; something deletes rows of that table"
     assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+def with_new_jobs(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> JobRegistry:
+    """A job that is planned and due, and five new ones, of which the start plans two at a time."""
+    monkeypatch.setattr(sign_in, "BATCH", 2)
+    known = job(name="known", schedule=Every("1s"))(nothing)
+    with a_registry(url, Heard(), known) as before:
+        pass
+    before.database.close()
+    return a_registry(url, heard, *(job(name=f"new-{n}", schedule=Every("1h"))(nothing) for n in range(5)), known)
+
+
+def test_known_jobs_start_while_new_ones_are_planned(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand new jobs, the first batch is planned before the first claim, and the others beside it."""
+    registry, waited = with_new_jobs(url, heard, monkeypatch), []
+
+    def wait(event: events.Event) -> None:
+        if isinstance(event, events.Planned) and event.job == "new-2":
+            heard.wait("handler-start", job="known")
+            waited.append(event.job)
+
+    registry.listen(wait)
+    with registry:
+        assert waited == ["new-2"]
+        planned = [event.job for event in heard.of("planned")]
+        assert planned == ["known", "new-0", "new-1", "new-2", "new-3", "new-4"]
+    registry.database.close()
+
+
+@pytest.mark.parametrize("end", ["stop", "missing"])
+def test_the_planning_of_new_jobs_ends_early(
+    end: str, pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a stop, between two batches; or as a row is missing. The worker drains, and leaves nothing behind."""
+    registry = with_new_jobs(pg_url, heard, monkeypatch)
+    if end == "stop":
+        registry.listen(lambda event: getattr(event, "job", "") == "new-2" and registry.stop() and None)
+        registry.start()
+    else:
+        execute(registry, *(statement.replace("hourly", "new-3") for statement in SWALLOW["pg_url"]))
+        with pytest.raises(PlanMissing, match="for: new-3;"):
+            registry.start()
+    assert registry.worker is None
+    assert heard.names()[-1] == "drain-end"
+    found = rows(registry, "select task_name, picked from scheduled_tasks where task_name <> 'known' order by 1")
+    assert found == [(f"new-{n}", False) for n in range(5) if n < 4 and (end, n) != ("missing", 3)]
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     registry.database.close()
 

@@ -13,6 +13,7 @@ from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import Common
 from slotwise.errors import DatabaseRefused
+from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
 from slotwise.model.events import Planned, PlanRefused
@@ -24,7 +25,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import describe, is_busy
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.deploy_preview import moved
-from slotwise.store.planning.planner import Plan, Planner
+from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.store import Store
@@ -128,13 +129,33 @@ class SignIn:
         self.membership = Membership(WorkerRegistry(store), self._make_badge)
         self._common, self._identity, self._settings, self._store = common, identity, settings, store
         self._capacity, self._version, self._born = capacity, version, born
-        self._refused: list[str] = []
+        self._refused: set[str] = set()
+        #: The new jobs that are to be planned after the worker has joined, and its deploy.
+        self._left: list[Definition] = []
+        self._deploy = Revision()
 
     def enter(self) -> None:
-        """Verify, plan and join; raise what ``verify`` and ``plan`` raise."""
+        """Verify, plan and join; raise what ``verify`` and ``plan`` raise. Of new jobs, plan one batch."""
         self.verify()
-        self.plan()
+        jobs, self._deploy = self._jobs(), self.revision()
+        self._left = Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
+        later = {job.name for job in self._left}
+        self._plan([job for job in jobs if job.name not in later], self._deploy)
+        self._report_moved(sorted(self._store.definitions))
         self.membership.join()
+
+    def plan_rest(self, stopping: threading.Event, wake: Callable[[], None]) -> None:
+        """Plan the new jobs that ``enter`` has left, until a stop is requested; ``wake``: some of them may be due soon.
+
+        The worker claims meanwhile. Race: until its row is inserted, nothing can claim a new job. Another worker may
+        insert it first; then it is planned under the row's lock, which claims skip. A claim that was first keeps its
+        slot, as during any deploy. The deploy is as old as when it entered, so a newer one is not overruled.
+        """
+        while self._left and not stopping.is_set():
+            if any(plan.refused is not None for plan in self._plan(self._left[:BATCH], self._deploy)):
+                self.membership.join()  # with the names of these jobs
+            del self._left[:BATCH]
+            wake()
 
     def verify(self) -> None:
         """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are correct."""
@@ -160,21 +181,30 @@ class SignIn:
         ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone. ``from_due``: see
         ``Planner.plan``.
         """
-        planner, known = Planner(self._store), self._store.definitions
-        jobs = [found for found in known.values() if found.is_job and only in (None, found.name)]
-        revision = self.revision(text)
+        plans = self._plan([job for job in self._jobs() if only in (None, job.name)], self.revision(text), from_due)
+        self._report_moved(sorted(self._store.definitions) if only is None else [only])
+        return plans
+
+    def _jobs(self) -> list[Definition]:
+        return [found for found in self._store.definitions.values() if found.is_job]
+
+    def _plan(self, jobs: list[Definition], revision: Revision, from_due: timedelta | None = None) -> list[Plan]:
+        planner = Planner(self._store)
         plans = planner.plan(jobs, revision, from_due=from_due)
         for plan in plans:
             self._common.listeners.publish(planned(self._common.worker, plan, revision))
             for gap in plan.superseded:
                 self._common.listeners.publish(events.skipped(self._common.worker, Key(plan.job, RECURRING), gap))
-        for one in moved(self._store, sorted(known) if only is None else [only]):
-            self._common.listeners.publish(events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
             self._store.database.wake_ups.tell(LOOK)  # others sleep until the row that was due next before
-        self._refused = [plan.job for plan in plans if plan.refused is not None]
+        self._refused.difference_update(plan.job for plan in plans)
+        self._refused.update(plan.job for plan in plans if plan.refused is not None)
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
+
+    def _report_moved(self, names: list[str]) -> None:
+        for one in moved(self._store, names):
+            self._common.listeners.publish(events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one)))
 
     def _make_badge(self) -> Badge:
         identity, settings = self._identity, self._settings
@@ -183,7 +213,7 @@ class SignIn:
         return Badge(
             worker=str(identity), host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
             capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(known),
-            lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=self._refused,
+            lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=sorted(self._refused),
             passed_over=passed_over,
         )  # fmt: skip
 

@@ -196,9 +196,9 @@ class Worker:
     def start(self) -> None:
         """Check the tables, plan the jobs, start the loops. Wait while the database is unreachable.
 
-        A worker starts once. If a stop is requested meanwhile, it has not started, or drains if it may hold claims.
-        Raise DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing
-        is left behind.
+        If more than one batch of jobs is new, the others are planned while the loops run. A worker starts once. If a
+        stop is requested meanwhile, it has not started, or drains if it may hold claims. Raise DatabaseRefused,
+        SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing is left behind.
         """
         with self._turn:
             self.is_starting = True
@@ -227,6 +227,8 @@ class Worker:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
+        rest = functools.partial(self.entrance.plan_rest, self._stopping, self.poller.poll_now)
+        keep_trying(rest, self.common, self._stopping)
 
     def _open(self) -> None:
         """Verify the hooks that can be verified, and enter the lifespan."""

@@ -68,17 +68,22 @@ class Planner:
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
-        names = [job.name for job in jobs]
+        if missing := self.missing(jobs):
+            names = ", ".join(job.name for job in missing)
+            raise PlanMissing(f"no row in {self._tasks.name} for: {names}; something deletes rows of that table")
+
+    def missing(self, jobs: Sequence[Definition]) -> list[Definition]:
+        """Return the jobs without a row."""
+        mine, found = self._tasks.c.task_instance == RECURRING, set[str]()
         with self._store.transaction() as connection:
-            statement = sa.select(self._tasks.c.task_name).where(
-                self._tasks.c.task_name.in_(names), self._tasks.c.task_instance == RECURRING
-            )
-            found = set(connection.scalars(statement))
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise PlanMissing(
-                f"no row in {self._tasks.name} for: {', '.join(missing)}; something deletes rows of that table"
-            )
+            for first in range(0, len(jobs), BATCH):
+                names = [job.name for job in jobs[first : first + BATCH]]
+                found |= set(
+                    connection.scalars(
+                        sa.select(self._tasks.c.task_name).where(mine, self._tasks.c.task_name.in_(names))
+                    )
+                )
+        return [job for job in jobs if job.name not in found]
 
     def _together(self, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None) -> list[Plan]:
         """Plan in one transaction those of some jobs whose rows are as the code wants them, at most starts all, and
