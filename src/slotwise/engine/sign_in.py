@@ -141,7 +141,7 @@ class SignIn:
         self._left = Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
         later = {job.name for job in self._left}
         self._plan([job for job in jobs if job.name not in later], self._deploy)
-        self._report_moved(sorted(self._store.definitions))
+        self._report_moved(sorted(self._store.definitions.keys() - later))
         self.membership.join()
 
     def plan_rest(self, stopping: threading.Event, wake: Callable[[], None]) -> None:
