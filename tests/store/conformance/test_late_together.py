@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tests.store.bench import LEASE, Bench, a_job, at
+from tests.store.bench import LEASE, MINUTE, Bench, a_job, at
 
 from slotwise import CatchUp, Every, Overlap
 from slotwise.model.records import Claim, HandedBack
@@ -170,6 +170,21 @@ def test_what_a_gap_has_decided_does_not_run_after_a_restore(bench: Bench) -> No
     assert (bench.row("plain").slot, bench.outcomes("plain"), bench.gaps("plain")) == (at(6), [], [(1, 5, 5, "late")])
 
 
+def test_a_gap_does_not_go_on_across_an_open_slot(bench: Bench) -> None:
+    """Law 8: a slot that began before the restore ends in the ledger, and no gap counts it a second time."""
+    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    bench.tick(5.5)
+    assert too_late.claim("plain") == []
+    backup = bench.backup()
+    bench.tick(0.5)
+    assert bench.claim_one("plain").slot == at(6)
+    bench.restore(backup)
+    bench.tick(4.5)
+    assert too_late.claim("plain") == []
+    assert bench.outcomes("plain") == [(6, "lost")]
+    assert bench.gaps("plain") == [(1, 5, 5, "late"), (7, 10, 4, "late")]
+
+
 def test_a_strict_slot_is_not_claimed_again_after_a_restore(bench: Bench) -> None:
     """Law 3: a late slot that stands in the ledger as claimed has had its only claim, and the row moves past it."""
     backup = bench.backup()
@@ -218,6 +233,26 @@ def test_a_gap_never_becomes_narrower(bench: Bench) -> None:
     queues.settle(claim)
     assert bench.row("plain").slot == at(6)
     assert bench.gaps("plain") == [(2, 5, 4, "overlap")]
+
+
+def test_a_gap_that_was_written_beside_a_held_row_never_becomes_narrower(bench: Bench) -> None:
+    """Law 8: two deploys have skipped slots behind a running one. Its settlement does not look for that: nothing tells
+    that the row was restored since.
+    """
+    old, second, third = (
+        bench.beside(a_job("plain", Every(minutes * MINUTE), overlap=Overlap.queue(3))) for minutes in (1, 2, 3)
+    )
+    bench.tick()
+    claim = old.claim_one("plain")
+    backup = bench.backup()
+    bench.tick(3.5)
+    second.plan("plain", revision="2")
+    bench.tick(2)
+    third.plan("plain", revision="3")
+    assert bench.gaps("plain") == [(2, 4, 3, "superseded")]
+    bench.restore(backup)
+    old.settle(claim)
+    assert bench.gaps("plain") == [(2, 4, 3, "superseded")]
 
 
 # -- jobs that stay behind --------------------------------------------------------------------------------------
