@@ -6,7 +6,20 @@ import signal
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import HEARTBEAT, POLL, SLACK, TAKE_OVER, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
+from tests.faults.bench import (
+    HEARTBEAT,
+    LEASE,
+    POLL,
+    SLACK,
+    TAKE_OVER,
+    WIDE,
+    WIDE_LEASE,
+    Bench,
+    Player,
+    Seen,
+    eventually,
+    loaded,
+)
 from tests.faults.conftest import MakeBench
 
 
@@ -27,7 +40,7 @@ def leave(stage: Bench) -> None:
 
 
 def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBench) -> None:
-    """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper."""
+    """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper. The holder is gone."""
     stage = bench("hold")
     holder, other, start = held_by_first(stage, "hold")
     holder.kill()
@@ -35,6 +48,8 @@ def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBenc
     again = stage.wait("handler-start", job="hold", slot=start["slot"], by=other)
     assert again["attempt"] == 2
     assert timedelta(seconds=again.at - dead.at) <= TAKE_OVER + loaded(SLACK)
+    gone = "SELECT 1 FROM scheduled_workers WHERE state = 'gone'"
+    eventually(lambda: stage.rows(gone), within=(2 * LEASE + loaded(SLACK)).total_seconds())
     leave(stage)
     row = stage.ledger("hold")[start["slot"]]
     assert (row.outcome, row.attempts, row.lost) == ("succeeded", 2, 1)

@@ -67,7 +67,7 @@ def workers(given: Given, count: int | None) -> None:
 
 
 def _state(line: WorkerInfo) -> str:
-    return line.state if line.live or line.state == State.UNREADABLE else "gone"
+    return line.state if line.live or line.state == State.UNREADABLE else State.GONE
 
 
 def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[str | Text]:

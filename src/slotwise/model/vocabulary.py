@@ -72,7 +72,7 @@ class State(_Word):
     BLOCKED = "blocked"
     DEAD = "dead"
     DELETED = "deleted"
-    # An active row, as listings show it. A worker is running or draining.
+    # An active row, as listings show it. A worker is running, draining or gone.
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
@@ -81,6 +81,7 @@ class State(_Word):
     NO_LIVE_WORKER = "no live worker"
     UNREADABLE = "unreadable"
     DRAINING = "draining"
+    GONE = "gone"
     # A slot that is in neither ledger nor gaps.
     UNDECIDED = "undecided"
     UPCOMING = "upcoming"

@@ -8,6 +8,7 @@ import re
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import LEASE, Bench, at
 
 from slotwise.engine.sign_in import Membership
@@ -17,9 +18,9 @@ from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
-def a_member(bench: Bench) -> Membership:
+def a_member(bench: Bench, name: str = "host:1:a", lease: timedelta = LEASE) -> Membership:
     badge = Badge(
-        worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=1, tags=[], tasks=[], lease=LEASE,
+        worker=name, host="host", pid=1, boot_id="a", version="1", capacity=1, tags=[], tasks=[], lease=lease,
         started=at(0), revision=None, refused=[], passed_over={},
     )  # fmt: skip
     return Membership(WorkerRegistry(bench.store), lambda: badge)
@@ -65,3 +66,48 @@ def test_an_answer_that_took_long_shows_nothing(bench: Bench, monkeypatch: pytes
     )
     member.join()
     assert [member.renew() for _ in range(2)] == [0.0, 0.0]
+
+
+def states(bench: Bench) -> dict[str, str]:
+    with bench.store.transaction() as connection:
+        workers = bench.tables.workers.c
+        found = connection.execute(sa.select(workers.worker, workers.state))
+        return {row.worker: row.state for row in found}
+
+
+def test_a_worker_that_vanished_is_gone_for_others_to_read(bench: Bench) -> None:
+    """The next heartbeat of any worker writes it, and its own heartbeat takes it back: it was frozen."""
+    frozen, live = a_member(bench, "frozen"), a_member(bench, "live")
+    for member in (frozen, live):
+        member.join()
+    bench.clock.tick(LEASE)
+    live.renew()
+    assert states(bench) == {"frozen": "running", "live": "running"}
+    bench.clock.tick(timedelta(microseconds=1))
+    live.renew()
+    assert states(bench) == {"frozen": "gone", "live": "running"}
+    frozen.renew()
+    assert states(bench) == {"frozen": "running", "live": "running"}
+
+
+def test_a_worker_with_a_longer_lease_is_not_gone(bench: Bench) -> None:
+    """Its heartbeats are as far apart as its lease allows."""
+    patient, hasty = a_member(bench, "patient", 3 * LEASE), a_member(bench, "hasty")
+    for member in (patient, hasty):
+        member.join()
+    bench.clock.tick(2 * LEASE)
+    hasty.renew()
+    assert states(bench) == {"patient": "running", "hasty": "running"}
+
+
+def test_workers_that_were_frozen_together_do_not_wait_for_each_other(pg_bench: Bench) -> None:
+    """Race: each finds the other silent. No lock is waited for."""
+    members = [a_member(pg_bench, name) for name in ("a", "b")]
+    for member in members:
+        member.join()
+    pg_bench.clock.tick(2 * LEASE)
+    with pg_bench.store.transaction() as connection:
+        workers = pg_bench.tables.workers
+        connection.execute(workers.update().where(workers.c.worker == "b").values(capacity=2))
+        members[0].renew()
+    assert states(pg_bench) == {"a": "running", "b": "running"}

@@ -72,12 +72,16 @@ class WorkerRegistry:
 
         Return the host's clock drift in seconds, and the number of live workers with the same tasks and tags.
         """
-        with self._store.database.heart.begin() as connection:
-            if skew is not None:
-                before = host_now()
+        if skew is not None:
+            before = host_now()
+            with self._store.database.heart.begin() as connection:
                 found = self._renew(connection, badge, state, skew)
-                if found is not None:
-                    return _skew(before, found[0]), found[1]
+            if found is not None:
+                now, peers, has_silent = found
+                if has_silent:
+                    self._mark_gone(badge)
+                return _skew(before, now), peers
+        with self._store.database.heart.begin() as connection:
             before, now = host_now(), self._store.dialect.now(connection)
             skew = _skew(before, now)
             # Race: the reply to the first time may have been lost; then the row is there.
@@ -88,8 +92,13 @@ class WorkerRegistry:
             self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
-    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> tuple[datetime, int] | None:
-        """Renew the row in one statement: an idle worker does little else."""
+    def _renew(
+        self, connection: sa.Connection, badge: Badge, state: str, skew: float
+    ) -> tuple[datetime, int, bool] | None:  # fmt: skip
+        """Renew the row in one statement: an idle worker does little else.
+
+        Return the database's time, the number of peers, and whether a worker is to be marked as gone.
+        """
         mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
         peers = (
             sa.select(sa.func.count())
@@ -101,9 +110,26 @@ class WorkerRegistry:
             .where(mine.c.worker == badge.worker)
             .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
         )
-        read = dialect.by_row.reading(renewal, mine.c.last_seen, peers.scalar_subquery())
+        silent = sa.exists().where(*self._silent(connection, others, badge))
+        read = dialect.by_row.reading(renewal, mine.c.last_seen, peers.scalar_subquery(), silent)
         found = connection.execute(read).first()
-        return None if found is None else (found[0], found[1])
+        return None if found is None else (found[0], found[1], found[2])
+
+    def _mark_gone(self, badge: Badge) -> None:
+        """Write ``gone`` to the rows of silent workers. One that stirs writes its own state again.
+
+        Race: two workers that were both frozen mark each other. So this is a transaction of its own, which holds no
+        row that the other one waits for.
+        """
+        workers, dialect = self._workers, self._store.dialect
+        with self._store.database.heart.begin() as connection:
+            silent = sa.select(workers.c.worker).where(*self._silent(connection, workers, badge))
+            connection.execute(workers.update().where(dialect.locked(silent)).values(state=State.GONE))
+
+    def _silent(self, connection: sa.Connection, workers: sa.FromClause, badge: Badge) -> list[sa.ColumnElement[bool]]:
+        """Whether a worker was not seen within its lease. Those with a longer lease are left to others like them."""
+        ago = self._store.dialect.ago(connection, badge.lease)
+        return [workers.c.last_seen < ago, workers.c.lease <= badge.lease, workers.c.state != State.GONE]
 
     def sign_out(self, worker: str) -> None:
         with self._store.database.heart.begin() as connection:
