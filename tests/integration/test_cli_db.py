@@ -76,11 +76,11 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], cap
     assert "warning" not in told.err
     assert told.out.splitlines() == [
         "no tables; this slotwise needs version 1",
-        "applied sw0001",
+        "applied sw0001, sw0002",
         "nothing to do: the tables are up to date",
         "all in place: schema version 1",
         "schema version 1; this slotwise needs version 1",
-        "reverted sw0001",
+        "reverted sw0002, sw0001",
     ]
     assert caplog.text == ""
 
@@ -129,8 +129,8 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001"]}, {"applied": []}, {"version": 1, "warnings": []}, {"version": 1, "needed": 1},
-        {"reverted": ["sw0001"]},
+        {"applied": ["sw0001", "sw0002"]}, {"applied": []}, {"version": 1, "warnings": []}, {"version": 1, "needed": 1},
+        {"reverted": ["sw0002", "sw0001"]},
     ]  # fmt: skip
 
 
@@ -149,6 +149,24 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     assert line.startswith("warning: synchronous_commit is off: a crash of the server loses its latest commits")
     assert status(["db", "check", "--json"]) == exits.OK
     assert json.loads(capsys.readouterr().out) == {"version": 1, "warnings": [line.removeprefix("warning: ")]}
+
+
+def test_check_names_revisions_that_were_not_applied(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They change no column, so the status is 0; a revision of a newer release that changes none is no trouble."""
+    assert status(["db", "upgrade"]) == status(["db", "downgrade", "--revision", "sw0001", "--yes"]) == exits.OK
+    capsys.readouterr()
+    assert status(["db", "check"]) == exits.OK
+    told = capsys.readouterr()
+    assert told.out == "all in place: schema version 1\n"
+    assert told.err == "warning: not applied: sw0002; run: slotwise db upgrade\n"
+    assert status(["db", "upgrade"]) == exits.OK
+    connection.exec_driver_sql("UPDATE scheduled_alembic_version SET version_num = 'sw9999'")
+    connection.commit()
+    capsys.readouterr()
+    assert status(["db", "check"]) == exits.OK
+    assert capsys.readouterr().err == ""
 
 
 def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +225,7 @@ def test_check(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["downgrade", "--yes", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001"]),
+        (["downgrade", "--yes", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001, sw0002"]),
         (["upgrade"], ["revision sw9999, by scheduled_alembic_version", "upgrade slotwise here"]),
     ],
     ids=["mistyped", "of a newer release"],
@@ -277,5 +295,5 @@ def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: shell.run("db", "upgrade"), range(4)))
     assert [one.returncode for one in done] == [exits.OK] * 4, [one.stderr for one in done]
-    assert sorted(one.stdout for one in done)[0] == "applied sw0001\n"
+    assert sorted(one.stdout for one in done)[0] == "applied sw0001, sw0002\n"
     assert sum("nothing to do" in one.stdout for one in done) == 3

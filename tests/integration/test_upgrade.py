@@ -20,7 +20,7 @@ from slotwise import CatchUp, Every, Item, JobContext, JobRegistry, SchemaMismat
 from slotwise.schedules import parse_schedule
 from slotwise.store.schema.tables import tables
 
-DUMMY = Path(__file__).parents[1] / "store" / "upgrade" / "sw0002_dummy.py"
+DUMMY = Path(__file__).parents[1] / "store" / "upgrade" / "sw0003_dummy.py"
 EACH = Every("200ms")
 
 
@@ -50,7 +50,7 @@ class Side:
 
 
 @pytest.fixture
-def two_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The next release's revisions: ours, and one more."""
     shutil.copytree(migrate.scripts(), tmp_path / "migrations")
     shutil.copy(DUMMY, tmp_path / "migrations" / "versions")
@@ -66,9 +66,9 @@ def test_old_workers_run_on_after_an_upgrade(pg_url: str, request: pytest.Fixtur
     old = Side(pg_url)
     old.registry.start()
     old.until_it_runs()
-    request.getfixturevalue("two_revisions")
+    request.getfixturevalue("next_revision")
     with old.registry.database.migrations().connect() as connection:
-        assert migrate.apply(connection) == ["sw0002"]
+        assert migrate.apply(connection) == ["sw0003"]
         migrate.check(connection)
     old.ran.clear()
     new = Side(pg_url)
@@ -112,12 +112,12 @@ def _check(side: Side, ran: Counter[str], tasks: int) -> None:
     assert not [one for one in nothing_left(found, now) if one.law != "nothing stays due"]
 
 
-@pytest.mark.usefixtures("two_revisions")
+@pytest.mark.usefixtures("next_revision")
 def test_an_old_worker_does_not_start_on_newer_tables(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it would miss there it cannot know; the message says what to do."""
     side = Side(pg_url)
     with side.registry.database.migrations().connect() as connection:
-        assert migrate.apply(connection) == ["sw0002"]
+        assert migrate.apply(connection) == ["sw0003"]
     with monkeypatch.context() as old_release:  # undone before the fixture's own change, which it would restore
         old_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 1)
         with pytest.raises(SchemaMismatch, match="schema version 2, this slotwise knows 1; upgrade slotwise here"):

@@ -33,6 +33,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+REVISIONS = ["sw0001", "sw0002"]
 TABLES = {
     "tasks", "slots", "gaps", "attempts", "workers", "controls", "calendars", "starts", "keys", "receipts", "meta"
 }  # fmt: skip
@@ -81,15 +82,15 @@ def names(connection: sa.Connection, schema: str | None = None) -> set[str]:
 
 def test_up_and_down(connection: sa.Connection) -> None:
     """Once is enough; down leaves nothing but the memory that there was something."""
-    assert migrate.apply(connection) == ["sw0001"]
+    assert migrate.apply(connection) == REVISIONS
     assert names(connection) == {f"scheduled_{name}" for name in TABLES} | {"scheduled_alembic_version"}
     assert migrate.apply(connection) == []
     migrate.check(connection)
     assert migrate.current(connection) == SCHEMA_VERSION
     connection.rollback()
-    assert migrate.revert(connection) == ["sw0001"]
+    assert migrate.revert(connection) == REVISIONS[::-1]
     assert names(connection) == {"scheduled_alembic_version"}
-    assert migrate.apply(connection) == ["sw0001"]
+    assert migrate.apply(connection) == REVISIONS
 
 
 @pytest.mark.parametrize("schema", [None, "ops"])
@@ -152,6 +153,38 @@ def test_the_queue_is_vacuumed_by_dead_rows(pg: sa.Connection) -> None:
         "autovacuum_analyze_scale_factor=0.05",
         "autovacuum_vacuum_cost_delay=0",
     }
+
+
+STORAGE = sa.text("SELECT reloptions FROM pg_class WHERE oid = cast(:name AS regclass)")
+
+
+@pytest.mark.parametrize("adopt", [False, True], ids=["new tables", "an adopted table"])
+def test_the_ledger_has_room_on_its_pages(pg: sa.Connection, adopt: bool) -> None:
+    """A settlement finds room for the new version of its row; a downgrade takes the settings away, and no data."""
+    if adopt:
+        pg.execute(sa.text(DB_SCHEDULER.replace("scheduled_tasks", "jobs_tasks")))
+        pg.commit()
+    migrate.apply(pg, prefix="jobs_", adopt=adopt)
+    assert pg.scalar(STORAGE, {"name": "jobs_slots"}) == ["fillfactor=65", "autovacuum_vacuum_scale_factor=0.02"]
+    pg.rollback()
+    assert migrate.revert(pg, prefix="jobs_", revision="sw0001") == REVISIONS[:0:-1]
+    assert pg.scalar(STORAGE, {"name": "jobs_slots"}) is None
+    migrate.check(pg, prefix="jobs_")
+    pg.rollback()
+    assert migrate.apply(pg, prefix="jobs_") == REVISIONS[1:]
+
+
+def test_room_in_the_ledger_is_made_beside_its_users(pg: sa.Connection, pg_empty_url: str) -> None:
+    """The revision waits for no transaction that reads or writes, and none waits for it."""
+    migrate.apply(pg)
+    migrate.revert(pg, revision="sw0001")
+    with psycopg.connect(pg_empty_url) as worker, psycopg.connect(pg_empty_url, autocommit=True) as other:
+        worker.execute("LOCK TABLE scheduled_slots, scheduled_tasks IN ROW EXCLUSIVE MODE")
+        with pg.begin():
+            pg.execute(sa.text("SET LOCAL statement_timeout = '20s'"))
+            assert migrate.apply(pg) == REVISIONS[1:]
+            other.execute("SET lock_timeout = '1s'")
+            other.execute("UPDATE scheduled_slots SET outcome = outcome")
 
 
 def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
@@ -238,7 +271,7 @@ def test_an_upgrade_that_breaks_off_leaves_nothing(connection: sa.Connection, mo
         with pytest.raises(RuntimeError, match="half way"):
             migrate.apply(connection)
     assert names(connection) == set()
-    assert migrate.apply(connection) == ["sw0001"]
+    assert migrate.apply(connection) == REVISIONS
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
@@ -254,7 +287,7 @@ def test_upgrades_at_the_same_time(kind: str, request: pytest.FixtureRequest) ->
 
     with ThreadPoolExecutor(6) as threads:
         applied = list(threads.map(upgrade, range(6)))
-    assert sorted(applied) == [[], [], [], [], [], ["sw0001"]]
+    assert sorted(applied) == [[], [], [], [], [], REVISIONS]
     with engine_of(url).connect() as connection:
         migrate.check(connection)
 
@@ -266,7 +299,7 @@ def test_tables_by_any_name(pg_empty_url: str) -> None:
     """Prefix and schema can be chosen, several sets live in one database, and the engine works on each."""
     for prefix, schema in (("scheduled_", None), ("jobs_", None), ("scheduled_", "ops"), ("sw_", "ops")):
         with engine_of(pg_empty_url).connect() as connection:
-            assert migrate.apply(connection, prefix=prefix, schema=schema) == ["sw0001"]
+            assert migrate.apply(connection, prefix=prefix, schema=schema) == REVISIONS
             migrate.check(connection, prefix=prefix, schema=schema)
             expected = {f"{prefix}{name}" for name in (*TABLES, "alembic_version")}
             assert expected <= names(connection, schema)
@@ -299,7 +332,7 @@ def test_a_table_of_db_scheduler_is_not_touched_unasked(pg: sa.Connection) -> No
         migrate.apply(pg)
     pg.rollback()
     assert names(pg) == {"scheduled_tasks"}
-    assert migrate.apply(pg, prefix="jobs_") == ["sw0001"]
+    assert migrate.apply(pg, prefix="jobs_") == REVISIONS
 
 
 @pytest.mark.parametrize("adopt", [False, True])
@@ -324,7 +357,7 @@ def test_any_of_the_names_may_be_taken(connection: sa.Connection, name: str) -> 
         migrate.apply(connection)
     connection.rollback()
     assert names(connection) == {name}
-    assert migrate.apply(connection, prefix="jobs_") == ["sw0001"]
+    assert migrate.apply(connection, prefix="jobs_") == REVISIONS
 
 
 def adopted(pg: sa.Connection, url: str) -> Bench:
@@ -333,7 +366,7 @@ def adopted(pg: sa.Connection, url: str) -> Bench:
     columns = "task_name, task_instance, task_data, execution_time, picked, version"
     pg.execute(sa.text(f"INSERT INTO scheduled_tasks ({columns}) VALUES ('java', '1', '\\xaced', now(), false, 1)"))
     pg.commit()
-    assert migrate.apply(pg, adopt=True) == ["sw0001"]
+    assert migrate.apply(pg, adopt=True) == REVISIONS
     migrate.check(pg)
     pg.rollback()
     return Bench(Database(Settings(database_url=url))).planned()
@@ -450,7 +483,7 @@ def test_a_large_table_is_adopted_beside_its_users(pg: sa.Connection, pg_empty_u
             migrate.apply(pg)
         pg.rollback()
         old.rollback()
-        assert upgraded(pg_empty_url) == ["sw0001"]
+        assert upgraded(pg_empty_url) == REVISIONS
         assert java.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
     migrate.check(pg)
     assert pg.scalar(sa.text("SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND NOT convalidated")) == 0
@@ -469,7 +502,7 @@ def test_an_adoption_lets_others_pass_while_it_waits(pg: sa.Connection, pg_empty
             assert java.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (0,)
             assert not adoption.done()
             writer.rollback()
-            assert adoption.result(timeout=60) == ["sw0001"]
+            assert adoption.result(timeout=60) == REVISIONS
 
 
 def upgraded(url: str) -> list[str]:
@@ -545,7 +578,7 @@ def test_alembic_in_the_checkout(empty_url: str) -> None:
         migrate.check(connection)
     done = alembic("check", url=empty_url)
     assert (done.returncode, done.stdout.strip()) == (0, "No new upgrade operations detected.")
-    assert "sw0001 (head)" in alembic("current", url=empty_url).stdout
+    assert f"{REVISIONS[-1]} (head)" in alembic("current", url=empty_url).stdout
     assert alembic("downgrade", "base", url=empty_url).returncode == 0
     with engine_of(empty_url).connect() as connection:
         assert names(connection) == {"scheduled_alembic_version"}

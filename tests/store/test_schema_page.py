@@ -22,7 +22,10 @@ from slotwise.store.slots.retention import Pruner
 
 PAGE = (ROOT / "docs" / "schema.md").read_text()
 #: Of each revision that was ever released.
-REVISIONS = {"sw0001_scheduled_tables.py": "31030d5f0cdbd59d"}
+REVISIONS = {
+    "sw0001_scheduled_tables.py": "31030d5f0cdbd59d",
+    "sw0002_room_in_the_ledger.py": "95719ce01237ded7",
+}
 
 FILL = """
 INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, slot, schedule, picked, version, state,

@@ -24,7 +24,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.migrate.revisions import refuse_unversioned
+from slotwise.migrate.revisions import refuse_unversioned, unapplied
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION
@@ -111,12 +111,14 @@ def check(given: Given) -> None:
     with _connected(given) as (connection, where, database):
         migrate.check(connection, **where)
         refuse_unversioned(connection, **where)
-        warning = database.durability_warning(connection)
+        warnings = [
+            found for found in (unapplied(connection, **where), database.durability_warning(connection)) if found
+        ]
     if given.json:
-        print_json({"version": SCHEMA_VERSION, "warnings": [warning] if warning else []})
+        print_json({"version": SCHEMA_VERSION, "warnings": warnings})
     else:
         say(f"all in place: schema version {SCHEMA_VERSION}")
-        if warning:
+        for warning in warnings:
             say(f"warning: {warning}", err=True)
 
 

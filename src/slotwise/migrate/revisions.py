@@ -18,7 +18,7 @@ from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.migrate.grants import FUNCTIONS
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import is_locked
-from slotwise.store.schema.tables import SCHEMA_VERSION, Tables, columns_of_db_scheduler, tables
+from slotwise.store.schema.tables import SCHEMA_REVISION, SCHEMA_VERSION, Tables, columns_of_db_scheduler, tables
 
 if TYPE_CHECKING:
     from alembic.runtime.migration import MigrationContext
@@ -228,6 +228,20 @@ def _known(script: ScriptDirectory) -> set[str]:
     return {found.revision for found in script.walk_revisions()}
 
 
+def unapplied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> str | None:
+    """Return a warning about revisions that were not applied, although the schema version is the right one."""
+    from alembic.runtime.migration import MigrationContext
+
+    context = MigrationContext.configure(connection, opts=Target(prefix=prefix, schema=schema).options())
+    heads, script = context.get_current_heads(), _script_directory()
+    if not set(heads) <= _known(script):
+        return None  # a newer release has applied one that changes no column
+    missing = [found.revision for found in script.iterate_revisions("heads", heads)]
+    if not missing:
+        return None
+    return f"not applied: {', '.join(reversed(missing))}; run: {_command('upgrade', prefix, schema)}"
+
+
 def sql(
     dialect_name: str = "postgresql",
     *,
@@ -305,12 +319,12 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
 def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
     """Raise SchemaMismatch for tables without alembic's note of their revision: an upgrade would make them again."""
     inspector, name = sa.inspect(connection), f"{prefix}alembic_version"
-    full, revision = f"{schema}.{name}" if schema else name, f"sw{SCHEMA_VERSION:04d}"
+    full = f"{schema}.{name}" if schema else name
     if not inspector.has_table(f"{prefix}meta", schema=schema):
         return
     if current(connection, prefix=prefix, schema=schema) != SCHEMA_VERSION:
         return
-    cure = f"INSERT INTO {full} VALUES ('{revision}')"
+    cure = f"INSERT INTO {full} VALUES ('{SCHEMA_REVISION}')"
     if not inspector.has_table(name, schema=schema):
         cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); {cure}"
     elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):

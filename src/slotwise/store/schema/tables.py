@@ -14,6 +14,8 @@ from slotwise.store.schema.column_types import Duration, Instant, Json
 
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
+#: The revision that made it. Later ones change no column, and can be repeated.
+SCHEMA_REVISION = "sw0001"
 
 #: Conditions as text, for the partial indexes and the statements that use them.
 HAS_SLOT = f"kind <> '{Kind.TASK}'"

@@ -1,6 +1,6 @@
-"""A second revision, for the test of upgrades only: a column in each hot table that no release knows.
+"""A third revision, for the test of upgrades only: a column in each hot table that no release knows.
 
-Revision ID: sw0002
+Revision ID: sw0003
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "sw0002"
-down_revision = "sw0001"
+revision = "sw0003"
+down_revision = "sw0002"
 branch_labels = None
 depends_on = None
 
