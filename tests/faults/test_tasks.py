@@ -73,6 +73,31 @@ def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, he
     assert set(noted) | dead == {str(i) for i in range(1, count + 1)}
 
 
+@pytest.mark.extended
+def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
+    """200 handlers that leave no time to each other: after the first claims, few that cannot start are claimed.
+
+    Without the limit, hundreds are claimed and handed back for each dozen that starts.
+    """
+    threads, seconds = 200, 14
+    stage = bench(
+        "burn", threads=str(threads), heartbeat_interval="1s", missed_heartbeats_limit="30", poll_interval="100ms"
+    )
+    with stage.connect() as connection:
+        connection.exec_driver_sql(
+            "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
+            " select 'burn', i::text, convert_to('2', 'UTF8'), now(), now(), false, 1000 + i"
+            " from generate_series(1, 1000) i"
+        )
+    worker = stage.start()
+    stage.wait("handed-back", reason="queued", by=worker)
+    stage.rest(timedelta(seconds=seconds))
+    worker.kill()
+    backs, starts = (len(stage.events.all(name)) for name in ("handed-back", "handler-start"))
+    assert stage.events.all("claim-lost") == []
+    assert backs <= threads + 2 * seconds + starts, f"{backs} hand-backs, {starts} starts"
+
+
 def _holding(stage: Bench, quick: int) -> set[str]:
     """Those whose handlers hold until they are released."""
     return {line.instance for line in stage.log.read() if int(line.instance) > quick}

@@ -43,6 +43,18 @@ class Linger(OneTimeTask):
             time.sleep(ctx.data)
 
 
+class Burn(OneTimeTask):
+    """Takes the seconds of CPU that its data says, and leaves the interpreter to others for none of them."""
+
+    name = "burn"
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            until = time.thread_time() + ctx.data
+            while time.thread_time() < until:
+                pass
+
+
 class Stay(OneTimeTask):
     """Holds its row for the seconds that its data says, beside any number of others."""
 

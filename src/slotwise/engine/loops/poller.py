@@ -45,8 +45,8 @@ LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 CROWDED = timedelta(milliseconds=100)
 #: How long a claim waits while fast handlers make room for a whole batch, and how often it looks at slots meanwhile.
 FILLING, SHORTLY = timedelta(milliseconds=50), timedelta(milliseconds=1)
-#: After a claim that got no thread in time, a worker claims only what it can start, for this many heartbeat intervals.
-MINDED = 6
+#: After a claim that got no thread in time, claims are limited, for this many heartbeat intervals.
+MINDED = 10
 #: How much later a worker comes to due rows that has met rows of a newer release: newer workers take these first.
 COURTESY = timedelta(milliseconds=100)
 #: The shortest pause that is not ``AT_ONCE``.
@@ -95,8 +95,9 @@ class Prefetch:
 class Starts:
     """Limits how many claims wait for a thread, after one was handed back because it got none in time.
 
-    At most as many wait as started in the last heartbeat interval, and at least one. Otherwise slots that another
-    worker could start would be claimed here and handed back again and again.
+    At most as many wait as started in the last heartbeat interval, and at least one; twice as many after each interval
+    without such a hand-back. Otherwise slots that another worker could start would be claimed here and handed back
+    again and again.
     """
 
     def __init__(self, active_claims: ActiveClaims, interval: timedelta) -> None:
@@ -109,9 +110,10 @@ class Starts:
             started, _ = self._active_claims.starts()
             self._most = max(int((started - self._started) * self._interval / passed), 1)
             self._at, self._started = now, started
-        if now - self._active_claims.queued_at > MINDED * self._interval:
+        without = (now - self._active_claims.queued_at) / self._interval
+        if without > MINDED:
             return sys.maxsize
-        return max(self._most - self._active_claims.starts()[1], 0)
+        return max((self._most << max(int(without), 0)) - self._active_claims.starts()[1], 0)
 
 
 class Fairness:
