@@ -19,7 +19,7 @@ from slotwise.model.vocabulary import REASONS, Reason
 
 PAGE = ROOT / "docs" / "policies.md"
 SOURCE = Path(slotwise.__file__).parent
-OF_JOBS = {name for name, policy in POLICIES.items() if policy.of != "tasks"}
+OF_JOBS = {name for name, policy in POLICIES.items() if policy.of != "tasks"} | {"payload_version"}
 OF_TASKS = {name for name, policy in POLICIES.items() if policy.of != "jobs"} | {*PAYLOAD_WORDS}
 
 

@@ -282,7 +282,7 @@ def test_a_near_miss_of_what_is_said_of_the_data(attribute: str, meant: str) -> 
     ("make", "absent", "present"),
     [
         (task(name="a", lane=1), "catch_up", "payload_version"),
-        (job(name="a", schedule="-", lane=1), "payload", "catch_up"),
+        (job(name="a", schedule="-", lane=1), "codec", "payload_version"),
     ],
     ids=["task", "job"],
 )

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
+from slotwise.errors import NewerPayload
 from slotwise.jobs.definition import define
 from slotwise.payload.converters import encode_result, shape_of
 from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
@@ -284,6 +285,18 @@ def test_an_upgrade_that_fails() -> None:
     second = payload(Order, payload_version=2, upgrades={1: lambda old: old["missing"]})
     with pytest.raises(InvalidPayload, match="task_data of version 1 cannot be upgraded: KeyError: 'missing'"):
         second.decode(b"{}")
+
+
+def test_no_data_has_a_version_too() -> None:
+    """From the second on: so workers of an older release leave the task to newer ones. Nothing is upgraded."""
+    first, second = payload(Any), payload(Any, payload_version=2, upgrades={1: lambda old: old["missing"]})
+    third = payload(Any, payload_version=3, upgrades=dict.fromkeys((1, 2), lambda old: old["missing"]))
+    assert first.encode(None, "t") is None
+    stored = second.encode(None, "t")
+    assert stored == b"slotwise/json/2\nnull"
+    assert (second.decode(stored), second.decode(None), third.decode(stored)) == (None, None, None)
+    with pytest.raises(NewerPayload):
+        first.decode(stored)
 
 
 class Hex:

@@ -195,9 +195,10 @@ class Definition:
     @property
     def fingerprint(self) -> str:
         """Return a short hash of the schedule and policies, which is stored in the row and compared at a redeploy."""
-        text = "\n".join(
-            repr(part) for part in (str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost)
-        )
+        parts = [str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost]
+        if self.payload.version > 1:
+            parts.append(self.payload.version)
+        text = "\n".join(map(repr, parts))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -224,7 +225,7 @@ def define(subject: object) -> Definition:
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
         schedule=spread_by(declared_schedule(source, where), where, name, policies.get("spread")) if is_job else None,
-        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
+        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else _of_job(source, where),
         **policies,
     )
     if definition.gives_up and definition.retry is not None:
@@ -378,7 +379,7 @@ def refuse_near_misses(source: object, where: str) -> None:
     classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
     own = {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
     is_task = isinstance(source, OneTimeTask)
-    policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
+    policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else (_VERSION,)))
     words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
     known = {"name", "execute", *words}
     if not is_task and (traces := own & _OF_TASKS):
@@ -417,7 +418,8 @@ def _nearest(name: str, words: Iterable[str]) -> str:
 
 
 #: Attributes of a task that describe its data.
-PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
+_VERSION = "payload_version"
+PAYLOAD_WORDS = ("payload", _VERSION, "upgrades", "codec")
 
 
 def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str) -> Payload:
@@ -441,10 +443,25 @@ def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
     return Payload(kind=kind, shape=shape, codec=_codec(source, where), version=version, upgrades=upgrades)
 
 
-def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
-    version, upgrades = declared(source, "payload_version", 1), declared(source, "upgrades", {})
+def _of_job(source: DistributedJob, where: str) -> Payload:
+    """Return the payload of a job: its data is untyped, and its version only tells releases apart."""
+    version = _version(source, where)
+    return UNTYPED if version == 1 else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
+
+
+def _as_it_is(data: object) -> object:
+    return data
+
+
+def _version(source: object, where: str) -> int:
+    version: int = declared(source, _VERSION, 1)
     if not is_whole(version, 1):
-        raise InvalidJob(f"{where}.payload_version is {version!r}; expected a whole number, 1 or more")
+        raise InvalidJob(f"{where}.{_VERSION} is {version!r}; expected a whole number, 1 or more")
+    return version
+
+
+def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
+    version, upgrades = _version(source, where), declared(source, "upgrades", {})
     if not isinstance(upgrades, Mapping) or not all(callable(upgrade) for upgrade in upgrades.values()):
         raise InvalidJob(f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}")
     if set(upgrades) != set(range(1, version)):

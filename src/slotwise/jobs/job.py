@@ -77,6 +77,8 @@ class DistributedJob(Declaration):
     spread: timedelta | str | None
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
     start_within: timedelta | str | None
+    #: Raise it, and workers of older releases leave the job's slots to newer ones.
+    payload_version: int
 
     @abstractmethod
     def execute(self, ctx: JobContext, /) -> object:
@@ -174,6 +176,7 @@ class JobPolicies(Policies, total=False):
     start_within: timedelta | str | None
     min_interval: timedelta | str | None
     spread: timedelta | str | None
+    payload_version: int
 
 
 class TaskPolicies(Policies, total=False):

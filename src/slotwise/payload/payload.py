@@ -232,10 +232,10 @@ class Payload:
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
 
     def encode(self, data: object, name: str) -> bytes | None:
-        """Return the bytes to store; None for no data. Raise InvalidPayload with the reason."""
+        """Return the bytes to store; None for no data of the first version. Raise InvalidPayload with the reason."""
         try:
             plain = self.shape.convert(data, True)
-            if plain is None:
+            if plain is None and self.version == 1:
                 return None
             body = self.codec.encode(plain)
         except Misfit as misfit:
@@ -267,7 +267,7 @@ class Payload:
     def _upgraded(self, plain: object, version: int) -> object:
         if version > self.version:
             raise NewerPayload(f"task_data has version {version}, this worker knows {self.version}")
-        for older in range(version, self.version):
+        for older in range(version, self.version) if plain is not None else ():  # no data, in any version
             try:
                 plain = self.upgrades[older](plain)
             except Exception as error:

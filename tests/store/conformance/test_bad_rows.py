@@ -349,3 +349,17 @@ def test_what_waits_for_a_newer_worker(bench: Bench, name: str, caplog: pytest.L
     assert told.error == "task_data has version 2"
     said = [record.getMessage() for record in caplog.records if "newer worker" in record.getMessage()]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "strict"])
+def test_a_slot_that_waits_for_a_newer_worker(bench: Bench, name: str) -> None:
+    """It has left no trace in the ledger, and a newer worker runs it, late as it may be."""
+    bench.tick()
+    claim = bench.claim_one(name)
+    assert name == "plain" or bench.store.held.mark_running(claim)
+    bench.settle(claim, HandedBack("newer", "task_data has version 2"))
+    assert (bench.row(name).slot, bench.row(name).attempt, bench.slots(name)) == (at(1), 0, [])
+    assert bench.claim(name) == []
+    bench.clock.tick(timedelta(seconds=1))
+    newer = bench.claim_one(name)
+    assert (newer.slot, newer.row.attempt) == (at(1), 1)

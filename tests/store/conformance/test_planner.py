@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
-from slotwise.errors import PlanMissing
+from slotwise.errors import NewerPayload, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
@@ -245,6 +245,31 @@ def test_a_lower_revision_never_replans(bench: Bench, first: str | None, second:
     other, found = redeployed(bench, "plain", Every("7m"), second)
     assert found == change
     assert (other.row("plain") == before) is (change == "outdated")
+
+
+def test_a_job_whose_version_was_raised_is_left_to_newer_workers(bench: Bench) -> None:
+    """By the data of its row, and of a trigger's: an older release cannot read either, and does not run the slot.
+
+    An older deploy changes nothing; a newer one with the old code takes it back.
+    """
+    old, new = bench, bench.beside(a_job("plain", payload_version=2))
+    assert new.plan("plain", revision="2")["plain"].change == "kept"
+    assert old.plan("plain", revision="1")["plain"].change == "kept"
+    bench.client.operations.trigger("plain")
+    bench.tick()
+    for claim in bench.claim("plain"):
+        with pytest.raises(NewerPayload, match="has version 2, this worker knows 1"):
+            old.definitions["plain"].payload.decode(claim.row.task_data)
+        assert new.definitions["plain"].payload.decode(claim.row.task_data) is None
+    assert new.plan("plain", revision="2")["plain"].change == "kept"
+    old.plan("plain", revision="3")
+    assert bench.row("plain").task_data is None
+
+
+def test_a_new_job_has_its_version(bench: Bench) -> None:
+    """Its row is inserted with it."""
+    bench.beside(a_job("later", payload_version=3)).plan("later")
+    assert bench.row("later").task_data == b"slotwise/json/3\nnull"
 
 
 def test_without_a_revision_the_start_orders(bench: Bench) -> None:

@@ -312,16 +312,18 @@ def test_a_job_that_gives_up_starts_only_under_its_mark(
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
 @pytest.mark.parametrize("stored", [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"], ids=["version", "codec"])
-def test_what_a_newer_release_has_written_is_left_to_it(is_async: bool, stored: bytes) -> None:
+@pytest.mark.parametrize("is_job", [False, True], ids=["task", "job"])
+def test_what_a_newer_release_has_written_is_left_to_it(is_async: bool, stored: bytes, is_job: bool) -> None:
     """The handler is not called, and no attempt is used up."""
     entered: list[object] = []
 
-    async def later(ctx: TaskContext[None]) -> None:
+    async def later(ctx: object) -> None:
         entered.append(ctx)
 
-    subject = task(name="mail")(later if is_async else entered.append)  # type: ignore[arg-type]
+    handler: Any = later if is_async else entered.append
+    subject = job(name="mail", schedule=HOURLY)(handler) if is_job else task(name="mail")(handler)
     with Rig(subject) as rig:
-        outcome = rig.run("mail", task_data=stored, schedule=None)
+        outcome = rig.run("mail", task_data=stored, **({} if is_job else {"schedule": None}))
     assert isinstance(outcome, HandedBack)
     assert (outcome.reason, outcome.error is None, entered) == ("newer", False, [])
 

@@ -115,11 +115,15 @@ class Planner:
     def _add(
         self, connection: sa.Connection, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None
     ) -> list[Plan]:
-        """Insert the rows of new jobs. A job with a history, calendars or a min_interval is left out.
+        """Insert the rows of new jobs. A job with a history, calendars, a min_interval or data is left out.
 
         Race: another transaction inserts a row first. That one is left out, too.
         """
-        jobs = [job for job in jobs if job.schedule and not job.schedule.calendars and job.min_interval is None]
+        jobs = [
+            job
+            for job in jobs
+            if job.schedule and not job.schedule.calendars and job.min_interval is None and _data_of(job) is None
+        ]
         if not jobs:
             return []
         keys = [Key(job.name, RECURRING) for job in jobs]
@@ -158,7 +162,7 @@ class Planner:
                 (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)
                 new = born(key, schedule, newest, now, from_due=from_due, latest=job.start_within or LATE)
                 self._keep_distance(connection, job, new, now)
-                new |= {"priority": job.priority, "plan": _document_of(job, revision)}
+                new |= {"priority": job.priority, "plan": _document_of(job, revision), "task_data": _data_of(job)}
                 if self._store.dialect.by_row.insert_new(connection, self._tasks, new):
                     return Plan(job=job.name, change="added", schedule=new["schedule"], next_slot=new["slot"])
                 row, plan = lock(connection, self._store, key)  # somebody else was first
@@ -173,7 +177,9 @@ class Planner:
                 return kept if same else outdated
             changes = Advance(row={}) if same else replanned(row, schedule, now)
             self._keep_distance(connection, job, changes.row, now)
-            told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
+            told: dict[str, Any] = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
+            if row.task_data != _data_of(job):
+                told["task_data"] = _data_of(job)
             write(connection, self._store, row, replace(changes, row=told | changes.row), now)
             if same:
                 return kept
@@ -217,6 +223,11 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
     found = Declared.readable(row["plan"])
     declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
     return ours.is_older(found.by) or (row["priority"], found.fingerprint, found.runs_on) == declared
+
+
+def _data_of(job: Definition) -> bytes | None:
+    """Return the data of a job's row: nothing but its version, which older releases read before they run a slot."""
+    return job.payload.encode(None, job.name)
 
 
 def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, object]:
