@@ -241,6 +241,14 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             later(1), step("succeed", pick=0), run(0),
         ],
     ),
+    "a gap went on over the last slot of the schedule before": (
+        Terms(overlap="cancel_previous"), every(60),
+        [
+            step("pass_until", pick=0, off=seconds(0)), step("redeploy", times=either(every(60), every(45, 10))),
+            later(400), step("redeploy", times=every(60)), step("run_due", pick=0), later(150),
+            step("succeed", pick=0), step("run_due", pick=0),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [
@@ -256,6 +264,17 @@ def test_what_was_found_stays_mended(plain: Database, found: tuple[Terms, Times,
     """Each of them is a difference that the model has shown."""
     terms, times, script = found
     Script(Cluster(plain, terms, times)).play(script)
+
+
+#: What each dialect has a statement of its own for.
+OF_DIALECTS = ("a gap went on over the last slot of the schedule before",)
+
+
+@pytest.mark.parametrize("name", OF_DIALECTS)
+def test_it_stays_mended_on_postgresql(plain_postgresql: Database, name: str) -> None:
+    """The same, on the reference."""
+    terms, times, script = FOUND[name]
+    Script(Cluster(plain_postgresql, terms, times)).play(script)
 
 
 def test_a_script_that_is_played_again_is_the_same(plain: Database) -> None:

@@ -487,13 +487,22 @@ class Portable:
             )  # fmt: skip
 
     def _extend_gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> bool:
-        """Extend the job's last gap by one that follows it, for the same reason; return whether it does."""
-        gaps = self.tables.gaps
+        """Extend the job's last gap by one that follows it, for the same reason; return whether it does.
+
+        A slot of an earlier schedule may lie between.
+        """
+        if gap.after is None:
+            return False
+        gaps, slots = self.tables.gaps, self._slots
+        between = sa.select(slots.c.slot).where(
+            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row),
+            slots.c.slot > gap.after, slots.c.slot < gap.first,
+        )  # fmt: skip
         mine = [gaps.c.task_name == row.task_name, gaps.c.task_instance == ledger_instance(row)]
         follows = [gaps.c.last_slot == gap.after, gaps.c.reason == gap.reason, gaps.c.first_slot < gap.first]
-        extended = gaps.update().where(*mine, *follows)
+        extended = gaps.update().where(*mine, *follows, ~between.exists())
         extended = extended.values(last_slot=gap.last, count=gaps.c.count + gap.count, created=now)
-        return gap.after is not None and connection.execute(extended).rowcount == 1
+        return connection.execute(extended).rowcount == 1
 
     # -- one-time tasks ---------------------------------------------------------------------------------------
 

@@ -64,7 +64,11 @@ WITH found AS MATERIALIZED (
             SELECT g.first_slot, g.last_slot, g.count, g.reason FROM scheduled_gaps AS g
             WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
             ORDER BY g.first_slot DESC LIMIT 1) AS n
-        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL) AS b ON true
+        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL
+          AND (SELECT true FROM scheduled_slots AS s
+               WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+                 AND s.slot > n.last_slot AND s.slot < i.first_slot
+               LIMIT 1) IS NULL) AS b ON true
 ), skipped AS (
     INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, finished)
     SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1

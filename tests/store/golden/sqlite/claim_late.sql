@@ -48,7 +48,10 @@ UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) T
 
 UPDATE scheduled_gaps SET last_slot=?, count=(scheduled_gaps.count + ?), created=? WHERE scheduled_gaps.task_name =
     ? AND scheduled_gaps.task_instance = ? AND scheduled_gaps.last_slot = ? AND scheduled_gaps.reason = ? AND
-    scheduled_gaps.first_slot < ?;
+    scheduled_gaps.first_slot < ? AND NOT (EXISTS (SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot > ? AND
+    scheduled_slots.slot < ?));
 
 INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES (?, ?,
     ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,

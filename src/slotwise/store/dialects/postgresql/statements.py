@@ -447,8 +447,9 @@ SELECT n.count = %(asked)s, l.task_name, l.task_instance
 FROM (SELECT count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
 
 # A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes on if it ends with
-# the slot before (``after``) and has the same reason. Gaps with open slots are new, and returned: those are ended one
-# by one, which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
+# the slot before (``after``), has the same reason, and no slot of an earlier schedule lies between. Gaps with open
+# slots are new, and returned: those are ended one by one, which may wait for locks. Not by an EXISTS: the planner might
+# turn it into a join.
 GAPS = """\
 WITH found AS MATERIALIZED (
     SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin, coalesce(b.count, 0) + i.count AS total
@@ -469,7 +470,11 @@ WITH found AS MATERIALIZED (
             SELECT g.first_slot, g.last_slot, g.count, g.reason FROM {gaps} AS g
             WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
             ORDER BY g.first_slot DESC LIMIT 1) AS n
-        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL) AS b ON true
+        WHERE n.last_slot = i.after AND n.reason = i.reason AND i.count > 1 AND o.is_open IS NULL
+          AND (SELECT true FROM {slots} AS s
+               WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+                 AND s.slot > n.last_slot AND s.slot < i.first_slot
+               LIMIT 1) IS NULL) AS b ON true
 ), skipped AS (
     INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
     SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
