@@ -31,7 +31,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 PARTS = {
     "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages", "held", "locks"),
     "longer": ("two-workers", "snapshot", "idle", "payloads", "long"),
-    "late": ("metrics", "seconds", "return"),
+    "late": ("metrics", "marks", "ids", "seconds", "return"),
     "waiting": ("latency", "punctuality"),
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from slotwise.bench.journal import Journal
 from slotwise.jobs.context import Context, JobContext
 from slotwise.jobs.job import DistributedJob, FunctionTask, job, task
+from slotwise.jobs.policies import OnLost
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
 
@@ -33,7 +34,7 @@ def make_registry() -> JobRegistry:
     options = json.loads(os.environ["BENCH_OPTIONS"])
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
-        made = JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
+        made = JobRegistry(tasks=[_task(note, is_async=options["is_async"], on_lost=options.get("on_lost", "rerun"))])
         if options.get("is_traced"):
             from slotwise.contrib.otel import instrument
 
@@ -53,14 +54,16 @@ def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None],
     ]
 
 
-def _task(note: Callable[[int], None], *, is_async: bool, name: str = TASK) -> FunctionTask:
+def _task(
+    note: Callable[[int], None], *, is_async: bool, name: str = TASK, on_lost: OnLost = "rerun"
+) -> FunctionTask:  # fmt: skip
     def run(ctx: Context) -> None:
         note(int(ctx.id))
 
     async def run_async(ctx: Context) -> None:
         note(int(ctx.id))
 
-    return task(name=name)(run_async if is_async else run)
+    return task(name=name, on_lost=on_lost)(run_async if is_async else run)
 
 
 def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:

@@ -17,6 +17,7 @@ from slotwise.bench.run import Contender, Send
 from slotwise.jobs.context import Context
 from slotwise.jobs.definition import define
 from slotwise.jobs.job import job, task
+from slotwise.jobs.policies import OnLost
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
 from slotwise.store.connect.dsn import database_url, psycopg
@@ -55,10 +56,13 @@ class Slotwise(Contender):
 
     family = "slotwise"
 
-    def __init__(self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, **settings: str) -> None:
+    def __init__(
+        self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, on_lost: OnLost = "rerun",
+        **settings: str,
+    ) -> None:  # fmt: skip
         """``settings`` are the worker's; others have their defaults. ``size`` is that of a payload, in bytes."""
         self.name = name
-        self._size = size
+        self._size, self._on_lost = size, on_lost
         self._is_async = is_async
         self._settings = settings
 
@@ -76,7 +80,7 @@ class Slotwise(Contender):
         fill_tasks(url, count, size=self._size)
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="tasks", is_async=self._is_async)
+        return self._worker(url, kind="tasks", is_async=self._is_async, on_lost=self._on_lost)
 
     def is_done(self, connection: Any) -> bool:
         return bool(connection.execute(_NO_TASKS).fetchone()[0])

@@ -7,7 +7,9 @@ from slotwise.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
 from slotwise.bench.cells.throughput import (
     BACKLOG,
     ENQUEUE,
+    IDS,
     LONG,
+    MARKS,
     METRICS,
     PAYLOADS,
     RETURN,
@@ -21,8 +23,7 @@ from slotwise.bench.run import Cell
 ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        BACKLOG, METRICS, TWO_WORKERS, SLOTS, SECONDS, RETURN, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED,
-        FAIRNESS,
-        SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
+        BACKLOG, METRICS, MARKS, TWO_WORKERS, SLOTS, SECONDS, RETURN, ENQUEUE, IDS, LATENCY, PUNCTUALITY,
+        NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
     )
 }  # fmt: skip

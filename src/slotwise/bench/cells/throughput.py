@@ -40,6 +40,8 @@ TASKS = 50_000
 JOBS = 10_000
 #: With payloads of 100 KB: 500 MB.
 LARGE = 5_000
+#: With start marks, and enqueued one by one: each waits for a commit of its own.
+MARKED, NAMED = 10_000, 2_000
 
 #: slotwise with its defaults, and in the setting that suits handlers that do nothing.
 DEFAULT = Slotwise("slotwise-default")
@@ -98,6 +100,11 @@ def _metrics(run: Run) -> Iterator[Reading]:
         yield drain(run, "metrics", contender, number, run.scaled(TASKS, 200))
 
 
+def _marks(run: Run) -> Iterator[Reading]:
+    for number, contender in run.turns([BEST, Slotwise("slotwise, give_up", on_lost="give_up", threads="100")]):
+        yield drain(run, "marks", contender, number, run.scaled(MARKED, 200))
+
+
 def _two_workers(run: Run) -> Iterator[Reading]:
     """Two workers, and one in the same rounds: the ratio is what counts."""
     pairs: Sequence[tuple[Contender, int, str]] = [
@@ -125,6 +132,7 @@ def _slots(run: Run) -> Iterator[Reading]:
 
 BACKLOG = Cell(name="backlog", title="backlog of one-time tasks, one worker process", measure=_backlog)
 METRICS = Cell(name="metrics", title="the same backlog, with and without metrics and traces", measure=_metrics)
+MARKS = Cell(name="marks", title="10,000 tasks with a start mark each, and without", measure=_marks)
 TWO_WORKERS = Cell(name="two-workers", title="the same backlog, two worker processes", measure=_two_workers)
 PAYLOADS = Cell(name="payloads", title="5,000 tasks with payloads of 100 KB, and of two bytes", measure=_payloads)
 SLOTS = Cell(name="slots", title="due slots of 10,000 jobs, with their ledger rows, one process", measure=_slots)
@@ -328,11 +336,11 @@ def _raw_copy(url: str, count: int, *, chunk: int = ENQUEUE_CHUNK) -> None:
                     copy.write_row(("bench", str(number), b"{}", now, False, 1, 50))
 
 
-def _one_by_one(url: str, count: int) -> None:
+def _one_by_one(url: str, count: int, *, is_named: bool = True) -> None:
     registry = registry_for(url)
     try:
         for number in range(1, count + 1):
-            registry.client.schedule(TASK, {}, id=str(number))
+            registry.client.schedule(TASK, {}, id=str(number) if is_named else None)
     finally:
         registry.database.close()
 
@@ -379,6 +387,14 @@ def _enqueue(run: Run) -> Iterator[Reading]:
             yield _timed(run, owners[family], name, way, run.scaled(round(ENQUEUE_ROWS * share), 20), number)
 
 
+def _ids(run: Run) -> Iterator[Reading]:
+    """The cost of an id: the transaction that the database is asked about if the reply to its commit is lost."""
+    for number in range(1, run.rounds + 1):
+        for is_named in (True, False) if number % 2 else (False, True):
+            name, way = "slotwise, an id" if is_named else "slotwise, no id", partial(_one_by_one, is_named=is_named)
+            yield replace(_timed(run, Slotwise(), name, way, run.scaled(NAMED, 20), number), cell="ids")
+
+
 def _timed(run: Run, owner: Any, name: str, way: Enqueue, count: int, number: int) -> Reading:
     url, table = run.prepared(owner), f"{'scheduled' if owner.family == 'slotwise' else 'raw'}_tasks"
     run.server.settle(owner.family)
@@ -395,3 +411,4 @@ def _timed(run: Run, owner: Any, name: str, way: Enqueue, count: int, number: in
 
 
 ENQUEUE = Cell(name="enqueue", title="enqueueing many tasks, one client", measure=_enqueue)
+IDS = Cell(name="ids", title="enqueueing tasks one by one, with ids and without", measure=_ids)
