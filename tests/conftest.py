@@ -6,7 +6,9 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ["tests.databases", "tests.kit.progress", "tests.kit.selection", "tests.ledger_author"]
+pytest_plugins = [
+    "tests.databases", "tests.kit.lasting", "tests.kit.progress", "tests.kit.selection", "tests.ledger_author",
+]  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
