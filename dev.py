@@ -34,8 +34,12 @@ CONSTRAINTS_HEAD = """\
 # Install exactly this: pip install --require-hashes --no-deps -r constraints.txt && pip install --no-deps .
 """
 OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
-#: Of three test processes, one waits for processes of its own: two cores are busy.
-PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "4", "--progress"]}
+#: Of three test processes, one waits for processes of its own: two cores are busy. Folders differ in length by
+#: minutes, so a process that has run its share takes over tests of another.
+PROGRAMS = {
+    "demo": ["-m", "slotwise.demo"],
+    "test": ["-m", "pytest", "-n", "4", "--dist", "worksteal", "--progress"],
+}
 #: Also the tests that are marked "extended"; thirty failures are enough to read.
 ALL = ["-m", "not slow", "--maxfail", "30"]
 

@@ -72,7 +72,7 @@ def test_it_sets_itself_up_once_and_passes_everything_on(checkout: Path) -> None
     first = dev(checkout, "test", "-k", "two words")
     assert "making" in first.stderr
     assert "installing" in first.stderr
-    assert first.stdout.strip() == f"{['-n', '4', '--progress', '-k', 'two words']} {checkout}"
+    assert first.stdout.strip() == f"{['-n', '4', '--dist', 'worksteal', '--progress', '-k', 'two words']} {checkout}"
     assert first.returncode == 7
     everything = dev(checkout, "test", "--all", "tests/unit")
     assert "'-m', 'not slow', '--maxfail', '30', 'tests/unit']" in everything.stdout
