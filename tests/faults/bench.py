@@ -301,9 +301,11 @@ class Bench:
         """Let time pass: the length of a fault, never a guess at how long something takes."""
         time.sleep(span.total_seconds())
 
-    def release(self, job: str) -> None:
-        """Let go a handler that holds until the test has seen enough."""
-        Path(f"{self.log.path}.{job}.released").touch()
+    def release(self, job: str, up_to: int = sys.maxsize) -> None:
+        """Let go a handler that holds until the test has seen enough; of a numbered one, those up to this number."""
+        draft = Path(f"{self.log.path}.{job}.release")
+        draft.write_text(str(up_to))
+        draft.replace(f"{self.log.path}.{job}.released")  # handlers read it at any time
 
     def wait_for_empty_queue(self, within: float = PATIENCE) -> float:
         """Until no one-time task waits or runs; when that was."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from datetime import timedelta
 
-from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell, wait_for_release
+from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell, wait_until_released
 
 from slotwise import JobContext, OneTimeTask, Retry
 
@@ -22,15 +22,14 @@ class Note(OneTimeTask):
 
 
 class NoteOnce(OneTimeTask):
-    """As Note, and never starts again. From 1,501 on it holds until the test says so."""
+    """As Note, and never starts again. It holds until the test releases its number."""
 
     name = "note-once"
     on_lost = "give_up"
 
     def execute(self, ctx: JobContext) -> None:
         LOG.write(ctx, "start", repr(ctx.data))
-        if ctx.data > 1_500:
-            wait_for_release(ctx)
+        wait_until_released(ctx, ctx.data)
 
 
 class Linger(OneTimeTask):

@@ -52,6 +52,13 @@ def wait_for_release(ctx: JobContext) -> None:
         time.sleep(0.02)
 
 
+def wait_until_released(ctx: JobContext, number: int) -> None:
+    """Until the test says ``release(job, up_to)`` with this number or a higher one, listening to nobody."""
+    told = Path(f"{LOG.path}.{ctx.name}.released")
+    while not told.exists() or int(told.read_text()) < number:
+        time.sleep(0.02)
+
+
 @cache
 def engine() -> sa.Engine:
     """The application's own connections, past whatever stands between the worker and the database."""
