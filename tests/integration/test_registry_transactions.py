@@ -284,7 +284,7 @@ def test_a_handler_that_returns_before_its_transaction_ends(pg_url: str, heard: 
 
     registry = JobRegistry(
         tasks=[task(name="buy")(buy)], listeners=[heard], database_url=pg_url, process_hook=False,
-        heartbeat_interval="200ms",
+        heartbeat_interval="200ms", missed_heartbeats_limit=100,
     )  # fmt: skip
     with registry:
         registry.client.schedule("buy")
