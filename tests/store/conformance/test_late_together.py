@@ -170,6 +170,22 @@ def test_what_a_gap_has_decided_does_not_run_after_a_restore(bench: Bench) -> No
     assert (bench.row("plain").slot, bench.outcomes("plain"), bench.gaps("plain")) == (at(6), [], [(1, 5, 5, "late")])
 
 
+def test_a_skipped_slot_of_an_older_schedule_may_start_after_a_restore(bench: Bench) -> None:
+    """Once: it never had. A claim on time looks at no gaps, which would cost each slot a look."""
+    too_late = CatchUp.none(grace=timedelta(milliseconds=1))
+    hasty = bench.beside(a_job("plain", Every("1s"), catch_up=too_late))
+    bench.tick(0.5)
+    backup = bench.backup()
+    hasty.plan("plain", revision="2")
+    bench.clock.set(at(1.5) + timedelta(milliseconds=500))
+    assert hasty.claim("plain") == []
+    bench.restore(backup)
+    bench.settle(bench.claim_one("plain"))
+    assert (bench.outcomes("plain"), bench.row("plain").slot) == ([(1, "succeeded")], at(2))
+    bench.restore(backup)
+    assert bench.claim("plain") == []
+
+
 def test_a_gap_does_not_go_on_across_an_open_slot(bench: Bench) -> None:
     """Law 8: a slot that began before the restore ends in the ledger, and no gap counts it a second time."""
     too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
