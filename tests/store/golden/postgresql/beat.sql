@@ -9,7 +9,7 @@ WHERE t.ctid = ANY (ARRAY(
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
               AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
             FOR NO KEY UPDATE SKIP LOCKED) AS q))
-  AND t.picked AND t.picked_by = %(holder)s
+  AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version

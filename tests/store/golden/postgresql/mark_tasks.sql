@@ -10,6 +10,6 @@ WHERE t.ctid = ANY (ARRAY(
               AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s AND h.marked IS NULL
                   ELSE false END
             FOR NO KEY UPDATE) AS q))
-  AND t.picked AND t.picked_by = %(holder)s
+  AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version,
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END;

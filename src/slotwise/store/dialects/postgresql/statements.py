@@ -303,7 +303,8 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
     wanted_due = NULL, marked = NULL, version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
 FROM {_HELD}"""
 
-# Renew claims, or mark tasks that give up as started.
+# Renew claims, or mark tasks that give up as started. The last condition is in a CASE, as in FINISH: else each mark
+# would read all rows that this worker holds.
 BEAT = """\
 UPDATE {tasks} AS t
 SET {column} = {now}
@@ -316,7 +317,7 @@ WHERE t.ctid = ANY (ARRAY(
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
               AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s{unmarked} ELSE false END
             FOR NO KEY UPDATE{skip}) AS q))
-  AND t.picked AND t.picked_by = %(holder)s
+  AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version{durably}"""
 
 SILENT = """\
