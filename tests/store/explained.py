@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import psycopg
+import sqlalchemy as sa
+from psycopg import sql
 from tests.store.hearing import Sent, hearing
 
 from slotwise.jobs.definition import Definition
@@ -70,3 +73,64 @@ def scanned(plan: dict[str, Any]) -> set[str]:
         for node in nodes(plan)
         if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in ("scheduled_tasks", "scheduled_slots")
     }
+
+
+class Analysed(NamedTuple):
+    """A statement, the plan by which it ran, and what it read."""
+
+    statement: str
+    mode: str
+    plan: dict[str, Any]
+
+    @property
+    def rows(self) -> int:
+        """Rows of tables: those that were found, and those that were thrown away."""
+        kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+        scans = [node for node in nodes(self.plan) if "Relation Name" in node and "Scan" in node["Node Type"]]
+        return sum(sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"]) for node in scans)
+
+    @property
+    def pages(self) -> int:
+        return int(self.plan["Shared Hit Blocks"] + self.plan["Shared Read Blocks"])
+
+
+@contextmanager
+def analysing(database: Database) -> Iterator[list[Analysed]]:
+    """What the statements that are sent meanwhile read, each run before it is really sent, and rolled back.
+
+    On its own connection, with the plan that its settings choose and with a generic one.
+    """
+    found: list[Analysed] = []
+
+    def listen(connection: Any, _cursor: Any, statement: str, given: Any, *_rest: Any) -> None:
+        driver = connection.connection.driver_connection
+        if isinstance(given, list):
+            given = given[0]  # one of many that are sent by one call
+        if statement.lstrip("( \n").upper().startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT")):
+            for mode in ("auto", "force_generic_plan"):
+                found.append(Analysed(statement, mode, _analysed(driver, statement, dict(given or {}), mode)))
+
+    engines = {database.main, database.claims, database.heart}
+    for engine in engines:
+        sa.event.listen(engine, "before_cursor_execute", listen)
+    try:
+        yield found
+    finally:
+        for engine in engines:
+            sa.event.remove(engine, "before_cursor_execute", listen)
+
+
+def _analysed(driver: Any, statement: str, given: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+    numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
+    values = sql.SQL(", ").join(sql.Literal(given[name]) for name in names)
+    with driver.transaction(force_rollback=True), driver.cursor() as cursor:
+        if mode != "auto":
+            cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        cursor.execute(f"PREPARE looked_at AS {numbered}", prepare=False)
+        try:
+            explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked_at")
+            (found,) = cursor.execute(explain + sql.SQL("({})").format(values) if names else explain).fetchone()
+        finally:
+            cursor.execute("DEALLOCATE looked_at")
+    return found[0]["Plan"]  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, a_task
-from tests.store.explained import Explained, Sent, nodes, scanned
+from tests.store.explained import Analysed, Explained, Sent, analysing, nodes, scanned
 
 from slotwise.client.client import Client
 from slotwise.model.clock import ManualClock
@@ -24,39 +24,56 @@ from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
 
 ROWS = 200_000
+#: Of the tables whose reads are counted.
+GROWN = 100_000
 JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]
 TASKS = [a_task(f"task-{number:03}") for number in range(200)]
 BATCHES = [1, 100, 500]
 MARK = datetime(2020, 1, 1, tzinfo=UTC)
 
-FILL = f"""
+FILL = """
 ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);
 ALTER TABLE scheduled_slots SET (autovacuum_enabled = false);
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, created_version)
 SELECT 'task-' || lpad((n % 200)::text, 3, '0'), n::text, due, due, false, 1000, 1000
-FROM (SELECT n, now() + (n - 3000) * interval '1 minute' AS due FROM generate_series(1, {ROWS}) AS n) AS rows;
+FROM (SELECT n, now() + (n - 3000) * interval '1 minute' AS due FROM generate_series(1, {rows}) AS n) AS rows;
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, kind, picked, version)
 SELECT 'job-' || lpad((n - 1)::text, 3, '0'), 'recurring', '2020-01-01Z', '2020-01-01Z', '8000-01-01Z',
-       '{Every("1d")}', 'plan', false, 1000
-FROM generate_series(1, {len(JOBS)}) AS n;
+       '{schedule}', 'plan', false, 1000
+FROM generate_series(1, 600) AS n;
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
 SELECT 'job-' || lpad((n % 600)::text, 3, '0'), 'recurring', timestamptz '2010-01-01Z' + n * interval '1 minute',
        'succeeded', now(), 999
-FROM generate_series(1, {ROWS}) AS n;
+FROM generate_series(1, {rows}) AS n;
+"""
+
+#: Rows of others, which are held, lost, dead or of instances; gaps; and what the planner knows of all of them.
+GROW = """
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, kind, picked,
+                             picked_by, version, state, lost_count, plan_instance)
+SELECT 'other', n::text, due, due, due + interval '1 day', '{schedule}',
+       CASE WHEN n % 50 = 0 THEN 'detached' ELSE 'plan' END, n <= 500, CASE WHEN n <= 500 THEN 'host:2:b' END, 1000,
+       CASE WHEN n % 33 = 0 THEN 'dead' END, (n % 40 = 0 AND n <= 4000)::integer,
+       CASE WHEN n % 50 = 0 THEN 'recurring' END
+FROM (SELECT n, now() + n * interval '1 minute' AS due FROM generate_series(1, {rows} / 10) AS n) AS rows;
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created)
+SELECT 'job-' || lpad((n % 600)::text, 3, '0'), 'recurring', at, at, 2, 'late', at
+FROM (SELECT n, timestamptz '2010-01-01Z' + n * interval '1 minute' AS at FROM generate_series(1, {rows}) AS n) AS rows;
+VACUUM ANALYZE scheduled_tasks; VACUUM ANALYZE scheduled_slots; VACUUM ANALYZE scheduled_gaps
 """
 
 OF_TODAY = """
 UPDATE scheduled_tasks SET slot = date_trunc('day', now(), 'UTC'), next_slot = date_trunc('day', now(), 'UTC') + '1 day'
-WHERE schedule IS NOT NULL
+WHERE schedule IS NOT NULL AND task_name <> 'other'
 """
 
 GIVE_BACK = """
-UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked;
+UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked AND task_name <> 'other';
 UPDATE scheduled_tasks SET slot = '2020-01-01Z', execution_time = '2020-01-01Z', next_slot = '8000-01-01Z',
     attempt = 0, lost_count = 0, version = version + 1000, watermark = NULL, origin = NULL, collapsed = 0,
-    pending = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
+    pending = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL AND task_name <> 'other';
 DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
-DELETE FROM scheduled_gaps;
+DELETE FROM scheduled_gaps WHERE first_slot >= '2020-01-01Z';
 """
 
 
@@ -70,12 +87,12 @@ class Whole(BatchSize):
 class Stage(Explained):
     """A large, never analysed database; each verb is really run, and its statements are explained afterwards."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, rows: int = ROWS) -> None:
         super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
         self.store.claims._batch_size = Whole(BATCHES[-1])
         self.store.claims._batch_size.size = BATCHES[-1]
-        self.driver.execute(FILL)
+        self.driver.execute(FILL.format(rows=rows, schedule=Every("1d")).encode())
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:
         _, claims = self.store.claims.claim("host:1:a", limit, lease=LEASE, names=names)
@@ -366,3 +383,85 @@ def test_one_instance_and_its_slots_are_found_among_many(stage: Stage, mode: str
         assert "task_instance =" in found["scheduled_tasks_pkey"], json.dumps(plan, indent=1)
         assert "plan_instance =" in found["scheduled_tasks_beside"], json.dumps(plan, indent=1)
         assert set(found) <= {"scheduled_tasks_pkey", "scheduled_tasks_beside", "scheduled_slots_pkey"}
+
+
+# -- what is read, on tables that have grown ----------------------------------------------------------------------
+
+
+class Grown(Stage):
+    """Large tables that the planner knows; of what a verb sends, it is counted what each statement reads."""
+
+    def __init__(self, url: str, rows: int) -> None:
+        super().__init__(url, rows)
+        for statement in GROW.format(rows=rows, schedule=Every("1d")).split(";"):
+            self.driver.execute(statement.encode())
+        self.analysed: list[Analysed] = []
+
+    def sent(self, play: Callable[[], Any]) -> list[Sent]:
+        with analysing(self.database) as found:
+            sent = super().sent(play)
+        self.analysed += found
+        return sent
+
+
+@pytest.fixture(scope="module", params=[GROWN, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def grown_tables(databases: Databases, request: pytest.FixtureRequest) -> Iterator[Grown]:
+    with databases.provisioned() as url:
+        stage = Grown(url, request.param)
+        yield stage
+        stage.close()
+
+
+@pytest.fixture
+def grown(grown_tables: Grown) -> Iterator[Grown]:
+    grown_tables.analysed = []
+    yield grown_tables
+    grown_tables.give_back()
+
+
+def _claim_late(stage: Stage, size: int) -> list[Sent]:
+    stage.driver.execute("UPDATE scheduled_tasks SET next_slot = slot + interval '1 day' WHERE task_name < 'job-200'")
+    return _claim_jobs(stage, size)
+
+
+def _claim_late_ones(stage: Stage, size: int) -> list[Sent]:
+    """Whose decisions differ: the ledger knows newer slots of them."""
+    stage.driver.execute(
+        "UPDATE scheduled_tasks SET next_slot = slot + interval '1 day' WHERE task_name < 'job-200';"
+        "INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token) "
+        "SELECT task_name, task_instance, '2020-02-01Z', 'succeeded', now(), 999 FROM scheduled_tasks "
+        "WHERE task_name < 'job-200'"
+    )
+    return _claim_jobs(stage, size)
+
+
+def _mark(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.jobs, size)
+    return stage.sent(lambda: [stage.store.held.mark_running(claim) for claim in claims[:3]])
+
+
+def _mark_tasks(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.tasks, size)
+    return stage.sent(lambda: [stage.store.held.mark_running(claim) for claim in claims[:3]])
+
+
+#: For a batch of 100, the most rows that one statement reads, whether it takes them or throws them away. 600 jobs are
+#: due, some 600 rows held, and 90 rows of others lost. Left out is the look of a worker without jobs: it reads the
+#: rows of all jobs.
+READS: list[tuple[Verb, int]] = [
+    (_claim_jobs, 600), (_claim_tasks, 600), (_claim_anything, 600), (_claim_one_kind, 600), (_claim_from_marks, 200),
+    (_claim_late, 600), (_claim_late_ones, 600), (_settle_jobs, 100), (_advance_jobs, 400), (_settle_tasks, 100),
+    (_finish_tasks, 200), (_hand_back, 100), (_take_over, 300), (_beat, 200), (_mark, 1), (_mark_tasks, 2),
+    (_look, 600), (_look_for_some, 500), (_held_by, 100), (_next_due_of_all, 320), (_due_tasks, 700),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "rows"), READS, ids=[verb.__name__.strip("_") for verb, _ in READS])
+def test_what_is_read_does_not_grow_with_the_tables(grown: Grown, verb: Verb, rows: int) -> None:
+    """Each statement reads the rows of its batch, and those that are due or held: not those that wait, nor history."""
+    assert verb(grown, 100)
+    assert grown.analysed
+    for found in grown.analysed:
+        shown = f"{found.mode}:\n{found.statement}\n{json.dumps(found.plan, indent=1)}"
+        assert found.rows <= rows, shown
+        assert found.pages <= 3000, shown
