@@ -112,3 +112,21 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
     assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {new.pid}
     assert old.pid in {line.pid for line in stage.log.read()}
     assert stage.events.all("handed-back", by=old, reason="newer")
+
+
+def test_a_job_whose_version_was_raised_is_left_to_the_new_release(bench: MakeBench) -> None:
+    """From its first plan on, beside workers of the old release; no slot is lost."""
+    stage = bench("renewed", poll_interval="100ms")
+    old = stage.start("old", beneath={"CAST_RELEASE": "1"})
+    stage.wait("settled", by=old)
+    new = stage.start("new")
+    stage.wait("planned", by=new)
+    planned = stage.now()
+    for _ in range(8):
+        after(stage.now(), stage, "renewed")
+    until = stage.now()
+    stage.end_all()
+    starts = [line for line in stage.starts("renewed") if line.slot and line.slot > planned]
+    assert len(starts) >= 4
+    assert {line.pid for line in starts} == {new.pid}
+    stage.expect_clean(until=until)

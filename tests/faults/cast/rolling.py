@@ -1,4 +1,4 @@
-"""Tasks of two releases: CAST_RELEASE=1 knows neither the second version of a payload nor the codec."""
+"""Tasks and a job of two releases: CAST_RELEASE=1 knows neither the second version of a payload nor the codec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults.cast.witness import LOG
 
-from slotwise import OneTimeTask, TaskContext, register_codec
+from slotwise import DistributedJob, Every, JobContext, OneTimeTask, TaskContext, register_codec
 from slotwise.payload.payload import JSON
 
 IS_NEW = os.environ.get("CAST_RELEASE", "2") == "2"
@@ -49,3 +49,15 @@ class Sealed(OneTimeTask[dict[str, Any]]):
 
     def execute(self, ctx: TaskContext[dict[str, Any]]) -> None:
         LOG.write(ctx, "start", "new" if IS_NEW else "old")
+
+
+class Renewed(DistributedJob):
+    """Whose slots only the new release may run, once it is there."""
+
+    name = "renewed"
+    schedule = Every("1s")
+    payload_version = 2 if IS_NEW else 1
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            pass
