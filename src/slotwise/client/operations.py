@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, cast
 
 from slotwise.client.arguments import AnyTask, given_name
 from slotwise.errors import ConfigurationError
@@ -47,9 +47,9 @@ class Operations:
     """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
 
     Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. To pause,
-    resume or delete a job with many instances takes a transaction for each 500 rows; if that is interrupted, call it
-    again: it continues. The default ``author`` is the user and host of this process. With ``dry_run`` an operation
-    returns what it would do, and rolls it back.
+    resume or delete a job with many instances, to backfill, and to cancel that, takes a transaction for each 500 rows;
+    if that is interrupted, call it again: it continues. The default ``author`` is the user and host of this process.
+    With ``dry_run`` an operation returns what it would do, and changes nothing.
     Works without a worker in this process. It waits for the database, so call it from ``async def`` in
     ``asyncio.to_thread``.
 
@@ -171,11 +171,12 @@ class Operations:
             backfill.backfill, job=name_of(job), first=begin, last=end, pace=gap, concurrency=concurrency,
             failed=failed, forgotten=forgotten, instance=id,
         )  # fmt: skip
-        return self._order(order, **how)
+        (found,) = self._chunks(order, **how).found
+        return cast("Backfill", found)
 
     def cancel_backfill(self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]) -> int:
         """Cancel the backfill slots that have not begun, without ``id`` of all instances; return how many."""
-        return self._order(partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how)
+        return self._chunks(partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how).rows
 
     def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.

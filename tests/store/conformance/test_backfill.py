@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
+from tests.store.hearing import hearing
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError
@@ -288,3 +289,62 @@ def test_a_job_that_gives_up_runs_what_never_started(bench: Bench) -> None:
     assert bench.store.held.mark_running(claim)
     bench.settle(claim)
     assert bench.outcomes("strict") == [(1, "succeeded"), (2, "succeeded")]
+
+
+# -- many slots -------------------------------------------------------------------------------------------------
+
+
+def test_many_slots_are_entered_in_chunks(
+    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two of them no row is locked, so claims and settlements wait for no more than one; none starts before the
+    last one. The same for a backfill that is cancelled.
+    """
+    monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 3)
+    progress = list[int]()
+
+    def between(rows: int) -> None:
+        progress.append(rows)
+        if bench.database.dialect_name == "postgresql":
+            with bench.database.main.begin() as free:
+                free.exec_driver_sql("SELECT FROM scheduled_tasks WHERE task_name = 'plain' FOR UPDATE NOWAIT")
+        if rows < 7:
+            assert bench.claim("plain") == []
+
+    with hearing(bench.database) as heard:
+        found = operations.backfill("plain", at(1), at(10), concurrency=2, progress=between)
+    assert (len(found.slots), progress) == (7, [3, 6, 7])
+    assert len([sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]) == 3
+    assert started(bench.claim("plain")) == [at(3), at(4)]
+    progress.clear()
+    assert operations.cancel_backfill("plain", dry_run=True) == 5
+    assert operations.cancel_backfill("plain", progress=between) == 5
+    assert progress == [3, 5]
+    assert [order.operation for order in bench.inspect.audit()] == ["cancel-backfill", "backfill", "skip-next"]
+
+
+@pytest.mark.parametrize("then", ["again", "wider", "cancel"])
+def test_a_backfill_that_was_interrupted_continues(
+    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Nothing of it has started; the next one of that time takes it over, one slot after another."""
+    monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 2)
+
+    def stop(rows: int) -> None:
+        if rows == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        operations.backfill("plain", at(3), at(9), progress=stop)
+    assert bench.claim("plain") == []
+    if then == "cancel":
+        assert operations.cancel_backfill("plain") == 4
+        assert bench.outcomes("plain")[2:6] == [(3, "skipped"), *((minute, "cancelled") for minute in range(4, 7))]
+        return
+    first = 3 if then == "again" else 2
+    assert len(operations.backfill("plain", at(first), at(9), failed=then == "wider").slots) == 10 - first
+    for minute in range(first, 10):
+        (claim,) = bench.claim("plain")
+        assert claim.slot == at(minute)
+        bench.settle(claim)
+    assert bench.claim("plain") == []

@@ -29,7 +29,8 @@ from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, Stat
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.port import Dialect, Order
-from slotwise.store.operations.transaction import Operation, schedule_in
+from slotwise.store.operations import transaction
+from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.schema.tables import of_plan
@@ -164,9 +165,9 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
 
 
 def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
-    """Lock the rows of a job with all its instances, or of one of them. Raises UnknownTask if there are none."""
+    """Lock the held rows of a job with all its instances, or all rows of one. Raises UnknownTask without a job."""
     if instance is None:
-        return at.rows_of(job)
+        return at.rows_of(job, at.tasks.c.picked)
     found = [row for row in at.family(job, instance) if row.has_slot]
     return found or [at.plan_row(job, instance)]  # a deleted one may still run
 
@@ -179,15 +180,27 @@ def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
         freed(at.connection, at.dialect, row, at.now, never_began=True)
 
 
-def cancel_backfill(at: Operation, job: str, instance: str | None = None) -> int:
-    """End the slots of backfills that have not begun, of all instances or of one; return how many."""
-    found = _rows(at, job, instance)
-    rows = [row for row in found if row.origin == Origin.BACKFILL and not row.picked and not row.attempt]
-    if rows:
-        at.sign("cancel-backfill", job=job, slots=len(rows), id=instance)
-    for row in sorted(rows, key=lambda row: row.state != State.QUEUED):  # so that no end releases another slot
+def cancel_backfill(at: Operation, job: str, so_far: Progress, instance: str | None = None) -> Progress:
+    """End a chunk of the slots of backfills that have not begun, of all instances or of one.
+
+    Queued ones go first, so that no end releases another slot.
+    """
+    tasks, id = at.tasks, at.tasks.c.task_instance
+    waiting = [tasks.c.task_name == job, tasks.c.origin == Origin.BACKFILL, ~tasks.c.picked, tasks.c.attempt == 0]
+    if instance is not None:
+        waiting.append(tasks.c.plan_instance == id_of(instance))
+    count = at.connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*waiting)) or 0
+    if not so_far.rows and not count:
+        _rows(at, job, instance)  # raises without a job
+    if so_far.is_rehearsed or not count:
+        return replace(so_far, rows=so_far.rows + count, is_done=True)
+    number = so_far.number or at.sign("cancel-backfill", job=job, slots=count, id=instance)
+    queued_first = sa.case((tasks.c.state == State.QUEUED, 0), else_=1)
+    some = sa.select(id).where(*waiting).order_by(queued_first, id).limit(transaction.CHUNK)
+    rows = at.rows(*waiting, id.in_(at.connection.scalars(some).all()))
+    for row in sorted(rows, key=lambda row: row.state != State.QUEUED):
         cancel_waiting(at, row, Reason.OPERATOR)
-    return len(rows)
+    return replace(so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count)
 
 
 def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) -> None:

@@ -118,6 +118,13 @@ class Progress:
         )  # fmt: skip
 
 
+def id_of(instance: str) -> str:
+    """Return the id of an instance. Raises ConfigurationError if it is no string."""
+    if not isinstance(instance, str):
+        raise ConfigurationError(f"id={instance!r:.60}: expected a string; write id={str(instance)!r:.60}")
+    return instance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One operation, or a chunk of it: in one transaction, at one time, by one author.
@@ -183,10 +190,10 @@ class Operation:
         if self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first() is None:
             raise self._no_job(job, is_task=self.connection.execute(of_job.limit(1)).first() is not None)
 
-    def rows_of(self, job: str) -> list[Row]:
-        """Lock all rows of a job. Raises UnknownTask without a plan row."""
+    def rows_of(self, job: str, *conditions: sa.ColumnElement[bool]) -> list[Row]:
+        """Lock the rows of a job that meet the conditions. Raises UnknownTask without a plan row."""
         self._expect_plan(job)
-        return self.rows(self.tasks.c.task_name == job)
+        return self.rows(self.tasks.c.task_name == job, *conditions)
 
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
@@ -208,22 +215,24 @@ class Operation:
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
         """Lock the plan row of a job, or of an instance, and the rows beside it; return what there is."""
-        if not isinstance(instance, str):
-            raise ConfigurationError(f"id={instance!r:.60}: expected a string; write id={str(instance)!r:.60}")
-        return self.rows(self.tasks.c.task_name == job, of_plan(self.tasks, instance))
+        return self.rows(self.tasks.c.task_name == job, of_plan(self.tasks, id_of(instance)))
 
     def plan_and_family(self, job: str, instance: str = RECURRING) -> tuple[Row, list[Row]]:
         """As ``family``; return the plan row and all rows. Raises UnknownTask without a plan row."""
         family = self.family(job, instance)
-        for row in family:
+        return self._plan_among(family, job, instance), family
+
+    def _plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
+        for row in rows:
             if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
-                return row, family
+                return row
         self._expect_plan(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
-        """As ``plan_and_family``, the plan row alone."""
-        return self.plan_and_family(job, instance)[0]
+        """Lock the plan row alone. Raises UnknownTask without one."""
+        rows = self.rows(self.tasks.c.task_name == job, self.tasks.c.task_instance == id_of(instance))
+        return self._plan_among(rows, job, instance)
 
     def caught_up(self, *rows: Row) -> list[Row]:
         """Return locked plan rows as of the newest slots that ledger and gaps have decided."""

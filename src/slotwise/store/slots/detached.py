@@ -13,10 +13,10 @@ asked to stop while its row is locked is asked again at the next claim.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -43,18 +43,63 @@ def detach(
     It has the plan row's schedule and data, and is paused with it. Races: the key permits one row of a slot; against a
     claim of the plan row, the ledger decides.
     """
-    tasks, born = dialect.tables.tasks, to_micros(now)
-    plan = plan_of(connection, dialect, name, plan_instance)
-    row: dict[str, Any] = {
-        "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
-        "kind": Kind.DETACHED, "plan_instance": plan_instance, "slot": slot, "origin": origin,
-        "execution_time": due or now, "picked": False, "version": born, "created_version": born,
-        "schedule": plan and plan.schedule, "task_data": plan and plan.task_data, **columns,
-    }  # fmt: skip
+    tasks, plan = dialect.tables.tasks, plan_of(connection, dialect, name, plan_instance)
+    own = {"schedule": plan and plan.schedule, "task_data": plan and plan.task_data}
+    row = _detached(now, name, slot, origin, plan_instance) | own | {"execution_time": due or now, **columns}
+    if instance is not None:
+        row["task_instance"] = instance
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
     is_new = dialect.by_row.insert_new(connection, tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
+
+
+def _detached(now: datetime, name: str, slot: datetime, origin: str, plan_instance: str) -> dict[str, Any]:
+    born = to_micros(now)
+    return {
+        "task_name": name, "task_instance": f"{plan_instance}@{slot.isoformat()}", "kind": Kind.DETACHED,
+        "plan_instance": plan_instance, "slot": slot, "origin": origin, "picked": False, "version": born,
+        "created_version": born,
+    }  # fmt: skip
+
+
+def queue_backfill(
+    connection: sa.Connection, dialect: Dialect, now: datetime, plan: Row, slots: Sequence[datetime],
+    begun: Mapping[datetime, tuple[int, datetime | None]], number: int,
+) -> None:  # fmt: skip
+    """Queue these slots of a locked plan row for the backfill ``number``; ``begun``: attempts and end of earlier runs.
+
+    Rows that an interrupted backfill has queued are taken over.
+    """
+    if not slots:
+        return
+    tasks, rows = dialect.tables.tasks, list[dict[str, Any]]()
+    for slot in slots:
+        attempt, ended = begun.get(slot, (0, None))
+        rows.append(
+            _detached(now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance) | {
+                "execution_time": FOREVER, "schedule": plan.schedule, "task_data": plan.task_data, "control": number,
+                "state": State.QUEUED, "parked_due": now, "attempt": attempt, "last_failure": ended,
+            }
+        )  # fmt: skip
+    ids = [row["task_instance"] for row in rows]
+    mine = [tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(ids), tasks.c.state == State.QUEUED]
+    connection.execute(tasks.update().where(*mine, tasks.c.origin == Origin.BACKFILL).values(control=number))
+    dialect.by_row.insert_missing(connection, tasks, rows)
+
+
+def start_backfill(
+    connection: sa.Connection, dialect: Dialect, now: datetime, plan: Row, number: int, concurrency: int,
+    pace: timedelta | None,
+) -> None:  # fmt: skip
+    """Release the first slots of a backfill that is queued as a whole, a pace apart."""
+    tasks = dialect.tables.tasks
+    queued = sa.select(tasks.c.task_instance).where(
+        *_detached_of(tasks, plan), tasks.c.state == State.QUEUED, tasks.c.control == number
+    )
+    queue = _Queue(connection, dialect, plan, now)
+    for place, id in enumerate(connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()):
+        queue.release(id, now + place * (pace or timedelta(0)))
 
 
 def plan_of(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
@@ -161,7 +206,7 @@ class _Queue:
     def _tasks(self) -> sa.Table:
         return self.dialect.tables.tasks
 
-    def _release(self, instance: str, due: datetime) -> None:
+    def release(self, instance: str, due: datetime) -> None:
         """Let the row start at ``due``, or after the pause of its job."""
         tasks, plan = self._tasks, ledger_instance(self.row)
         state = sa.select(tasks.c.state).where(*of_key(tasks, Key(self.row.task_name, plan)))
@@ -190,7 +235,7 @@ class _Queue:
         family = [tasks.c.task_name == self.row.task_name, of_plan(tasks, ledger_instance(self.row))]
         goes_on = sa.select(tasks.c.version).where(*family, earlier | running)
         if self.connection.execute(goes_on.limit(1)).first() is None:
-            self._release(first.task_instance, self.now)
+            self.release(first.task_instance, self.now)
 
     # -- backfills ----------------------------------------------------------------------------------------------
 
@@ -207,7 +252,7 @@ class _Queue:
         pace, due = json.loads(found.arguments or "{}").get("pace"), self.now
         if pace:
             due = max(due, self._newest_start(never_began) + parse_duration(pace))
-        self._release(found.task_instance, due)
+        self.release(found.task_instance, due)
 
     def _newest_start(self, never_began: bool) -> datetime:
         """Return the newest start, or due time, of the backfill's slots that were released.
