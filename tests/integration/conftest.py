@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.connections import Open
-from tests.integration.hearing import Heard
+from tests.integration.hearing import OTHERS, Heard
 
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """What tests before have left is not this one's."""
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
 
 
 @pytest.fixture

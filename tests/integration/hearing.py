@@ -49,17 +49,24 @@ class Heard:
             return [event.name for event in self._events]
 
 
+#: Threads that tests before have left: the loop of a worker that nobody has closed, a timer with the last wake-up.
+OTHERS: set[threading.Thread] = set()
+
+
 def threads_of_ours() -> list[str]:
-    """Names of the threads that belong to slotwise."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("slotwise"))
+    """Names of the threads of slotwise that this test has started."""
+    return sorted(thread.name for thread in _of_ours())
+
+
+def _of_ours() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith("slotwise") and one not in OTHERS]
 
 
 def gone() -> bool:
     """Whether all of them end, as they do a moment after whoever waited for their work."""
     deadline = time.monotonic() + PATIENCE
-    for thread in threading.enumerate():
-        if thread.name.startswith("slotwise"):
-            thread.join(max(deadline - time.monotonic(), 0))
+    for thread in _of_ours():
+        thread.join(max(deadline - time.monotonic(), 0))
     return threads_of_ours() == []
 
 
