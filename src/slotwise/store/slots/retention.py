@@ -116,14 +116,14 @@ class Pruner:
             now = self._store.dialect.now(connection)
             while seen < BATCH and place.part < len(self._parts):
                 is_gaps = self._parts[place.part].table is self._store.tables.gaps
-                place, read, taken = self._take(connection, place, now)
+                place, read, taken = self._take(connection, place, now, BATCH - seen)
                 seen, gone[is_gaps] = seen + read, gone[is_gaps] + taken
             noted = self._note_place(connection, now, place)
         has_lost, self._noted = self._noted is not None and noted is None, noted
         return Page(*gone), None if has_lost else place
 
-    def _take(self, connection: sa.Connection, place: Place, now: datetime) -> tuple[Place, int, int]:
-        """Delete old rows of one task; return the next place, and how many rows were read and deleted."""
+    def _take(self, connection: sa.Connection, place: Place, now: datetime, most: int) -> tuple[Place, int, int]:
+        """Delete old rows of one task, of ``most`` that are read; return the next place, and how many of either."""
         part, horizon = self._parts[place.part], now - min(self._spans)
         name, after = place.name, place.after
         if after is None:
@@ -133,17 +133,17 @@ class Pruner:
             name, after = following, EARLIEST
         mine = [part.table.c.task_name == name, part.rows]
         some = sa.select(part.slot.label("slot")).where(*mine, part.slot > after, part.slot < horizon)
-        batch = some.order_by(part.slot).limit(BATCH).subquery()
+        batch = some.order_by(part.slot).limit(most).subquery()
         last, count = connection.execute(sa.select(sa.func.max(batch.c.slot), sa.func.count())).one()
         if not count:
             return Place(place.part, name), 1, 0
         old = [*mine, part.slot > after, part.slot <= utc(last), *self._old(part.table, now)]
-        gone, newest = ledger.prune(connection, self._store.dialect, part.table, part.slot, old, BATCH)
+        gone, newest = ledger.prune(connection, self._store.dialect, part.table, part.slot, old, most)
         if newest is not None:
             _note(connection, self._store, PRUNED_UNTIL, _text(newest), lambda old, new: old < new)
-        last = utc(last) if count == BATCH or gone >= BATCH else None
+        last = utc(last) if count == most or gone >= most else None
         # More rows than that may have the same slot.
-        return Place(place.part, name, last - TICK if last and gone >= BATCH else last), count, gone
+        return Place(place.part, name, last - TICK if last and gone >= most else last), count, gone
 
     def _next_name(self, connection: sa.Connection, part: _Part, after: str, horizon: datetime) -> str | None:
         """Return the next task whose oldest row may be too old: two descents into an index for each one before it."""
