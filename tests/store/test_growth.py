@@ -5,23 +5,33 @@ Run it alone, and read its figures: SLOTWISE_GROWTH=1000000 python -m pytest -m 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import statistics
 import subprocess
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from tests.databases import provision
-from tests.store.bench import LEASE, Bench, a_job
+from tests.store.bench import LEASE, MINUTE, Bench, a_job
 
+from slotwise import Item, JobContext, JobRegistry, task
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.model.records import Claim, Succeeded
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
+from slotwise.store.slots.retention import BATCH as BATCH_OF_PRUNER
+from slotwise.store.slots.retention import STALLED, Pruner
+from slotwise.store.slots.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -186,3 +196,115 @@ def _report(growth: Growth, counts: dict[str, Counts], written: Counter[str]) ->
     return "\n".join(
         [*lines, f"per slot: {entries / slots:.2f} index entries, {written['bytes'] / slots:.0f} bytes of WAL"]
     )
+
+
+# -- pruning ------------------------------------------------------------------------------------------------------
+
+#: Old slots of 1,000 jobs, and as many of one-time tasks under ids of their own.
+HISTORY = """
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, attempts, token, worker, started, finished)
+SELECT 'job-' || lpad(job::text, 5, '0'), 'recurring', at, 'succeeded', 1, 1000, 'host:1:a', at, at
+FROM generate_series(0, 999) AS job, generate_series(1, {count} / 2000) AS n,
+     LATERAL (SELECT timestamptz '2020-01-01Z' + n * interval '1 minute') AS t(at);
+INSERT INTO scheduled_slots
+    (task_name, task_instance, slot, outcome, origin, attempts, token, worker, started, finished)
+SELECT 'mail', lpad(n::text, 9, '0'), at, 'succeeded', 'task', 1, 1000, 'host:1:a', at, at
+FROM generate_series(1, {count} / 2) AS n,
+     LATERAL (SELECT timestamptz '2020-01-01Z' + n * interval '1 second') AS t(at);
+VACUUM ANALYZE scheduled_slots"""
+
+
+def test_pruning_keeps_its_pace(server: EmbeddedPostgres) -> None:
+    """Each transaction deletes a batch, the last ones as fast as the first; a new process goes on in the middle."""
+    provision(url := server.url("postgres"))
+    bench = Bench(Database(Settings(database_url=url)))
+    with psycopg.connect(url, autocommit=True) as driver:
+        for statement in HISTORY.format(count=SLOTS).split(";"):
+            driver.execute(statement.encode())
+    pages: list[tuple[float, int]] = []
+    for most in (SLOTS // 2, SLOTS):
+        bench.clock.tick(STALLED + MINUTE)
+        pruner = Pruner(bench.store, keep=timedelta(days=1), failure_retention=timedelta(days=1))
+        assert pruner.take_turn(timedelta(hours=1))
+        begin = time.monotonic()
+        for page in pruner.pages():
+            pages.append((time.monotonic() - begin, page.slots))
+            begin = time.monotonic()
+            if sum(slots for _, slots in pages) >= most:
+                break
+    bench.database.close()
+    pages = [(took, slots) for took, slots in pages if slots]
+    tenth = len(pages) // 10
+    ends = pages[:tenth], pages[-tenth:]
+    first, last = (sum(slots for _, slots in part) / sum(took for took, _ in part) for part in ends)
+    longest = max(took for took, _ in pages)
+    print(f"\n{first:.0f} rows/s in the first tenth, {last:.0f} in the last, longest transaction {longest:.3f} s")
+    assert sum(slots for _, slots in pages) == SLOTS - 1000
+    assert max(slots for _, slots in pages) <= BATCH_OF_PRUNER
+    assert last >= 0.5 * first
+
+
+#: Due tasks of a backlog whose runs are recorded, and pairs of backlogs without and with pruning. The first of a pair
+#: is faster, so the order alternates, and the number of pairs is even.
+BACKLOG, PAIRS = 30_000, 6
+
+
+def test_a_backlog_is_worked_off_while_as_many_rows_are_pruned(server: EmbeddedPostgres) -> None:
+    """With a row of the ledger for each task, at nine tenths of the rate without pruning, by the mean of pairs."""
+    provision(url := server.url("postgres"))
+    with psycopg.connect(url, autocommit=True) as driver:
+        pairs = []
+        for turn in range(PAIRS):
+            order = (False, True) if turn % 2 else (True, False)
+            rates = {is_pruned: _backlog(driver, url, is_pruned) for is_pruned in order}
+            pairs.append(rates[True] / rates[False])
+            print(f"\n{rates[False]:.0f} tasks/s, {rates[True]:.0f} with pruning: {pairs[-1]:.2f}", end="")
+    ratio = statistics.geometric_mean(pairs)
+    print(f"\nmean {ratio:.2f}")
+    assert ratio >= 0.9
+
+
+def _backlog(driver: psycopg.Connection[Any], url: str, is_pruned: bool) -> float:
+    """Return the tasks per second of one worker, in whose process a thread prunes as many rows as are added."""
+    driver.execute("TRUNCATE scheduled_tasks, scheduled_slots")
+    for statement in HISTORY.format(count=3 * BACKLOG).split(";")[1:]:  # of tasks only
+        driver.execute(statement.encode())
+    done, ended = itertools.count(1), threading.Event()
+    started = [0]
+
+    def note(_ctx: JobContext) -> None:
+        if (number := next(done)) == BACKLOG:
+            ended.set()
+        started[0] = number
+
+    registry = JobRegistry(
+        tasks=[task(name="send", record="all")(note)], database_url=url, process_hook=False, threads=100,
+        retention="0s", failure_retention="0s",
+    )  # fmt: skip
+    registry.client.schedule_many("send", [Item(id=str(number), data=None) for number in range(BACKLOG)])
+    driver.execute("VACUUM ANALYZE scheduled_tasks")
+    pruned = 0
+
+    def prune() -> None:
+        nonlocal pruned
+        day = timedelta(days=1)
+        for page in Pruner(Store(registry.database, {}), keep=day, failure_retention=day).pages():
+            pruned += page.slots
+            while started[0] < pruned and not ended.wait(0.001):
+                pass
+            if ended.is_set():
+                return
+
+    pruner = threading.Thread(target=prune)
+    begin = time.monotonic()
+    registry.start()
+    if is_pruned:
+        pruner.start()
+    assert ended.wait(120)
+    took = time.monotonic() - begin
+    if is_pruned:
+        pruner.join()
+        assert pruned >= 0.9 * BACKLOG
+    assert registry.stop() == 0
+    registry.database.close()
+    return BACKLOG / took
