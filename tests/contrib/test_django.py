@@ -186,16 +186,22 @@ def test_migrations_are_slotwises_own_history(
     """``migrate`` stamps slotwise's version table; ``db upgrade`` finds nothing to do; zero drops the tables."""
     django_project(pg_empty_url)
     call_command("migrate", "slotwise", verbosity=0)
-    with connection.cursor() as cursor:
-        cursor.execute("select version_num from scheduled_alembic_version")
-        (revision,) = cursor.fetchone()
     from slotwise.migrate.revisions import _script_directory
 
-    assert revision == _script_directory().get_current_head()
+    assert _revision() == _script_directory().get_current_head()
     call_command("migrate", "slotwise", verbosity=0)
+    call_command("migrate", "slotwise", "0001", verbosity=0)
+    assert _revision() == "sw0001"
     call_command("migrate", "slotwise", "zero", verbosity=0)
     assert not [name for name in connection.introspection.table_names() if name.startswith("scheduled_slots")]
     connections.close_all()
+
+
+def _revision() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("select version_num from scheduled_alembic_version")
+        (found,) = cursor.fetchone()
+    return str(found)
 
 
 def test_tables_that_exist_are_adopted_by_the_migration(django_project: Callable[[str], None], pg_url: str) -> None:

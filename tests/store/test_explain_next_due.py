@@ -172,6 +172,7 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(databases: Databas
         sent, first = claim(100)
         assert len(sent) == 2
         assert first == names[1:101]
+        due._shared_until += 60
         put_back = "picked = false, picked_by = NULL, execution_time = execution_time - interval '1 day'"
         stage.driver.execute(f"UPDATE scheduled_tasks SET {put_back} WHERE task_name = 'job-0001'")
         (second,), taken = claim(100)

@@ -6,39 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import migrations, models
 
-from slotwise import migrate
-from slotwise.contrib.django.project import InMemory, alias, database_address, place
-from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database
-
-
-def _tables(schema_editor: Any, *, up: bool) -> None:
-    """Create or upgrade the tables, on a connection of slotwise's own and in its own transaction."""
-    if schema_editor.connection.alias != alias():
-        return
-    try:
-        address = database_address(alias())
-    except InMemory:
-        return  # a test database: the system check warns
-    settings = Settings.load(database_url=address, **place())
-    database = Database(settings)
-    try:
-        database.verify(new=True)
-        with database.migrations().connect() as connection:
-            change = migrate.apply if up else migrate.revert
-            change(connection, prefix=settings.table_prefix, schema=settings.schema)
-    finally:
-        database.close()
-
-
-def upgrade(apps: Any, schema_editor: Any) -> None:
-    """As ``slotwise db upgrade``: nothing to do if that was run before."""
-    _tables(schema_editor, up=True)
-
-
-def downgrade(apps: Any, schema_editor: Any) -> None:
-    """Drop the tables; all data is lost."""
-    _tables(schema_editor, up=False)
+from slotwise.contrib.django.migrations import downgrade_to, upgrade
 
 
 def _page(name: str, plural: str) -> migrations.CreateModel:
@@ -64,5 +32,5 @@ class Migration(migrations.Migration):
         _page("Job", "jobs"),
         _page("Task", "tasks"),
         _page("Worker", "workers"),
-        migrations.RunPython(upgrade, downgrade),
+        migrations.RunPython(upgrade, downgrade_to("base")),
     ]
