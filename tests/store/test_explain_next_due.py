@@ -18,6 +18,7 @@ from tests.store.hearing import Sent
 
 from slotwise.schedules import Disabled
 from slotwise.store.schema.tables import WINDOW
+from slotwise.store.slots.claims import BatchSize
 
 MANY, NAMES, FOREIGN = 100_000, 10_000, 1_000
 
@@ -147,11 +148,14 @@ def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows
         assert due.since(names) is None
 
 
-def test_full_claims_of_many_names_pass_over_what_was_claimed(databases: Databases) -> None:
+def test_full_claims_of_many_names_pass_over_what_was_claimed(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One look finds the names for several claims, which begin at its first row: not at the dead entries before it.
 
     A row that comes up before that waits until the next look, which also follows a claim that was not full.
     """
+    monkeypatch.setattr(BatchSize, "learn", lambda *given: None)  # however long a decision takes here
     names = [f"job-{number:04}" for number in range(2 * WINDOW)]
     with a_stage(databases, names) as stage:
         stage.fill("'job-' || lpad(n::text, 4, '0')", "'recurring'", 2 * WINDOW - 1)

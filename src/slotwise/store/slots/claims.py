@@ -536,13 +536,16 @@ FIRST = 100
 #: How long decisions of one claim may take; at most this part of its lease.
 LONGEST = timedelta(seconds=1)
 PART_OF_LEASE = 8
+#: Decisions that take less than this part of it say nothing about their number: round trips take as long.
+NOTHING = 20
 
 
 class BatchSize:
     """How many due slots a claim takes, up to ``most``: as many late ones as it can decide about in a moment.
 
     Race: a claim's lease runs while it decides, and nothing starts before its commit. If decisions took that long, the
-    claim would be handed back as a whole, again and again. Full claims of slots on time grow.
+    claim would be handed back as a whole, again and again. Full claims of slots on time grow, and those that were
+    decided at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -550,8 +553,8 @@ class BatchSize:
         self.size = min(FIRST, most)
 
     def learn(self, taken: int, late: int, took: float, lease: timedelta) -> None:
-        if late:
-            bearable = min(LONGEST, lease / PART_OF_LEASE).total_seconds()
-            self.size = max(int(min(self._most, late * bearable / took if took else self._most)), 1)
+        bearable = min(LONGEST, lease / PART_OF_LEASE).total_seconds()
+        if late and took * NOTHING > bearable:
+            self.size = max(int(min(self._most, late * bearable / took)), 1)
         elif taken >= self.size:
             self.size = min(2 * self.size, self._most)
