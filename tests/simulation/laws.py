@@ -78,12 +78,12 @@ class Laws:
     def knows(self, claim: Claim) -> bool:
         return (*claim.key, claim.token, claim.holder) in self.claims
 
-    def started(self, claim: Claim) -> None:
+    def started(self, claim: Claim, now: datetime) -> None:
         """give_up: at most one start; nobody starts what has succeeded."""
         slot = _slot(claim)
         self.orders.started(claim)
         self.starts[slot] += 1
-        self._keeps_its_distance(claim)
+        self._keeps_its_distance(claim, now)
         if self.successes[slot]:
             raise self._broken("one completion", "a start after a success", claim)
         if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
@@ -99,7 +99,7 @@ class Laws:
         for name, starts in self.claimed_at.items():
             self.claimed_at[name] = [(at, is_ordered) for at, is_ordered in starts if at <= now]
 
-    def _keeps_its_distance(self, claim: Claim) -> None:
+    def _keeps_its_distance(self, claim: Claim, now: datetime) -> None:
         """min_interval: two starts are so far apart, by the database's time. What an operator orders does not wait, nor
         does a retry for it.
         """
@@ -111,7 +111,8 @@ class Laws:
                 # Of two claims at one instant, the order may have been the later one.
                 if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))):
                     raise self._broken("min_interval", f"{apart} from another start", claim)
-        others.append((claim.claimed_at, is_ordered))
+        if claim.claimed_at <= now:  # the clock may have been set back since
+            others.append((claim.claimed_at, is_ordered))
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""
