@@ -55,6 +55,8 @@ class Laws:
     unsure: set[Slot] = field(default_factory=set)
     #: When the claims of each job were made that came to start, and whether an operator had ordered them.
     claimed_at: dict[str, list[tuple[datetime, bool]]] = field(default_factory=lambda: defaultdict(list))
+    #: The claims that were made before the clock was last stepped.
+    claimed_before: set[tuple[str, str, int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         shared: Any = self.trace, self.definitions
@@ -78,12 +80,12 @@ class Laws:
     def knows(self, claim: Claim) -> bool:
         return (*claim.key, claim.token, claim.holder) in self.claims
 
-    def started(self, claim: Claim, now: datetime) -> None:
+    def started(self, claim: Claim) -> None:
         """give_up: at most one start; nobody starts what has succeeded."""
         slot = _slot(claim)
         self.orders.started(claim)
         self.starts[slot] += 1
-        self._keeps_its_distance(claim, now)
+        self._keeps_its_distance(claim)
         if self.successes[slot]:
             raise self._broken("one completion", "a start after a success", claim)
         if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
@@ -94,25 +96,26 @@ class Laws:
         self.unsure.add(_slot(claim))
 
     def clock_stepped(self, now: datetime) -> None:
-        """After a step back, starts that lie in the future keep nothing apart."""
+        """The distance to what was claimed before, by the clock that was, is not known any more."""
         self.claims_of.clock_stepped(now)
-        for name, starts in self.claimed_at.items():
-            self.claimed_at[name] = [(at, is_ordered) for at, is_ordered in starts if at <= now]
+        self.claimed_at.clear()
+        self.claimed_before = set(self.claims)
 
-    def _keeps_its_distance(self, claim: Claim, now: datetime) -> None:
+    def _keeps_its_distance(self, claim: Claim) -> None:
         """min_interval: two starts are so far apart, by the database's time. What an operator orders does not wait, nor
         does a retry for it.
         """
         name, is_ordered = claim.row.task_name, claim.row.origin in ORDERED
         least, others = self.definitions[name].min_interval, self.claimed_at[name]
+        if (*claim.key, claim.token, claim.holder) in self.claimed_before:
+            return
         if least is not None and not is_ordered and not self.after_restores:
             for other, was_ordered in others:
                 apart = claim.claimed_at - other  # a handler may be entered after that of a later claim
                 # Of two claims at one instant, the order may have been the later one.
                 if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))):
                     raise self._broken("min_interval", f"{apart} from another start", claim)
-        if claim.claimed_at <= now:  # the clock may have been set back since
-            others.append((claim.claimed_at, is_ordered))
+        others.append((claim.claimed_at, is_ordered))
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""

@@ -147,7 +147,7 @@ class World(Accidents):
             if self.rng.random() < 0.8 and self._start(agent, claim):
                 self._note(agent, f"starts attempt {claim.row.attempt}, token {claim.token}", claim)
                 agent.running.append(claim)
-                self.laws.started(claim, self.clock.now())
+                self.laws.started(claim)
         self._strike(agent)
 
     def _start(self, agent: Agent, claim: Claim) -> bool:
@@ -243,7 +243,7 @@ class World(Accidents):
             for claim in agent.worker.waiting:
                 if agent.worker.begin(claim):
                     agent.running.append(claim)
-                    self.laws.started(claim, self.clock.now())
+                    self.laws.started(claim)
             for claim in list(agent.running):
                 self._finish(agent, claim, Succeeded())
             self._settle(agent)
