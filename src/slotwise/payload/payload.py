@@ -264,9 +264,23 @@ class Payload:
             return self.typed(None)
         return self.typed(self._upgraded(*_decoded(stored)))
 
-    def _upgraded(self, plain: object, version: int) -> object:
+    def newer(self, stored: bytes | None) -> str | None:
+        """Return why only a newer release can read this; None if this one can, or none can."""
+        try:
+            _, version = _decoded(stored) if stored is not None else (None, 1)
+            self._refuse_newer(version)
+        except NewerPayload as error:
+            return str(error)
+        except InvalidPayload:
+            pass
+        return None
+
+    def _refuse_newer(self, version: int) -> None:
         if version > self.version:
             raise NewerPayload(f"task_data has version {version}, this worker knows {self.version}")
+
+    def _upgraded(self, plain: object, version: int) -> object:
+        self._refuse_newer(version)
         for older in range(version, self.version) if plain is not None else ():  # no data, in any version
             try:
                 plain = self.upgrades[older](plain)

@@ -323,7 +323,7 @@ def test_many_slots_are_entered_in_chunks(
     assert [order.operation for order in bench.inspect.audit()] == ["cancel-backfill", "backfill", "skip-next"]
 
 
-@pytest.mark.parametrize("then", ["again", "wider", "cancel"])
+@pytest.mark.parametrize("then", ["again", "wider", "later", "cancel"])
 def test_a_backfill_that_was_interrupted_continues(
     bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
@@ -341,8 +341,9 @@ def test_a_backfill_that_was_interrupted_continues(
         assert operations.cancel_backfill("plain") == 4
         assert bench.outcomes("plain")[2:6] == [(3, "skipped"), *((minute, "cancelled") for minute in range(4, 7))]
         return
-    first = 3 if then == "again" else 2
-    assert len(operations.backfill("plain", at(first), at(9), failed=then == "wider").slots) == 10 - first
+    first = 2 if then == "wider" else 3
+    begin = 6 if then == "later" else first  # what the interrupted one has entered before is not left behind
+    assert len(operations.backfill("plain", at(begin), at(9), failed=then == "wider").slots) == 10 - first
     for minute in range(first, 10):
         (claim,) = bench.claim("plain")
         assert claim.slot == at(minute)

@@ -266,6 +266,22 @@ def test_a_job_whose_version_was_raised_is_left_to_newer_workers(bench: Bench) -
     assert bench.row("plain").task_data is None
 
 
+def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(bench: Bench) -> None:
+    """Its policies would drop slots that the newer ones catch up. The row waits, and comes up again."""
+    old, new = bench, bench.beside(a_job("plain", payload_version=2, catch_up=CatchUp.all()))
+    new.plan("plain", revision="2")
+    bench.tick(5)
+    assert old.claim("plain") == []
+    row = bench.row("plain")
+    assert (row.slot, row.picked, row.attempt) == (at(1), False, 0)
+    (told,) = bench.inspect.health().unreadable
+    assert (told.newer, told.error) == (True, "task_data has version 2, this worker knows 1")
+    assert bench.outcomes("plain") == []
+    bench.tick()
+    (claim,) = new.claim("plain")
+    assert claim.slot == at(1)
+
+
 def test_a_new_job_has_its_version(bench: Bench) -> None:
     """Its row is inserted with it."""
     bench.beside(a_job("later", payload_version=3)).plan("later")

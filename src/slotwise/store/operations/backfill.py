@@ -64,7 +64,7 @@ def backfill(
     again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
     found: Backfill = so_far.found[0] if so_far.found else _find(at, row, first, last, again)
     chunk = found.slots[so_far.rows : so_far.rows + transaction.CHUNK]
-    oldest = None if forgotten or not chunk else chunk[0] if so_far.rows else first
+    oldest = None if forgotten or not chunk else chunk[0] if so_far.rows else min(first, chunk[0])
     if so_far.is_rehearsed or not chunk:
         _refuse_pruned(at, row, oldest)
         return replace(so_far, rows=len(found.slots), is_done=True, found=(found,))
@@ -84,7 +84,10 @@ def backfill(
 
 
 def _find(at: Operation, row: Row, first: datetime, last: datetime, again: Collection[str]) -> Backfill:
-    """Return what a backfill of this range runs. Raises ConfigurationError for what it cannot run."""
+    """Return what a backfill of this range runs: also the slots that an interrupted one has left, of any time.
+
+    Raises ConfigurationError for what it cannot run.
+    """
     job, schedule, come = row.task_name, schedule_in(row), min(last, at.now)
     last = min(last, _passed_by(row, at.now), at.now)
     if first > at.now:
@@ -99,7 +102,8 @@ def _find(at: Operation, row: Row, first: datetime, last: datetime, again: Colle
     if len(missing) > LONGEST_QUEUE:
         few = f"at most {LONGEST_QUEUE} run in one go; choose a shorter range"
         raise _refused(job, f"{len(missing)} slots are missing, {few}")
-    present, undecided = len(slots) - len(missing), schedule.running.count_between(max(last, first - TICK), come)
+    present, missing = len(slots) - len(missing), sorted({*missing, *_waiting(at, row)[1]})
+    undecided = schedule.running.count_between(max(last, first - TICK), come)
     return Backfill(job=job, first=first, last=last, slots=tuple(missing), present=present, undecided=undecided)
 
 

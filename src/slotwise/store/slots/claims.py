@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import NEWER, defer, refuse
+from slotwise.decide.ending import NEWER, defer, left_alone, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
@@ -385,6 +385,11 @@ class LateClaims:
         return decided
 
     def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
+        if (newer := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
+            # This release's policies decide nothing about slots that only a newer one runs.
+            self._claims.warnings.newer(row, self._now, newer)
+            self._let_go(row, left_alone(row, self._now, newer))
+            return None
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
@@ -519,7 +524,9 @@ class LateClaims:
 
 def _is_simple(row: Row) -> bool:
     """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
-    if row.flaw is not None or row.slot is None or row.slot != row.watermark or not row.is_plan:
+    if row.flaw is not None or row.task_data is not None or not row.is_plan:
+        return False
+    if row.slot is None or row.slot != row.watermark:
         return False
     if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
         return False
