@@ -268,3 +268,23 @@ def test_loads_what_it_needs(sqlite_url: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     loaded = [line for line in done.stdout.splitlines() if line.startswith("loaded:")]
     assert loaded == [f"loaded: {words} []" for words, _ in LOADS]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["slots", "tick", "--skip", "9" * 20],
+        ["health", "--max-rows", "9" * 20],
+        ["simulate", "-n", "9" * 20],
+        ["backfill", "tick", "--concurrency", "9" * 20],
+        ["bench", "--rounds", "10001"],
+        ["bench", "--pairs", "10001"],
+        ["bench", "--cells", ""],
+        ["bench", "--cells", " , "],
+    ],
+)
+def test_senseless_numbers_and_empty_lists_are_usage_errors(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(words) == exits.USAGE
+    assert words[-2] in capsys.readouterr().err

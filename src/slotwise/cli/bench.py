@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     metavar="NAMES",
     help="What is measured, commas between; default: everything, with --against backlog,slots.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each takes its turn.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How often each takes its turn."
+)
 @click.option(
     "--scale",
     type=click.FloatRange(0, 100, min_open=True),
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--pairs",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000),
     default=15,
     show_default=True,
     help="With --against: how many rounds of both versions, one right after the other.",
@@ -94,6 +96,8 @@ def bench(
     if listing:
         print_table(["CELL", "MEASURES"], session.cells())
         return
+    if not cells.strip(" ,") and context.get_parameter_source("cells") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--cells: it names no cell; see: slotwise bench --list")
     _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
     _refuse_unknown("--peers", peers, libraries.KNOWN)
     _refuse_together(context, against)

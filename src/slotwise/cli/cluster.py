@@ -14,7 +14,7 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Given, common, duration, lines_option, pass_given
+from slotwise.cli.shared.options import LARGEST_COUNT, Command, Given, common, duration, lines_option, pass_given
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -99,7 +99,9 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     slotwise health --worker                      only this host's worker, in its container
     """,
 )
-@click.option("--min-workers", type=click.IntRange(0), default=1, show_default=True, help="Live workers wanted.")
+@click.option(
+    "--min-workers", type=click.IntRange(0, LARGEST_COUNT), default=1, show_default=True, help="Live workers wanted."
+)
 @click.option(
     "--max-overdue",
     default="1m",
@@ -108,8 +110,16 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     callback=duration,
     help="How long a due row may wait.",
 )
-@click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
-@click.option("--max-orphans", type=click.IntRange(0), help="How many of them may be orphans; default: any number.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(0, LARGEST_COUNT),
+    default=0,
+    show_default=True,
+    help="How many may wait for longer.",
+)
+@click.option(
+    "--max-orphans", type=click.IntRange(0, LARGEST_COUNT), help="How many of them may be orphans; default: any number."
+)
 @click.option(
     "--timeout",
     default="5s",

@@ -12,6 +12,7 @@ import click
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
+    LARGEST_COUNT,
     Command,
     Given,
     Written,
@@ -254,7 +255,13 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
     click.option(
         "--pace", metavar="DURATION", callback=duration, help="Time from the start of one slot until the next is due."
     ),
-    click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="How many run at a time."),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, LARGEST_COUNT),
+        default=1,
+        show_default=True,
+        help="How many run at a time.",
+    ),
     click.option("--failed", is_flag=True, help="Also slots that ended as failed, dead, lost or cancelled."),
     click.option(
         "--forgotten", is_flag=True, help="Also times whose history was pruned, so that it is unknown what ran."

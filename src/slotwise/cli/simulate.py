@@ -12,7 +12,16 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.shared.options import Command, Given, Written, common, instant, pass_given, read_written
+from slotwise.cli.shared.options import (
+    LARGEST_COUNT,
+    Command,
+    Given,
+    Written,
+    common,
+    instant,
+    pass_given,
+    read_written,
+)
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
 from slotwise.cli.shared.schedules import marked
 from slotwise.cli.shared.terminal import moment, say
@@ -47,7 +56,9 @@ _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 @click.option("--outage", "outages", multiple=True, metavar="TIME/DURATION", help="No worker runs then; repeatable.")
 @click.option("--takes", multiple=True, metavar="[NAME=]DURATION", help="How long runs take; default: no time at all.")
 @click.option("--only", "names", multiple=True, metavar="NAME", help="Only this job; repeatable.")
-@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines for each job.")
+@click.option(
+    "-n", "count", type=click.IntRange(0, LARGEST_COUNT), default=10, show_default=True, help="Lines for each job."
+)
 @click.option("--all", "everything", is_flag=True, help="Also slots that run on time; all lines.")
 @common
 @pass_given

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import (
+    LARGEST_COUNT,
     Command,
     Given,
     Written,
@@ -141,7 +142,9 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
 @click.option("--all", "everything", is_flag=True, help="All lines.")
 @click.option("--since", callback=instant, metavar="TIME", help="Only slots since this instant.")
 @click.option("--before", callback=instant, metavar="TIME", help="Only slots before this instant.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="Leave out this many lines, for the next page.")
+@click.option(
+    "--skip", type=click.IntRange(0, LARGEST_COUNT), default=0, help="Leave out this many lines, for the next page."
+)
 @common
 @pass_given
 def slots(

@@ -162,8 +162,10 @@ class Operations:
         If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
         """
         begin, end = instant_of(first), instant_of(last)
-        if not is_whole(concurrency, 1):
-            raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
+        if not is_whole(concurrency, 1, 2**31 - 1):
+            raise ConfigurationError(
+                f"backfill(concurrency={concurrency!r}): expected a whole number from 1 to 2**31 - 1"
+            )
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
             raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")

@@ -237,7 +237,7 @@ def test_a_backfill_has_limits(bench: Bench, operations: Operations, job: str, f
     assert [order.operation for order in bench.inspect.audit()] == ["skip-next"]
 
 
-@pytest.mark.parametrize("concurrency", [0, -1, True, 1.5])
+@pytest.mark.parametrize("concurrency", [2**31, 0, -1, True, 1.5])
 def test_at_once_is_a_whole_number(operations: Operations, concurrency: Any) -> None:
     """One or more."""
     with pytest.raises(ConfigurationError, match="whole number"):

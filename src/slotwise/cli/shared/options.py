@@ -316,6 +316,10 @@ def read_written(text: str) -> Written:
     raise ValueError(f"it does not lie in {KNOWN_YEARS}")
 
 
+#: The largest value of an option that counts: islice, and the arithmetic of times, fail above some limit.
+LARGEST_COUNT: Final = 2**31 - 1
+
+
 def lines_option(default: int | None, help: str = "At most this many lines.") -> Callable[[AnyFunction], AnyFunction]:
     """The option ``-n`` of a listing; its value is ``count``."""
     kind = click.IntRange(1, 100_000)
