@@ -151,6 +151,15 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     assert json.loads(capsys.readouterr().out) == {"version": 1, "warnings": [line.removeprefix("warning: ")]}
 
 
+@pytest.mark.parametrize(("revision", "words"), [("base", "will be lost"), ("sw0001", "no data is lost")])
+def test_downgrade_tells_whether_data_is_lost(
+    connection: sa.Connection, revision: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal it refuses, and shows what it would have asked."""
+    assert status(["db", "downgrade", "--revision", revision]) == exits.USAGE
+    assert words in capsys.readouterr().err
+
+
 def test_check_names_revisions_that_were_not_applied(
     connection: sa.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,8 +175,13 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
 @common
 @pass_given
 def downgrade(given: Given, revision: str, yes: bool) -> None:
-    """Drop the tables, down to a revision. All data is lost: the history of jobs, waiting tasks."""
-    confirm("All data in slotwise's tables will be lost.", sure=yes, preview="")
+    """Drop the tables: all data is lost, the history of jobs and waiting tasks.
+
+    Down to sw0001 it drops nothing: only storage parameters of the tables are reset.
+    """
+    keeps = revision == "sw0001"  # later revisions change no column
+    effect = "Storage parameters of slotwise's tables will be reset; no data is lost."
+    confirm(effect if keeps else "All data in slotwise's tables will be lost.", sure=yes, preview="")
     with _connected(given) as (connection, where, _):
         reverted = migrate.revert(connection, revision=revision, **where)
     if given.json:
