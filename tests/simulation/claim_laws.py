@@ -38,6 +38,11 @@ class ClaimLaws:
             self._in_its_pace(claim, definition)
             self.before[row.task_name] = claim
 
+    def handed_back(self, job: str, token: int) -> None:
+        """This claim has not begun: another slot, if the newest are too many by now, may follow at once."""
+        if job in self.before and self.before[job].token == token:
+            del self.before[job]
+
     def clock_stepped(self, now: datetime) -> None:
         """Starts of before count for a longer or a shorter time; after a step back, future ones do not count."""
         self.counted.clear()

@@ -120,6 +120,7 @@ class Stage:
                 self.laws.taken_over(event, alive)
             case HandedBackEvent():
                 self._tell(agent, event, f"hands back: {event.reason}")
+                self.laws.claims_of.handed_back(event.job, event.token)
             case ClaimLostEvent():
                 self._tell(agent, event, f"has lost its claim: {event.reason}")
 
