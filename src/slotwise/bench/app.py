@@ -34,7 +34,8 @@ def make_registry() -> JobRegistry:
     options = json.loads(os.environ["BENCH_OPTIONS"])
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
-        made = JobRegistry(tasks=[_task(note, is_async=options["is_async"], on_lost=options.get("on_lost", "rerun"))])
+        how = {name: options[name] for name in ("is_async", "on_lost", "is_data") if name in options}
+        made = JobRegistry(tasks=[_task(note, **how)])
         if options.get("is_traced"):
             from slotwise.contrib.otel import instrument
 
@@ -55,15 +56,18 @@ def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None],
 
 
 def _task(
-    note: Callable[[int], None], *, is_async: bool, name: str = TASK, on_lost: OnLost = "rerun"
+    note: Callable[[int], None], *, is_async: bool, name: str = TASK, on_lost: OnLost = "rerun", is_data: bool = False
 ) -> FunctionTask:  # fmt: skip
+    def run_data(ctx: Context) -> None:
+        note(ctx.data)
+
     def run(ctx: Context) -> None:
         note(int(ctx.id))
 
     async def run_async(ctx: Context) -> None:
         note(int(ctx.id))
 
-    return task(name=name, on_lost=on_lost)(run_async if is_async else run)
+    return task(name=name, on_lost=on_lost)(run_data if is_data else run_async if is_async else run)
 
 
 def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:

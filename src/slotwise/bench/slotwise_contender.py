@@ -58,11 +58,14 @@ class Slotwise(Contender):
 
     def __init__(
         self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, on_lost: OnLost = "rerun",
-        **settings: str,
+        has_ids: bool = True, **settings: str,
     ) -> None:  # fmt: skip
-        """``settings`` are the worker's; others have their defaults. ``size`` is that of a payload, in bytes."""
+        """``settings`` are the worker's; others have their defaults. ``size`` is that of a payload, in bytes.
+
+        ``has_ids``: tasks are sent with their numbers as ids, otherwise as data.
+        """
         self.name = name
-        self._size, self._on_lost = size, on_lost
+        self._size, self._on_lost, self._has_ids = size, on_lost, has_ids
         self._is_async = is_async
         self._settings = settings
 
@@ -80,7 +83,9 @@ class Slotwise(Contender):
         fill_tasks(url, count, size=self._size)
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="tasks", is_async=self._is_async, on_lost=self._on_lost)
+        return self._worker(
+            url, kind="tasks", is_async=self._is_async, on_lost=self._on_lost, is_data=not self._has_ids
+        )
 
     def is_done(self, connection: Any) -> bool:
         return bool(connection.execute(_NO_TASKS).fetchone()[0])
@@ -89,7 +94,10 @@ class Slotwise(Contender):
     def sender(self, url: str) -> Iterator[Send]:
         registry = registry_for(url)
         try:
-            yield lambda number: registry.client.schedule(TASK, id=str(number))
+            if self._has_ids:
+                yield lambda number: registry.client.schedule(TASK, id=str(number))
+            else:
+                yield lambda number: registry.client.schedule(TASK, number)
         finally:
             registry.database.close()
 

@@ -34,7 +34,7 @@ LATENCY_LATEST = 60.0
 
 
 def _latency(run: Run) -> Iterator[Reading]:
-    contenders = [Raw(100, name="raw-listen"), Slotwise(), *run.peers]
+    contenders = [Raw(100, name="raw-listen"), Slotwise(has_ids=False), Slotwise("slotwise-id"), *run.peers]
     for number, contender in run.turns(contenders, min(run.rounds, 2)):
         try:
             yield _enqueue_to_start(run, contender, number)
