@@ -12,6 +12,7 @@ import pytest
 from slotwise import Every, JobContext, Retry, job
 from slotwise.cli.entry import cli, status
 from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import Done
 from slotwise.model.clock import host_now
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -182,6 +183,26 @@ def test_the_audit_is_a_table(worker: ManualWorker, say: Callable[..., str]) -> 
     assert head.split() == ["AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"]
     assert "ada" in line
     assert "slots=1441" in line
+
+
+def test_an_interrupted_backfill_says_what_is_done(
+    worker: ManualWorker, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that the same command does the rest."""
+    monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 2)
+    span = ["--from", "2019-12-31T23:50Z", "--to", "2020-01-01T00:05Z"]
+    told = Done.__call__
+
+    def interrupt(done: Done, rows: int) -> None:
+        told(done, rows)
+        if rows == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as pressed:
+        pressed.setattr(Done, "__call__", interrupt)
+        message = say("backfill", "minutely", *span, "--yes", expected=exits.INTERRUPTED)
+    assert message.endswith("\ninterrupted: 4 rows are done; the same command does the rest\n")
+    assert say("backfill", "minutely", *span, "--yes") == "minutely: 11 slots run\n"
 
 
 ORDERS = ["pause", "resume", "trigger", "skip-next", "cancel", "retry", "backfill", "delete"]

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Group, common
+from slotwise.cli.shared.options import DONE, Command, Group, common
 from slotwise.cli.shared.terminal import say_document
 from slotwise.model.identity import own_version
 
@@ -168,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def status(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit status."""
     given = sys.argv[1:] if arguments is None else arguments
+    DONE.rows = 0
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -178,6 +179,7 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except (PipeClosed, BrokenPipeError):
         return _pipe_closed()
     except (click.Abort, KeyboardInterrupt):
+        DONE.tell_interrupted()
         return exits.INTERRUPTED
     except Exception as error:
         from slotwise.cli.shared.error_report import report_error

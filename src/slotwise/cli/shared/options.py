@@ -46,10 +46,23 @@ class Order(TypedDict):
 NO_APP = "no application was named; give --app package.module:registry, or set SLOTWISE_APP"
 
 
-def _tell_progress(rows: int) -> None:
-    """Report on stderr, now and then, how many rows a long operation has done."""
-    if rows and rows % 5_000 == 0:
-        say(f"… {rows:,} rows", err=True)
+class Done:
+    """How many rows a long operation has done: told on stderr now and then, and where it is interrupted."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, rows: int) -> None:
+        self.rows = rows
+        if rows and rows % 5_000 == 0:
+            say(f"… {rows:,} rows", err=True)
+
+    def tell_interrupted(self) -> None:
+        if self.rows:
+            say(f"interrupted: {self.rows:,} rows are done; the same command does the rest", err=True)
+
+
+DONE = Done()
 
 
 class Given:
@@ -59,7 +72,7 @@ class Given:
         self.values: dict[str, str | bool] = {}
         #: The options of an operation on jobs.
         self.author: str | None = None
-        self.order: Order = {"note": None, "dry_run": False, "progress": _tell_progress}
+        self.order: Order = {"note": None, "dry_run": False, "progress": DONE}
         self.is_sure = False
 
     def text(self, name: str) -> str | None:
