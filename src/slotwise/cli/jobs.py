@@ -143,7 +143,7 @@ def _plight(line: JobInfo) -> str:
             return "is due, and unroutable"
         case State.UNREADABLE:
             since = f", due since {moment(line.next_slot, zone_of(line.schedule))}" if line.next_slot else ""
-            return f"is unreadable{since}"
+            return f"is left alone{since}" if line.is_newer else f"is unreadable{since}"
     return "does not start"
 
 

@@ -512,7 +512,7 @@ def explain_now(
         return None
     attempts = tuple[AttemptInfo, ...]()
     if line is not None and line.state == State.UNREADABLE:
-        told: Iterable[str] = [f"Its row cannot be read: {line.reason}."]
+        told: Iterable[str] = [f"It {line.reason}." if line.is_newer else f"Its row cannot be read: {line.reason}."]
     else:
         slot = reader.now() if line is None or line.next_slot is None else line.next_slot
         found = facts(store, name, slot, id)

@@ -11,6 +11,7 @@ from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
 from slotwise.errors import NewerPayload, PlanMissing
+from slotwise.explain.explanation import explain_now
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
@@ -274,6 +275,9 @@ def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(bench: 
     assert old.claim("plain") == []
     row = bench.row("plain")
     assert (row.slot, row.picked, row.attempt) == (at(1), False, 0)
+    explained = explain_now(bench.store, "plain")
+    assert explained is not None
+    assert "It waits for a newer worker: task_data has version 2, this worker knows 1." in str(explained)
     (told,) = bench.inspect.health().unreadable
     assert (told.newer, told.error) == (True, "task_data has version 2, this worker knows 1")
     assert bench.outcomes("plain") == []

@@ -52,6 +52,11 @@ class JobInfo:
     refused: Sequence[dict[str, str | None]] = ()
     reason: str | None = None
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether the row waits for a worker of a newer release: no other can read it."""
+        return self.state == State.UNREADABLE and (self.reason or "").startswith(NEWER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInfo:
