@@ -129,8 +129,9 @@ class Claims:
         Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of one-time tasks, are
         rows whose holder has died before.
         """
-        is_level, self.refused, since = False, [], self._due.since(names)
-        if len(names) > MANY:
+        is_level, self.refused, are_many = False, [], len(names) > MANY
+        since = self._due.since(names) if self._due.is_behind else None
+        if are_many:
             names, is_level, since = self._due.names(names, limit, since)
             if not names:
                 return 0, []
@@ -142,7 +143,7 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             taken = self._claim_row_by_row(order)
-        if taken.found < size:
+        if are_many and taken.found < size:
             self._due.forget()
         if taken.skipped:
             on_skipped(taken.skipped)

@@ -45,6 +45,8 @@ class Due:
         #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
         self._begin: tuple[Sequence[str], datetime | None] = ((), None)
         self._until, self._is_overdue = 0.0, False
+        #: Whether others' due slots lie in front.
+        self.is_behind = False
         #: The names of rows that were due, for how many more claims, and until when.
         self._found = DueNames((), is_level=False, since=None)
         self._left, self._shared_until = 0, 0.0
@@ -66,6 +68,7 @@ class Due:
         if begin is not None or self._begin[0] is names:
             took = self.dialect.clock.elapsed() - began
             self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
+            self.is_behind = begin is not None
         return due
 
     def since(self, names: Sequence[str]) -> datetime | None:
