@@ -16,7 +16,7 @@ from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.slots.due import MANY
+from slotwise.store.slots.claims import MANY
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:

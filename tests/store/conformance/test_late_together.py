@@ -11,7 +11,7 @@ from tests.store.bench import LEASE, MINUTE, Bench, a_job, at
 from slotwise import CatchUp, Every, Overlap
 from slotwise.model.records import Claim, HandedBack
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.claims import ALIKE
+from slotwise.store.slots.late_claims import ALIKE
 
 JOBS = (
     a_job("latest"),

@@ -1,14 +1,13 @@
 """Claims: due rows become held ones, in batches, and one by one if a row makes its batch fail.
 
-``LateClaims`` decides about rows with missed slots, unreadable rows, and slots that the ledger already has. Claim,
-decision, and what is written about slots that do not run are one transaction.
+``late_claims.py`` decides, in the claim's transaction, about those that need it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -16,22 +15,22 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.decide import claim as decide
-from slotwise.decide.ending import NEWER, defer, left_alone, refuse
+from slotwise.decide.ending import defer, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import Outcome, Reason, Release
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.model.vocabulary import Release
+from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.port import Order, Range
-from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
-from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
-from slotwise.store.slots.due import MANY
-from slotwise.store.slots.gates import Gates, Later, Refusal
+from slotwise.store.queue.queue_cursors import LOOK_BACK, SHARE
+from slotwise.store.schema.rows import Change, Held, expect
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
+from slotwise.store.slots.gates import Gates, Later
+from slotwise.store.slots.late_claims import LateClaims
 from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
+    from slotwise.jobs.definition import Definition
     from slotwise.store.slots.store import Store
 
 #: The most rows of one statement: more put PostgreSQL's plans at risk and gain nothing.
@@ -42,10 +41,109 @@ OnSkipped: TypeAlias = Callable[[Sequence[tuple[Row, Gap]]], object]
 
 logger = logging.getLogger(__name__)
 
-#: The fewest rows with the same decision for which one statement pays.
-ALIKE = 8
 #: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
 MOST_APART = 20
+#: With more names than this, the names of due rows are read before the claim.
+MANY = 200
+#: For how long, in seconds, full claims share the names that were found due.
+SHARED = 0.1
+
+
+class DueNames(NamedTuple):
+    """Names that have due rows, whether these have all one priority, and since when the oldest of them is due."""
+
+    names: Sequence[str]
+    is_level: bool
+    since: datetime | None
+
+
+class Due:
+    """Reads what waits, and when the next of it is due.
+
+    Due slots of a service that no worker runs stay at the front of the index. If many lie there, claims and looks begin
+    behind them, where the last full look found the first own slot. Race: a slot may become due before that, put back by
+    a hand-back or an operation. The next full look finds it, at most once in ``LOOK_BACK``. A claim may come before the
+    look, but only one: the slot for which a worker has slept starts first.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
+        #: The names that a worker asks for, always the same, as a set.
+        self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
+        #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
+        self._begin: tuple[Sequence[str], datetime | None] = ((), None)
+        self._until, self._is_overdue = 0.0, False
+        #: Whether others' due slots lie in front.
+        self.is_behind = False
+        #: The names of rows that were due, for how many more claims, and until when.
+        self._found = DueNames((), is_level=False, since=None)
+        self._left, self._shared_until = 0, 0.0
+
+    def due_tasks(self, names: Sequence[str]) -> set[str]:
+        """Return those of these tasks that have due rows."""
+        with self.look() as connection:
+            return self.dialect.due_tasks(connection, names)
+
+    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
+        """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
+        tasks = self.tasks_of(names) if tasks is None else tasks
+        left = self._until - (began := self.dialect.clock.elapsed())
+        since = self._begin[1] if left > 0 and self._begin[0] is names else None
+        with self.look() as connection:
+            due, begin = self.dialect.next_due(connection, names, tasks, lost=lost, since=since)
+        if since is not None:  # it may have passed over a slot
+            return timedelta(seconds=left) if due is None else min(due, timedelta(seconds=left))
+        if begin is not None or self._begin[0] is names:
+            took = self.dialect.clock.elapsed() - began
+            self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
+            self.is_behind = begin is not None
+        return due
+
+    def since(self, names: Sequence[str]) -> datetime | None:
+        """Return from which due time on a claim of these slots searches; None: from the beginning."""
+        if self._begin[1] is None or self._begin[0] is not names:
+            return None
+        if self.dialect.clock.elapsed() >= self._until:
+            if self._is_overdue:
+                self.next_due(names, ())
+            self._is_overdue = True
+        return self._begin[1]
+
+    def names(self, names: Sequence[str], limit: int, since: datetime | None = None) -> DueNames:
+        """Return those of many names that have due rows; all, if rows of unknown tasks fill the window.
+
+        Full claims share an answer, and begin where it begins: dead entries of the index lie before. Race: a row may
+        come due after the answer that is more urgent, or older. It waits for ``SHARED`` at most.
+        """
+        began = self.dialect.clock.elapsed()
+        if self._asked[0] is names and self._left >= limit and began < self._shared_until:
+            self._left -= limit
+            return self._found
+        with self.look() as connection:
+            due = self.dialect.due_names(connection, WINDOW, since)
+        if self._asked[0] is not names:
+            self._asked = names, frozenset(names)
+        found = {name for name, _, _ in due}
+        own = found & self._asked[1]
+        if len(own) < len(found) and len(due) >= WINDOW:
+            self._left = 0
+            return DueNames(names, is_level=False, since=since)
+        is_level = len({priority for _, priority, _ in due}) < 2
+        self._found = DueNames(sorted(own), is_level, min((at for _, _, at in due), default=since))
+        self._left, self._shared_until = len(due) - limit, began + SHARED
+        return self._found
+
+    def forget(self) -> None:
+        """Look for names again before the next claim."""
+        self._left = 0
+
+    def tasks_of(self, names: Sequence[str]) -> list[str]:
+        """Return those of these names that are not jobs."""
+        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
+
+    def look(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection for one statement."""
+        return self.database.alone(self.database.claims)
 
 
 class _Taken(NamedTuple):
@@ -60,12 +158,14 @@ class Claims:
     """Claims what is due."""
 
     def __init__(self, store: Store) -> None:
-        self.dialect, self._due, self.definitions = store.dialect, store.due, store.definitions
-        self.transaction, self.warnings, self.poll = store.transaction, store.warnings, store.poll
+        self.dialect, self._due = store.dialect, store.due
+        self.definitions: Mapping[str, Definition] = store.definitions
+        self.transaction, self.warnings = store.transaction, store.warnings
+        self.poll: timedelta = store.poll
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs whose new slots are all decided about, or pass a gate, before they enter the ledger.
         self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
-        self.strict = frozenset(name for name, found in self.definitions.items() if found.gives_up)
+        self.strict: frozenset[str] = frozenset(name for name, found in self.definitions.items() if found.gives_up)
         #: What decides about late slots of a job that no gate may stop: jobs with the same share a decision.
         self.policies = {
             name: (found.catch_up, found.start_within)
@@ -178,7 +278,7 @@ class Claims:
                 for row, _, entered in found
                 if not (entered and _can_read(row))
             ]
-            later = LateClaims(self, connection, now) if late else None
+            later = LateClaims(self, self._gates, connection, now) if late else None
             decided = later.start(late) if later else {}
             started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
             if is_bounded:
@@ -261,282 +361,6 @@ def _can_read(row: Row) -> bool:
         return not row.is_plan or parse_schedule(row.schedule or "-") is not None
     except InvalidSchedule:
         return False
-
-
-# -- claims that need a decision --------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A readable plan row with its decision. ``is_behind``: the ledger has already decided the row's slot."""
-
-    row: Row
-    schedule: Schedule
-    newest: datetime | None
-    is_behind: bool
-    decision: decide.Start | decide.Advance = field(init=False)
-
-    @property
-    def starting(self) -> Row:
-        """The row with the slot that is to start, for gates: a catch-up that was handed back still is one."""
-        assert isinstance(self.decision, decide.Start)
-        return replace(self.decision.row, origin=self.decision.row.origin or self.row.origin)
-
-
-class LateClaims:
-    """Decides within a claim's transaction which slot of each claimed row starts, if any."""
-
-    def __init__(self, claims: Claims, connection: sa.Connection, now: datetime) -> None:
-        self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, claims._gates
-        self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
-        self._connection, self._now = connection, now
-        #: The slots that will not run.
-        self.skipped: list[tuple[Row, Gap]] = []
-        #: The rows that cannot be read or decided, each with its flaw.
-        self._bad: list[tuple[Row, str]] = []
-
-    def start(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
-        """Return for each claimed row the row with the slot that starts; None: the row has moved on.
-
-        Each row comes with whether its slot has not yet been offered to the ledger.
-        """
-        found, late = self._start_alike(late)
-        if not late:
-            return found
-        found |= dict.fromkeys(row.key for row, _ in late)
-        self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
-        late = [(row, is_open) for row, is_open in late if row.flaw is None]
-        # A slot that is too late must free its place before the places are counted.
-        beside = [
-            (row, is_open) for row, is_open in late if row.is_detached and not (is_open and self._has_given_up(row))
-        ]
-        plans = self._decide([row for row, _ in late if not row.is_detached])
-        starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
-        asked = [*(row for row, is_open in beside if is_open), *starting]
-        refused = self._gates.admit(asked, self._now, self._connection)
-        found |= self._start_plans(plans, refused)
-        for row, is_open in beside:
-            if (answer := refused.get(row.key)) is None:
-                found[row.key] = self._start_detached(row, is_open=is_open)
-            elif isinstance(answer, Later):
-                self._defer(row, answer)
-            else:
-                self._skip(row, answer.reason)
-        if self._bad:
-            self._claims.refuse(self._connection, self._bad, self._now)
-        return found
-
-    def _start_alike(
-        self, late: Sequence[tuple[Row, bool]]
-    ) -> tuple[dict[Key, Row | None], Sequence[tuple[Row, bool]]]:
-        """Decide once about rows with the same schedule, slot and policies, and start them; return also the others."""
-        groups: dict[object, list[tuple[Row, bool]]] = {}
-        for one in late:
-            row, policies = one[0], self._claims.policies.get(one[0].task_name)
-            is_simple = policies is not None and _is_simple(row)
-            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(one)
-        left, found = groups.pop(None, []), dict[Key, Row | None]()
-        for alike in groups.values():
-            rows = [row for row, _ in alike]
-            if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
-                left += alike
-                continue
-            may_run = self._dialect.start_alike(self._connection, rows, start, self._now, self._strict)
-            chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
-            for one in alike:
-                row, key = one[0], one[0].key
-                if may_run is not None and key not in may_run:
-                    left.append(one)
-                    continue
-                found[key] = row
-                for name, value in chosen:  # nothing has seen the row yet: a copy would cost as much as reading it
-                    setattr(row, name, value)
-                self.skipped += [(row, gap) for gap in start.gaps]
-        return found, left
-
-    def _common_start(self, row: Row) -> decide.Start | None:
-        """Return the start of a row of which ledger and gaps know nothing newer; None if it must be decided alone."""
-        try:
-            schedule = parse_schedule(row.schedule or "-")
-            definition = self._definitions[row.task_name]
-            start = decide.at_claim(row, schedule, self._now, None, definition, poll=self._poll)
-        except Exception:  # it is met again there
-            return None
-        if not isinstance(start, decide.Start) or len(start.gaps) > 1:
-            return None
-        return replace(start, gaps=_following(schedule, start.gaps))
-
-    def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
-        """Return what becomes of each plan row that can be read and decided."""
-        keys = [row.key for row in rows]
-        newest = self._dialect.newest_decided(self._connection, keys, self._strict) if keys else []
-        plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
-        full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
-        decided = []
-        for one in plans:
-            try:
-                one.decision = decide.at_claim(
-                    one.row, one.schedule, self._now, one.newest, self._definitions[one.row.task_name],
-                    is_full=one.row.key in full, poll=self._poll,
-                )  # fmt: skip
-            except Exception as error:  # values that no release writes
-                self._bad.append((one.row, str(error)))
-            else:
-                decided.append(one)
-        return decided
-
-    def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
-        if (newer := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
-            # This release's policies decide nothing about slots that only a newer one runs.
-            self._claims.warnings.newer(row, self._now, newer)
-            self._let_go(row, left_alone(row, self._now, newer))
-            return None
-        try:
-            schedule = parse_schedule(row.schedule or "-")
-        except InvalidSchedule as error:
-            kind = NEWER if error.may_be_newer else ""
-            self._bad.append((row, f"{kind}schedule {row.schedule!r:.200}: {error}"))
-            return None
-        # The ledger is ahead of a row that was restored alone, and of one that was handed back.
-        is_ahead = row.slot is not None and newest is not None and row.slot <= newest
-        is_behind = is_ahead and not decide.has_decided_ahead(row, newest)
-        return _Plan(decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind)
-
-    def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
-        answered = []
-        for one in plans:
-            answer = refused.get(one.row.key)
-            if isinstance(answer, Later):
-                self._defer(one.row, answer)
-                continue
-            if answer is not None and isinstance(one.decision, decide.Start):
-                one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
-            answered.append(one)
-        gaps = [(one.row, gap) for one in answered for gap in _following(one.schedule, one.decision.gaps)]
-        self._dialect.gaps(self._connection, gaps, self._now)
-        self.skipped += gaps
-        found: dict[Key, Row | None] = {}
-        usual: list[tuple[_Plan, Row]] = []
-        for one in answered:
-            if isinstance(one.decision, decide.Advance):
-                if one.decision.replaces:
-                    ask_to_stop(self._connection, self._dialect, one.row, one.decision.replaces, self._now)
-                self._move_past(one.row, one.decision.row)
-            elif self._definitions[one.row.task_name].overlap.detaches and one.row.attempt == 1:
-                found[one.row.key] = self._start_beside(one, one.decision.row)
-            else:
-                usual.append((one, one.decision.row))
-        found |= self._begin(usual)
-        overruled = [one.starting for one in answered if one.row.key in found and found[one.row.key] is None]
-        self._gates.give_back(overruled, self._now, self._connection)
-        return found
-
-    def _begin(self, usual: Sequence[tuple[_Plan, Row]]) -> dict[Key, Row | None]:
-        if not usual:
-            return {}
-        rows = [started for _, started in usual]
-        may_run = self._dialect.begin(self._connection, rows, self._now, self._strict)
-        found: dict[Key, Row | None] = {}
-        for one, started in usual:
-            if one.is_behind:  # it may have left an open slot in the ledger
-                self._end_orphans(started)
-            if started.key in may_run or self._enter_disowned(started):
-                found[started.key] = started
-            else:
-                found[started.key] = None
-                self._move_past(started, decide.past_slot(started, one.schedule))
-        return found
-
-    def _start_beside(self, one: _Plan, started: Row) -> Row | None:
-        """Start the slot in a detached row, and move the plan row on."""
-        detached = detach_started(self._connection, self._dialect, started, self._now)
-        if detached is None and (stranger := stranger_of(self._connection, self._dialect, started)) is not None:
-            self._claims.note([stranger], "it has the id of a slot and is not its row: the slot is skipped; delete it")
-            self._skip_slot(started, Reason.UNREADABLE)
-        if detached is not None and not self._enter(detached):
-            # The ledger refuses the slot: delete the new row.
-            mine = self._dialect.by_row.under(detached, detached.picked_by)
-            self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
-            detached = None
-        definition = self._definitions[started.task_name]
-        columns = decide.beside(started, one.schedule, definition, self._now)
-        self._move_on(one.row, columns if detached else decide.past_slot(started, one.schedule))
-        if one.is_behind:  # as in ``_begin``
-            self._end_orphans(started)
-        return detached
-
-    def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
-        if self._enter(row):
-            return row
-        # Its only slot has run, is held under another claim, or may start only once.
-        self._gates.give_back([row] if is_open else [], self._now, self._connection)
-        ledger.close_reopened(self._connection, self._dialect, row, self._now)
-        self._move_past(row, None)
-        return None
-
-    def _has_given_up(self, row: Row) -> bool:
-        """Skip a detached slot of the schedule that was handed back and is too late by now."""
-        reason = decide.given_up(row, self._definitions[row.task_name], self._now)
-        if reason is not None:
-            self._skip(row, reason)
-        return reason is not None
-
-    def _skip(self, row: Row, reason: str) -> None:
-        """End the slot of a detached row without a start."""
-        self._skip_slot(row, reason)
-        self._move_on(row, None)
-
-    def _skip_slot(self, row: Row, reason: str) -> None:
-        assert row.slot is not None
-        ledger.end_unbegun(self._connection, self._dialect, row, Outcome.SKIPPED, reason, self._now)
-        self.skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=reason)))
-
-    def _defer(self, row: Row, later: Later) -> None:
-        if row.is_detached:
-            ledger.put_off(self._connection, self._dialect, row, later.reason)
-        self._let_go(row, defer(row, later.due, later.reason))
-
-    def _enter(self, row: Row) -> bool:
-        entered = self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
-        return entered or self._enter_disowned(row)
-
-    def _enter_disowned(self, row: Row) -> bool:
-        is_free = row.task_name not in self._strict and ledger.disown(self._connection, self._dialect, row)
-        return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
-
-    def _move_past(self, row: Row, columns: dict[str, Any] | None) -> None:
-        """Move the row on, and end open slots of the job that no row has any more."""
-        self._move_on(row, columns)
-        self._end_orphans(row)
-
-    def _end_orphans(self, row: Row) -> None:
-        ledger.end_orphans(self._connection, self._dialect, row.task_name, ledger_instance(row), self._now)
-
-    def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
-        self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))
-
-    def _let_go(self, row: Row, transition: Transition) -> None:
-        change = Change(held=Held(row=row, now=self._now), transition=transition)
-        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
-        self._dialect.by_row.record(self._connection, [change])
-        if row.is_detached and transition.remove:
-            release_queued(self._connection, self._dialect, [change])
-
-
-def _is_simple(row: Row) -> bool:
-    """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
-    if row.flaw is not None or row.task_data is not None or not row.is_plan:
-        return False
-    if row.slot is None or row.slot != row.watermark:
-        return False
-    if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
-        return False
-    return not (row.unheld_since or row.catch_up_until or row.trying_since or row.called_off)
-
-
-def _following(schedule: Schedule, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
-    """Return the gaps, each with the slot before it: it may extend the gap that ends there."""
-    return tuple(replace(gap, after=schedule.latest_before(gap.first)) if gap.count > 1 else gap for gap in gaps)
 
 
 #: The size of the first claim: it is not known yet what a late slot costs.

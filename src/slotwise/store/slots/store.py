@@ -34,8 +34,7 @@ from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
-from slotwise.store.slots.claims import BATCH, Claims
-from slotwise.store.slots.due import Due
+from slotwise.store.slots.claims import BATCH, Claims, Due
 from slotwise.store.slots.settlements import Settlements, claim_of
 
 

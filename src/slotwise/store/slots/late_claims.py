@@ -1,0 +1,303 @@
+"""Claimed rows that need a decision: with missed slots, unreadable, or with a slot that the ledger already has.
+
+Claim, decision, and what is written about slots that do not run are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from slotwise.decide import claim as decide
+from slotwise.decide.ending import NEWER, defer, left_alone
+from slotwise.errors import InvalidSchedule
+from slotwise.model.records import Gap, Key, Row, Transition
+from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
+from slotwise.store.slots import ledger
+from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
+from slotwise.store.slots.gates import Gates, Later, Refusal
+
+if TYPE_CHECKING:
+    from slotwise.store.slots.claims import Claims
+
+#: The fewest rows with the same decision for which one statement pays.
+ALIKE = 8
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A readable plan row with its decision. ``is_behind``: the ledger has already decided the row's slot."""
+
+    row: Row
+    schedule: Schedule
+    newest: datetime | None
+    is_behind: bool
+    decision: decide.Start | decide.Advance = field(init=False)
+
+    @property
+    def starting(self) -> Row:
+        """The row with the slot that is to start, for gates: a catch-up that was handed back still is one."""
+        assert isinstance(self.decision, decide.Start)
+        return replace(self.decision.row, origin=self.decision.row.origin or self.row.origin)
+
+
+class LateClaims:
+    """Decides within a claim's transaction which slot of each claimed row starts, if any."""
+
+    def __init__(self, claims: Claims, gates: Gates, connection: sa.Connection, now: datetime) -> None:
+        self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, gates
+        self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
+        self._connection, self._now = connection, now
+        #: The slots that will not run.
+        self.skipped: list[tuple[Row, Gap]] = []
+        #: The rows that cannot be read or decided, each with its flaw.
+        self._bad: list[tuple[Row, str]] = []
+
+    def start(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
+        """Return for each claimed row the row with the slot that starts; None: the row has moved on.
+
+        Each row comes with whether its slot has not yet been offered to the ledger.
+        """
+        found, late = self._start_alike(late)
+        if not late:
+            return found
+        found |= dict.fromkeys(row.key for row, _ in late)
+        self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
+        late = [(row, is_open) for row, is_open in late if row.flaw is None]
+        # A slot that is too late must free its place before the places are counted.
+        beside = [
+            (row, is_open) for row, is_open in late if row.is_detached and not (is_open and self._has_given_up(row))
+        ]
+        plans = self._decide([row for row, _ in late if not row.is_detached])
+        starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
+        asked = [*(row for row, is_open in beside if is_open), *starting]
+        refused = self._gates.admit(asked, self._now, self._connection)
+        found |= self._start_plans(plans, refused)
+        for row, is_open in beside:
+            if (answer := refused.get(row.key)) is None:
+                found[row.key] = self._start_detached(row, is_open=is_open)
+            elif isinstance(answer, Later):
+                self._defer(row, answer)
+            else:
+                self._skip(row, answer.reason)
+        if self._bad:
+            self._claims.refuse(self._connection, self._bad, self._now)
+        return found
+
+    def _start_alike(
+        self, late: Sequence[tuple[Row, bool]]
+    ) -> tuple[dict[Key, Row | None], Sequence[tuple[Row, bool]]]:
+        """Decide once about rows with the same schedule, slot and policies, and start them; return also the others."""
+        groups: dict[object, list[tuple[Row, bool]]] = {}
+        for one in late:
+            row, policies = one[0], self._claims.policies.get(one[0].task_name)
+            is_simple = policies is not None and _is_simple(row)
+            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(one)
+        left, found = groups.pop(None, []), dict[Key, Row | None]()
+        for alike in groups.values():
+            rows = [row for row, _ in alike]
+            if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
+                left += alike
+                continue
+            may_run = self._dialect.start_alike(self._connection, rows, start, self._now, self._strict)
+            chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
+            for one in alike:
+                row, key = one[0], one[0].key
+                if may_run is not None and key not in may_run:
+                    left.append(one)
+                    continue
+                found[key] = row
+                for name, value in chosen:  # nothing has seen the row yet: a copy would cost as much as reading it
+                    setattr(row, name, value)
+                self.skipped += [(row, gap) for gap in start.gaps]
+        return found, left
+
+    def _common_start(self, row: Row) -> decide.Start | None:
+        """Return the start of a row of which ledger and gaps know nothing newer; None if it must be decided alone."""
+        try:
+            schedule = parse_schedule(row.schedule or "-")
+            definition = self._definitions[row.task_name]
+            start = decide.at_claim(row, schedule, self._now, None, definition, poll=self._poll)
+        except Exception:  # it is met again there
+            return None
+        if not isinstance(start, decide.Start) or len(start.gaps) > 1:
+            return None
+        return replace(start, gaps=_following(schedule, start.gaps))
+
+    def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
+        """Return what becomes of each plan row that can be read and decided."""
+        keys = [row.key for row in rows]
+        newest = self._dialect.newest_decided(self._connection, keys, self._strict) if keys else []
+        plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
+        full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
+        decided = []
+        for one in plans:
+            try:
+                one.decision = decide.at_claim(
+                    one.row, one.schedule, self._now, one.newest, self._definitions[one.row.task_name],
+                    is_full=one.row.key in full, poll=self._poll,
+                )  # fmt: skip
+            except Exception as error:  # values that no release writes
+                self._bad.append((one.row, str(error)))
+            else:
+                decided.append(one)
+        return decided
+
+    def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
+        if (newer := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
+            # This release's policies decide nothing about slots that only a newer one runs.
+            self._claims.warnings.newer(row, self._now, newer)
+            self._let_go(row, left_alone(row, self._now, newer))
+            return None
+        try:
+            schedule = parse_schedule(row.schedule or "-")
+        except InvalidSchedule as error:
+            kind = NEWER if error.may_be_newer else ""
+            self._bad.append((row, f"{kind}schedule {row.schedule!r:.200}: {error}"))
+            return None
+        # The ledger is ahead of a row that was restored alone, and of one that was handed back.
+        is_ahead = row.slot is not None and newest is not None and row.slot <= newest
+        is_behind = is_ahead and not decide.has_decided_ahead(row, newest)
+        return _Plan(decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind)
+
+    def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
+        answered = []
+        for one in plans:
+            answer = refused.get(one.row.key)
+            if isinstance(answer, Later):
+                self._defer(one.row, answer)
+                continue
+            if answer is not None and isinstance(one.decision, decide.Start):
+                one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
+            answered.append(one)
+        gaps = [(one.row, gap) for one in answered for gap in _following(one.schedule, one.decision.gaps)]
+        self._dialect.gaps(self._connection, gaps, self._now)
+        self.skipped += gaps
+        found: dict[Key, Row | None] = {}
+        usual: list[tuple[_Plan, Row]] = []
+        for one in answered:
+            if isinstance(one.decision, decide.Advance):
+                if one.decision.replaces:
+                    ask_to_stop(self._connection, self._dialect, one.row, one.decision.replaces, self._now)
+                self._move_past(one.row, one.decision.row)
+            elif self._definitions[one.row.task_name].overlap.detaches and one.row.attempt == 1:
+                found[one.row.key] = self._start_beside(one, one.decision.row)
+            else:
+                usual.append((one, one.decision.row))
+        found |= self._begin(usual)
+        overruled = [one.starting for one in answered if one.row.key in found and found[one.row.key] is None]
+        self._gates.give_back(overruled, self._now, self._connection)
+        return found
+
+    def _begin(self, usual: Sequence[tuple[_Plan, Row]]) -> dict[Key, Row | None]:
+        if not usual:
+            return {}
+        rows = [started for _, started in usual]
+        may_run = self._dialect.begin(self._connection, rows, self._now, self._strict)
+        found: dict[Key, Row | None] = {}
+        for one, started in usual:
+            if one.is_behind:  # it may have left an open slot in the ledger
+                self._end_orphans(started)
+            if started.key in may_run or self._enter_disowned(started):
+                found[started.key] = started
+            else:
+                found[started.key] = None
+                self._move_past(started, decide.past_slot(started, one.schedule))
+        return found
+
+    def _start_beside(self, one: _Plan, started: Row) -> Row | None:
+        """Start the slot in a detached row, and move the plan row on."""
+        detached = detach_started(self._connection, self._dialect, started, self._now)
+        if detached is None and (stranger := stranger_of(self._connection, self._dialect, started)) is not None:
+            self._claims.note([stranger], "it has the id of a slot and is not its row: the slot is skipped; delete it")
+            self._skip_slot(started, Reason.UNREADABLE)
+        if detached is not None and not self._enter(detached):
+            # The ledger refuses the slot: delete the new row.
+            mine = self._dialect.by_row.under(detached, detached.picked_by)
+            self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
+            detached = None
+        definition = self._definitions[started.task_name]
+        columns = decide.beside(started, one.schedule, definition, self._now)
+        self._move_on(one.row, columns if detached else decide.past_slot(started, one.schedule))
+        if one.is_behind:  # as in ``_begin``
+            self._end_orphans(started)
+        return detached
+
+    def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
+        if self._enter(row):
+            return row
+        # Its only slot has run, is held under another claim, or may start only once.
+        self._gates.give_back([row] if is_open else [], self._now, self._connection)
+        ledger.close_reopened(self._connection, self._dialect, row, self._now)
+        self._move_past(row, None)
+        return None
+
+    def _has_given_up(self, row: Row) -> bool:
+        """Skip a detached slot of the schedule that was handed back and is too late by now."""
+        reason = decide.given_up(row, self._definitions[row.task_name], self._now)
+        if reason is not None:
+            self._skip(row, reason)
+        return reason is not None
+
+    def _skip(self, row: Row, reason: str) -> None:
+        """End the slot of a detached row without a start."""
+        self._skip_slot(row, reason)
+        self._move_on(row, None)
+
+    def _skip_slot(self, row: Row, reason: str) -> None:
+        assert row.slot is not None
+        ledger.end_unbegun(self._connection, self._dialect, row, Outcome.SKIPPED, reason, self._now)
+        self.skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=reason)))
+
+    def _defer(self, row: Row, later: Later) -> None:
+        if row.is_detached:
+            ledger.put_off(self._connection, self._dialect, row, later.reason)
+        self._let_go(row, defer(row, later.due, later.reason))
+
+    def _enter(self, row: Row) -> bool:
+        entered = self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
+        return entered or self._enter_disowned(row)
+
+    def _enter_disowned(self, row: Row) -> bool:
+        is_free = row.task_name not in self._strict and ledger.disown(self._connection, self._dialect, row)
+        return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
+
+    def _move_past(self, row: Row, columns: dict[str, Any] | None) -> None:
+        """Move the row on, and end open slots of the job that no row has any more."""
+        self._move_on(row, columns)
+        self._end_orphans(row)
+
+    def _end_orphans(self, row: Row) -> None:
+        ledger.end_orphans(self._connection, self._dialect, row.task_name, ledger_instance(row), self._now)
+
+    def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
+        self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))
+
+    def _let_go(self, row: Row, transition: Transition) -> None:
+        change = Change(held=Held(row=row, now=self._now), transition=transition)
+        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
+        self._dialect.by_row.record(self._connection, [change])
+        if row.is_detached and transition.remove:
+            release_queued(self._connection, self._dialect, [change])
+
+
+def _is_simple(row: Row) -> bool:
+    """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
+    if row.flaw is not None or row.task_data is not None or not row.is_plan:
+        return False
+    if row.slot is None or row.slot != row.watermark:
+        return False
+    if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
+        return False
+    return not (row.unheld_since or row.catch_up_until or row.trying_since or row.called_off)
+
+
+def _following(schedule: Schedule, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """Return the gaps, each with the slot before it: it may extend the gap that ends there."""
+    return tuple(replace(gap, after=schedule.latest_before(gap.first)) if gap.count > 1 else gap for gap in gaps)
