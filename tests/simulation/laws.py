@@ -126,7 +126,9 @@ class Laws:
         is_unsure = slot in self.unsure or self.after_restores  # a restored row may find its slot done long ago
         if event.reason == Reason.MAY_STILL_BE_RUNNING and not self.starts[slot] and not is_unsure:
             raise self.trace.fail("give_up: what has not started is not lost", "no start", event.job, event.slot)
-        if event.outcome == "succeeded" and not (self.after_restores and isinstance(event, Reaped)):
+        # A restored row may bring an older claim back, whose holder still lives; the ledger keeps the newer one's end.
+        is_older = any(event.token < token for token, _ in self.successes[slot])
+        if event.outcome == "succeeded" and not (self.after_restores and (is_older or isinstance(event, Reaped))):
             self.successes[slot].add((event.token, holder))
         if len(self.successes[slot]) > 1:
             raise self.trace.fail("one completion", f"by {self.successes[slot]}", event.job, event.slot)
