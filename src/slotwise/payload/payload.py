@@ -265,14 +265,13 @@ class Payload:
         return self.typed(self._upgraded(*_decoded(stored)))
 
     def newer(self, stored: bytes | None) -> str | None:
-        """Return why only a newer release can read this; None if this one can, or none can."""
+        """Return why only a newer release can read this, by its header alone; None: this one can, or none can."""
+        if stored is None:
+            return None
         try:
-            _, version = _decoded(stored) if stored is not None else (None, 1)
-            self._refuse_newer(version)
+            self._refuse_newer(_header(stored)[1])
         except NewerPayload as error:
             return str(error)
-        except InvalidPayload:
-            pass
         return None
 
     def _refuse_newer(self, version: int) -> None:
@@ -318,12 +317,18 @@ def plain(stored: bytes | None) -> object:
     return None if stored is None else _decoded(stored)[0]
 
 
-def _decoded(stored: bytes) -> tuple[object, int]:
+def _header(stored: bytes) -> tuple[Codec, int, int]:
+    """Return the codec, the version, and where the data begin. Raise NewerPayload for an unknown codec."""
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     name = header[1].decode() if header else JSON.name
     if (codec := CODECS.get(name)) is None:
         raise NewerPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
+    return (codec, int(header[2]), header.end()) if header else (codec, 1, 0)
+
+
+def _decoded(stored: bytes) -> tuple[object, int]:
+    codec, version, begin = _header(stored)
     try:
-        return (codec.decode(stored[header.end() :]), int(header[2])) if header else (codec.decode(stored), 1)
+        return codec.decode(stored[begin:]), version
     except Exception as error:  # a user's codec may raise any exception
-        raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
+        raise InvalidPayload(f"task_data cannot be read as {codec.name.upper()}: {error}") from None

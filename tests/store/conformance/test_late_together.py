@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.store.bench import LEASE, MINUTE, Bench, a_job, at
+from tests.store.hearing import hearing
 
 from slotwise import CatchUp, Every, Overlap
 from slotwise.model.records import Claim, HandedBack
@@ -130,6 +131,16 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
     assert bench.outcomes("latest-1") == [(3, "succeeded"), (4, "skipped"), (5, "running")]
     assert bench.gaps("latest-2") == [(1, 3, 3, "late")]  # the gap was ahead: 4 was left out, 5 runs
     assert bench.outcomes("latest-2") == [(4, "skipped"), (5, "running")]
+
+
+def test_rows_with_data_share_a_decision(pg_bench: Bench) -> None:
+    """Only a version that this release does not know sets a row apart."""
+    names = [f"versioned-{number}" for number in range(ALIKE)]
+    bench = Bench(pg_bench.database, [a_job(name, payload_version=2) for name in names]).planned()
+    bench.tick(5.5)
+    with hearing(bench.database) as heard:
+        assert len(bench.claim(*names)) == ALIKE
+    assert [statement.count("several AS (") for statement, _ in heard if "begun AS (" in statement] == [1]
 
 
 # -- gaps that go on --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from slotwise.explain.explanation import explain_now
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
+from slotwise.model.vocabulary import Reason
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
@@ -284,6 +285,22 @@ def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(bench: 
     bench.tick()
     (claim,) = new.claim("plain")
     assert claim.slot == at(1)
+
+
+def test_an_older_release_does_not_give_up_a_detached_slot_of_a_newer_version(bench: Bench) -> None:
+    """Handed back, it is too late by the older policies, and not by its own."""
+    beside = {"overlap": Overlap.allow(2)}
+    old = bench.beside(a_job("plain", start_within=timedelta(seconds=30), **beside))
+    new = bench.beside(a_job("plain", payload_version=2, start_within=timedelta(hours=1), **beside))
+    new.plan("plain", revision="2")
+    bench.tick()
+    (claim,) = new.claim("plain")
+    new.settle(claim, HandedBack(Reason.SHUTDOWN))
+    bench.tick(5)
+    assert old.claim("plain") == []
+    assert "skipped" not in [outcome for _, outcome in bench.outcomes("plain")]
+    bench.tick()
+    assert claim.slot in [one.slot for one in new.claim("plain")]
 
 
 def test_a_new_job_has_its_version(bench: Bench) -> None:

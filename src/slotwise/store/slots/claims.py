@@ -73,8 +73,6 @@ class Due:
         #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
         self._begin: tuple[Sequence[str], datetime | None] = ((), None)
         self._until, self._is_overdue = 0.0, False
-        #: Whether others' due slots lie in front.
-        self.is_behind = False
         #: The names of rows that were due, for how many more claims, and until when.
         self._found = DueNames((), is_level=False, since=None)
         self._left, self._shared_until = 0, 0.0
@@ -96,7 +94,6 @@ class Due:
         if begin is not None or self._begin[0] is names:
             took = self.dialect.clock.elapsed() - began
             self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
-            self.is_behind = begin is not None
         return due
 
     def since(self, names: Sequence[str]) -> datetime | None:
@@ -230,7 +227,7 @@ class Claims:
         rows whose holder has died before.
         """
         is_level, self.refused, are_many = False, [], len(names) > MANY
-        since = self._due.since(names) if self._due.is_behind else None
+        since = self._due.since(names)
         if are_many:
             names, is_level, since = self._due.names(names, limit, since)
             if not names:

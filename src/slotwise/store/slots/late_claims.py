@@ -64,7 +64,9 @@ class LateClaims:
 
         Each row comes with whether its slot has not yet been offered to the ledger.
         """
-        found, late = self._start_alike(late)
+        newer = self._leave_newer(late)
+        alike, late = self._start_alike([one for one in late if one[0].key not in newer])
+        found = newer | alike
         if not late:
             return found
         found |= dict.fromkeys(row.key for row, _ in late)
@@ -89,6 +91,18 @@ class LateClaims:
         if self._bad:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
+
+    def _leave_newer(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
+        """Leave the rows of a newer release to its workers: policies of this one decide nothing about their slots."""
+        left: dict[Key, Row | None] = {}
+        for row, _ in late:
+            if row.task_data is None or row.flaw is not None:
+                continue
+            if (why := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
+                self._claims.warnings.newer(row, self._now, why)
+                self._let_go(row, left_alone(row, self._now, why))
+                left[row.key] = None
+        return left
 
     def _start_alike(
         self, late: Sequence[tuple[Row, bool]]
@@ -150,11 +164,6 @@ class LateClaims:
         return decided
 
     def _read(self, row: Row, newest: datetime | None) -> _Plan | None:
-        if (newer := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
-            # This release's policies decide nothing about slots that only a newer one runs.
-            self._claims.warnings.newer(row, self._now, newer)
-            self._let_go(row, left_alone(row, self._now, newer))
-            return None
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
@@ -289,9 +298,7 @@ class LateClaims:
 
 def _is_simple(row: Row) -> bool:
     """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
-    if row.flaw is not None or row.task_data is not None or not row.is_plan:
-        return False
-    if row.slot is None or row.slot != row.watermark:
+    if row.flaw is not None or row.slot is None or row.slot != row.watermark or not row.is_plan:
         return False
     if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
         return False
