@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import psycopg
-import sqlalchemy as sa
 from psycopg import sql
-from tests.store.hearing import Sent, hearing
+from tests.store.hearing import Sent, hearing, listening
 
 from slotwise.jobs.definition import Definition
 from slotwise.settings.settings import Settings
@@ -110,14 +109,8 @@ def analysing(database: Database) -> Iterator[list[Analysed]]:
             for mode in ("auto", "force_generic_plan"):
                 found.append(Analysed(statement, mode, _analysed(driver, statement, dict(given or {}), mode)))
 
-    engines = {database.main, database.claims, database.heart}
-    for engine in engines:
-        sa.event.listen(engine, "before_cursor_execute", listen)
-    try:
+    with listening(database, listen):
         yield found
-    finally:
-        for engine in engines:
-            sa.event.remove(engine, "before_cursor_execute", listen)
 
 
 def _analysed(driver: Any, statement: str, given: Mapping[str, Any], mode: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,18 @@ def hearing(database: Database) -> Iterator[list[Sent]]:
     def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
         heard.append((statement, parameters))
 
+    with listening(database, listen):
+        yield heard
+
+
+@contextmanager
+def listening(database: Database, listen: Callable[..., None]) -> Iterator[None]:
+    """Call ``listen`` before each statement that is sent on any engine of a database."""
     engines = {database.main, database.claims, database.heart}
     for engine in engines:
         sa.event.listen(engine, "before_cursor_execute", listen)
     try:
-        yield heard
+        yield
     finally:
         for engine in engines:
             sa.event.remove(engine, "before_cursor_execute", listen)

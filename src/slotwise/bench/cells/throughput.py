@@ -40,7 +40,7 @@ TASKS = 50_000
 JOBS = 10_000
 #: With payloads of 100 KB: 500 MB.
 LARGE = 5_000
-#: With start marks, and enqueued one by one: each waits for a commit of its own.
+#: Tasks with start marks, and tasks that are enqueued one by one: a commit for each.
 MARKED, NAMED = 10_000, 2_000
 
 #: slotwise with its defaults, and in the setting that suits handlers that do nothing.

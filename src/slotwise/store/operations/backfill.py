@@ -1,9 +1,9 @@
 """Backfill: run the slots of a range that never ran, each in a detached row, with a limit on concurrency and pace.
 
-Rows are made in chunks, each in a transaction of its own, and are ``queued``. With the last chunk the first few become
-due, and the end of one releases the next (``store/slots/detached.py``). So of an interrupted backfill nothing has
-started, and the next one takes over its rows. A plan row with a bounded schedule would not do: a resume or a claim
-would pass all that is left of it. Races:
+Rows are inserted in chunks, one transaction for each, and are ``queued``. With the last chunk the first few become due,
+and the end of one releases the next (``store/slots/detached.py``). So of an interrupted backfill nothing has started,
+and the next one takes over its rows. A plan row with a bounded schedule would not do: a resume or a claim would pass
+all that is left of it. Races:
 
 - against the schedule: only slots that the plan row has passed are taken, so no slot has two rows;
 - against another backfill of the same range: the slot is in the key of its row, so the second adds what is missing;

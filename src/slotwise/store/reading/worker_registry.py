@@ -118,8 +118,8 @@ class WorkerRegistry:
     def _mark_gone(self, badge: Badge) -> None:
         """Write ``gone`` to the rows of silent workers. One that stirs writes its own state again.
 
-        Race: two workers that were both frozen mark each other. So this is a transaction of its own, which holds no
-        row that the other one waits for.
+        Race: two workers that were both frozen mark each other. A separate transaction holds no row that the other one
+        waits for.
         """
         workers, dialect = self._workers, self._store.dialect
         with self._store.database.heart.begin() as connection:
