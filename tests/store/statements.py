@@ -19,6 +19,7 @@ from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.slots.claims import MANY
 from slotwise.store.slots.store import LedgerFence, Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -161,6 +162,14 @@ def _next_due(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.due.next_due(["mail", "plain"])
 
 
+def _next_due_of_tasks(stage: Stage) -> Callable[[], Any]:
+    return lambda: stage.store.due.next_due(["mail"])
+
+
+def _next_due_of_many(stage: Stage) -> Callable[[], Any]:
+    return lambda: stage.store.due.next_due(["plain", *(f"other-{number}" for number in range(MANY))], ())
+
+
 def _due_tasks(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.due.due_tasks(["mail"])
 
@@ -231,6 +240,8 @@ VERBS: dict[str, Verb] = {
     "look": _look,
     "held_by": _held_by,
     "next_due": _next_due,
+    "next_due_of_tasks": _next_due_of_tasks,
+    "next_due_of_many": _next_due_of_many,
     "due_tasks": _due_tasks,
     "plan_new": _plan_new,
     "plan_kept": _plan_kept,

@@ -18,7 +18,7 @@ from tests.store.hearing import Sent
 
 from slotwise.schedules import Disabled
 from slotwise.store.schema.tables import WINDOW
-from slotwise.store.slots.claims import BatchSize
+from slotwise.store.slots.claims import FEW, BatchSize
 
 MANY, NAMES, FOREIGN = 100_000, 10_000, 1_000
 
@@ -45,8 +45,8 @@ class Stage(Explained):
         self.driver.execute(FILL.format(name=name, instance=instance, count=count))
 
     def looked(self) -> dict[str, Any]:
-        """The generic plan of the look, with what it read."""
-        ((statement, given),) = self.sent(lambda: self.store.due.next_due(self.names))
+        """The generic plan of the look that was sent last, with what it read."""
+        *_, (statement, given) = self.sent(lambda: self.store.due.next_due(self.names))
         return self.really(statement, given)
 
     def really(self, statement: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -119,6 +119,29 @@ def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: boo
     assert pages_read(plan) < 150, shown
     (first,) = [node for node in nodes(plan) if node.get("Index Name") == "scheduled_tasks_due" and "Filter" in node]
     assert "hashed SubPlan" in first["Filter"], shown
+
+
+@pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
+def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(databases: Databases, is_analysed: bool) -> None:
+    """The first few slots of all show it."""
+    with a_stage(databases, [f"job-{number:05}" for number in range(1, NAMES + 1)]) as stage:
+        stage.fill("'job-' || lpad(n::text, 5, '0')", "'recurring'", NAMES)
+        if is_analysed:
+            stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
+        ((statement, given),) = stage.sent(lambda: stage.store.due.next_due(stage.names))
+        plan = stage.really(statement, given)
+    assert "names" not in given
+    assert rows_read(plan) <= 2 * FEW, json.dumps(plan, indent=1)
+    assert pages_read(plan) < 60
+
+
+def test_a_worker_without_jobs_reads_no_slot(databases: Databases) -> None:
+    with a_stage(databases, []) as stage:
+        stage.fill("'other'", "n::text", FOREIGN)
+        stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
+        *_, (statement, given) = stage.sent(lambda: stage.store.due.next_due(["mail"]))
+        plan = stage.really(statement, given)
+    assert rows_read(plan) == 0, json.dumps(plan, indent=1)
 
 
 def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows(databases: Databases) -> None:

@@ -16,7 +16,7 @@ from slotwise.store.connect.database_errors import lacks_permission
 from slotwise.store.slots.store import Store
 
 #: What an enqueuer may do; besides scheduling it only reads, and nothing of payloads.
-OWN = {"schedule", "next_due", "due_tasks", "look", "held_by"}
+OWN = {"schedule", "next_due", "next_due_of_tasks", "next_due_of_many", "due_tasks", "look", "held_by"}
 
 
 @pytest.fixture

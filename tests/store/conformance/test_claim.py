@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
@@ -16,7 +17,7 @@ from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.slots.claims import MANY
+from slotwise.store.slots.claims import FEW, MANY
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:
@@ -259,26 +260,60 @@ def test_a_tasks_token_is_the_time_or_one_more(bench: Bench) -> None:
     assert bench.claim_one("mail").token > second.token
 
 
+#: Names without rows: of more than ``MANY`` the first slots of all are read before the names are sent.
+FEW_OR_MANY = pytest.mark.parametrize("others", [0, MANY], ids=["few names", "many names"])
+
+
+def next_due(bench: Bench, names: Iterable[str], others: int, **options: Any) -> timedelta | None:
+    return bench.store.due.next_due([*names, *(f"other-{number}" for number in range(others))], **options)
+
+
+@FEW_OR_MANY
 @pytest.mark.parametrize(
     ("minutes", "expected"),
     [(0, timedelta(0)), (0.75, timedelta(minutes=-0.75)), (-10, timedelta(minutes=10))],
 )
-def test_next_due_is_the_earliest(bench: Bench, minutes: float, expected: timedelta) -> None:
+def test_next_due_is_the_earliest(bench: Bench, minutes: float, expected: timedelta, others: int) -> None:
     """How long a poller may sleep; zero or less: not at all."""
     bench.clock.set(at(minutes))
-    assert bench.store.due.next_due(sorted(bench.definitions)) == expected
+    assert next_due(bench, bench.definitions, others) == expected
 
 
-def test_next_due_looks_at_what_could_be_claimed(bench: Bench) -> None:
+@FEW_OR_MANY
+def test_next_due_looks_at_what_could_be_claimed(bench: Bench, others: int) -> None:
     """Not at held, paused, or unknown rows; a disabled job is parked, far away."""
-    assert bench.store.due.next_due(["plain"]) == MINUTE
-    assert bench.store.due.next_due(["off"]) == FOREVER - NOON
+    assert next_due(bench, ["plain"], others) == MINUTE
+    assert next_due(bench, ["off"], others) == FOREVER - NOON
     bench.change("strict", state="paused")
-    assert bench.store.due.next_due(["strict"]) is None
+    assert next_due(bench, ["strict"], others) is None
     bench.tick()
     bench.claim_one("plain")
-    assert bench.store.due.next_due(["plain"]) is None
-    assert bench.store.due.next_due(["nobody"]) is None
+    assert next_due(bench, ["plain"], others) is None
+    assert next_due(bench, ["nobody"], others) is None
+
+
+@FEW_OR_MANY
+def test_next_due_is_that_of_a_task_before_the_first_slot(bench: Bench, others: int) -> None:
+    bench.client.schedule("mail", delay="10s")
+    names = list(bench.definitions)
+    assert next_due(bench, names, others, tasks=()) == timedelta(0)
+    bench.clock.set(at(-1))
+    bench.change("delayed", execution_time=at(0))
+    assert next_due(bench, names, others, tasks=()) == MINUTE
+    bench.client.schedule("mail", delay="10s")
+    assert next_due(bench, names, others) == timedelta(seconds=10)
+    assert next_due(bench, [], 0, tasks=["mail"]) == timedelta(seconds=10)
+
+
+@FEW_OR_MANY
+def test_slots_of_others_do_not_hide_the_next_due(bench: Bench, others: int) -> None:
+    """However many are due before it, also of dead holders."""
+    for number in range(FEW + 1):
+        bench.client.schedule_recurring("plain", f"{number}", "EVERY|1m")
+        bench.client.schedule_recurring("retried", f"{number}", "EVERY|1m")
+        bench.change("plain", f"{number}", execution_time=at(-2))
+        bench.change("retried", f"{number}", execution_time=at(-2), lost_count=1)
+    assert next_due(bench, ["strict"], others) == MINUTE
 
 
 def test_workers_that_claim_at_once_share_the_rows(bench: Bench) -> None:
@@ -323,7 +358,7 @@ def test_of_rows_that_were_lost_before_only_so_many(bench: Bench, lost: int, tak
     assert sorted(found) == sorted([*taken, "0", "1", "3"][:3])
 
 
-@pytest.mark.parametrize("others", [0, MANY], ids=["few names", "many names"])
+@FEW_OR_MANY
 @pytest.mark.parametrize(("lost", "taken"), [(0, []), (1, ["plain"]), (2, ["plain", "retried"])])
 def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, taken: list[str], others: int) -> None:
     """A slot that may take its worker down is claimed as a lost one only, never among the fresh ones; in both forms of
@@ -337,12 +372,16 @@ def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, ta
     assert sorted(claim.row.task_name for claim in claims) == sorted([*taken, "delayed", "strict"])
 
 
-def test_next_due_can_leave_them_out(bench: Bench) -> None:
+@FEW_OR_MANY
+@pytest.mark.parametrize(("name", "id"), [("mail", "1"), ("plain", RECURRING)])
+def test_next_due_can_leave_them_out(bench: Bench, name: str, id: str, others: int) -> None:
     """Whoever may not take a row that was lost before need not wake up for it."""
     bench.client.schedule("mail", id="1")
     bench.client.schedule("mail", id="2", delay="1m")
-    bench.change("mail", "1", lost_count=1)
-    assert (bench.store.due.next_due(["mail"]), bench.store.due.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)
+    bench.client.schedule_recurring("plain", "2", "EVERY|1m")
+    bench.change(name, id, lost_count=1, execution_time=at(0))
+    assert next_due(bench, [name], others) == timedelta(0)
+    assert next_due(bench, [name], others, lost=0) == MINUTE
 
 
 @pytest.mark.parametrize("priority", [50, 90])

@@ -14,6 +14,8 @@ from slotwise.model.records import Failed, HandedBack
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.deploy_preview import Moved, moved
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.task_counts import Due
 
 CLOSED = "EXCLUDING(DAILY|09:00|UTC; CO@1[SAT,SUN 2026:0102]; skip)"
 DEFINITIONS = (
@@ -39,6 +41,14 @@ def bench(database: Database) -> Bench:
 
 def found(bench: Bench) -> list[Moved]:
     return moved(bench.store, sorted(bench.definitions))
+
+
+def test_any_number_of_names_can_be_asked_for(bench: Bench) -> None:
+    """A statement takes at most 65,535 parameters, on SQLite 32,766: a worker with more jobs would never start."""
+    names = [*bench.definitions, *(f"job-{number}" for number in range(70_000))]
+    assert moved(bench.store, names) == []
+    assert Reader(bench.store).jobs_among(names) == set(bench.definitions) - {"mail"}
+    assert Due(bench.store).since_success(names).keys() == set(bench.definitions) - {"mail"}
 
 
 def test_nothing_has_moved_by_itself(bench: Bench) -> None:

@@ -119,6 +119,9 @@ class Dialect(Protocol):
     def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
         """Return a JSON column with these keys set, none of which is null, as a part of a statement."""
 
+    def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:
+        """Return the condition that a column has one of any number of names."""
+
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Return whether no other open transaction got True for this task; the answer holds until this one ends."""
 
@@ -155,14 +158,23 @@ class Dialect(Protocol):
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         """Return those of these names that have due rows of any kind."""
 
+    def first_slots(
+        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+    ) -> list[tuple[str, timedelta]]:
+        """Return name and time until due of the first ``limit`` waiting slots, and of as many rows of dead holders.
+
+        None of the latter if ``lost`` is 0. Slots that are due before ``since`` are left out.
+        """
+
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
-        since: datetime | None = None,
+        since: datetime | None = None, no_slots: bool = False,
     ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
         """Return the time until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
 
-        ``lost`` = 0: without the rows whose holder has died before. Without ``since``, return also a value for it, if
-        many due slots of other names lie before those of ``names``: the due time of the first, or now.
+        ``lost`` = 0: without the rows whose holder has died before; ``no_slots``: without other slots. Without
+        ``since``, return also a value for it, if many due slots of other names lie before those of ``names``: the due
+        time of the first, or now.
         """
 
     def newest_decided(

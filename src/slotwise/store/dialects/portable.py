@@ -7,6 +7,7 @@ and owes no speed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -333,6 +334,10 @@ class Portable:
     def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
         return sa.func.json_patch(document, sa.literal(changes, document.type), type_=document.type)
 
+    def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:
+        each = sa.func.json_each(json.dumps(list(names))).table_valued("value")
+        return column.in_(sa.select(each.c.value))
+
     def alone(self, connection: sa.Connection, name: str) -> bool:
         return True
 
@@ -386,9 +391,15 @@ class Portable:
         found = sa.select(name).where(*due, name.in_(list(names)), self._not_all_paused())
         return set(connection.scalars(found.distinct()))
 
+    def first_slots(
+        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+    ) -> list[tuple[str, timedelta]]:
+        """Read none: the names are no dearer here."""
+        return []
+
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
-        since: datetime | None = None,
+        since: datetime | None = None, no_slots: bool = False,
     ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
         rows, now = self._tasks, self.now(connection)
         fresh = rows.c.lost_count == 0

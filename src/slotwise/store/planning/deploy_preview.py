@@ -130,7 +130,7 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     tasks = store.tables.tasks
     waiting = (
         sa.select(*store.dialect.row_columns)
-        .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names)))
+        .where(~tasks.c.picked, tasks.c.state.is_(None), store.dialect.among(tasks.c.task_name, names))
         .where(sa.text(HAS_SLOT))
         .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         .limit(LOOKED_AT)

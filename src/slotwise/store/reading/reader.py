@@ -202,7 +202,7 @@ class Reader:
     def jobs_among(self, names: Collection[str]) -> set[str]:
         """Return those of these names that have a plan row."""
         tasks = self._tasks
-        mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), tasks.c.task_name.in_(names)]
+        mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), self._store.dialect.among(tasks.c.task_name, names)]
         return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
 
     def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:

@@ -129,7 +129,7 @@ class Due:
         """Return the time since each of these jobs has last succeeded or, if it never has, since it was planned."""
         tasks = self._tasks
         wanted = sa.select(tasks.c.task_name, tasks.c.last_success, tasks.c.created_version).where(
-            tasks.c.task_name.in_(list(jobs)), tasks.c.task_instance == RECURRING
+            self._store.dialect.among(tasks.c.task_name, jobs), tasks.c.task_instance == RECURRING
         )
         with self._store.transaction() as connection:
             now = utc(self._store.dialect.now(connection))

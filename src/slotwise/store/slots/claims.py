@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 MOST_APART = 20
 #: With more names than this, the names of due rows are read before the claim.
 MANY = 200
+#: Where the first slot of many names is looked for, before the names are sent.
+FEW = 50
 #: For how long, in seconds, full claims share the names that were found due.
 SHARED = 0.1
 
@@ -87,14 +89,30 @@ class Due:
         tasks = self.tasks_of(names) if tasks is None else tasks
         left = self._until - (began := self.dialect.clock.elapsed())
         since = self._begin[1] if left > 0 and self._begin[0] is names else None
-        with self.look() as connection:
-            due, begin = self.dialect.next_due(connection, names, tasks, lost=lost, since=since)
+        begin, found = None, [self._first(names, lost, since)]
+        if found[0] is None or tasks:
+            unknown, no_slots = (names, self._has_no_job(names)) if found[0] is None else ((), True)
+            with self.look() as connection:
+                due, begin = self.dialect.next_due(
+                    connection, unknown, tasks, lost=lost, since=since, no_slots=no_slots
+                )
+            found.append(due)
+        due = min((one for one in found if one is not None), default=None)
         if since is not None:  # it may have passed over a slot
             return timedelta(seconds=left) if due is None else min(due, timedelta(seconds=left))
         if begin is not None or self._begin[0] is names:
             took = self.dialect.clock.elapsed() - began
             self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
         return due
+
+    def _first(self, names: Sequence[str], lost: int, since: datetime | None) -> timedelta | None:
+        """Return the time until the first slot of many names is due, if it is among the first few of all."""
+        if len(names) <= MANY:
+            return None
+        with self.look() as connection:
+            first = self.dialect.first_slots(connection, FEW, lost=lost, since=since)
+        self._ask(names)
+        return min((due for name, due in first if name in self._asked[1]), default=None)
 
     def since(self, names: Sequence[str]) -> datetime | None:
         """Return from which due time on a claim of these slots searches; None: from the beginning."""
@@ -118,8 +136,7 @@ class Due:
             return self._found
         with self.look() as connection:
             due = self.dialect.due_names(connection, WINDOW, since)
-        if self._asked[0] is not names:
-            self._asked = names, frozenset(names)
+        self._ask(names)
         found = {name for name, _, _ in due}
         own = found & self._asked[1]
         if len(own) < len(found) and len(due) >= WINDOW:
@@ -130,13 +147,23 @@ class Due:
         self._left, self._shared_until = len(due) - limit, began + SHARED
         return self._found
 
+    def _ask(self, names: Sequence[str]) -> None:
+        if self._asked[0] is not names:
+            self._asked, self._left = (names, frozenset(names)), 0
+
     def forget(self) -> None:
         """Look for names again before the next claim."""
         self._left = 0
 
     def tasks_of(self, names: Sequence[str]) -> list[str]:
         """Return those of these names that are not jobs."""
-        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
+        return [name for name in names if not self._is_job(name)]
+
+    def _has_no_job(self, names: Sequence[str]) -> bool:
+        return not any(map(self._is_job, names))
+
+    def _is_job(self, name: str) -> bool:
+        return (known := self.definitions.get(name)) is not None and known.is_job
 
     def look(self) -> AbstractContextManager[sa.Connection]:
         """Return a connection for one statement."""

@@ -169,14 +169,23 @@ class PostgreSQL:
         found = self._fetch(connection, statements.CLAIM_TASKS, parameters)
         return [task_of(values, order.holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
+    def first_slots(
+        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
+    ) -> list[tuple[str, timedelta]]:
+        parameters = {"limit": limit, "lost": limit * min(lost, 1), "since": since}
+        behind = "" if since is None else statements.SINCE
+        return [(name, due) for name, due in self._fetch(connection, statements.FIRST_SLOTS, parameters, since=behind)]
+
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
-        since: datetime | None = None,
+        since: datetime | None = None, no_slots: bool = False,
     ) -> tuple[timedelta | None, datetime | None]:  # fmt: skip
         parameters = {"names": texts(names), "lost": min(lost, 1), "since": since, **marked(map(Range, tasks))}
         parts = {"since": "", "begin": self._names["begin_of_own"]}
         if since is not None:
             parts = {"since": statements.SINCE, "begin": "NULL"}
+        elif no_slots:
+            parts = {"since": "\n      AND false", "begin": "NULL"}
         ((due, begin),) = self._fetch(connection, statements.NEXT_DUE, parameters, **parts)
         return due, begin
 
@@ -277,6 +286,10 @@ class PostgreSQL:
     def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
         both = sa.cast(document, postgresql.JSONB).concat(sa.cast(changes, postgresql.JSONB))
         return sa.cast(both, document.type)
+
+    def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:
+        """One parameter: a statement has at most 65,535."""
+        return column == sa.any_(sa.cast(list(names), postgresql.ARRAY(sa.Text)))
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """By the lock of a row that only a worker's rights can lock; an advisory lock could be held by any role.

@@ -107,6 +107,19 @@ UNION ALL
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)"""
 
+# The first few slots of all names: cheaper than to send thousands of names, if the first slot is one of theirs.
+FIRST_SLOTS = """\
+(SELECT d.task_name, least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
+ FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.lost_count = 0{since}
+   AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+ ORDER BY d.execution_time LIMIT %(limit)s)
+UNION ALL
+(SELECT d.task_name, least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
+ FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+ ORDER BY d.execution_time LIMIT %(lost)s)"""
+
 # One descent into the index for each priority that is not known yet, none for the others: rows of other tasks, future
 # rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
 HEADS = """\
