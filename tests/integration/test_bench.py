@@ -30,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 #: Together they take longer than a test may.
 PARTS = {
     "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages", "held", "locks"),
-    "longer": ("two-workers", "snapshot", "idle", "payloads", "long"),
+    "longer": ("next-due", "two-workers", "snapshot", "idle", "payloads", "long"),
     "late": ("metrics", "marks", "ids", "seconds", "return"),
     "waiting": ("latency", "punctuality"),
 }

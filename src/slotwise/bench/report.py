@@ -413,6 +413,18 @@ TARGETS: tuple[Target, ...] = (
         find=_median("nothing-due", "5 priorities", "server_ms"),
     ),
     Target(
+        cell="next-due", text="look, 100,000 slots of one job", bound=1, unit="ms", at_most=True,
+        find=_median("next-due", "100,000 slots of one job", "server_ms"),
+    ),
+    Target(
+        cell="next-due", text="look, 10,000 jobs", bound=1, unit="ms", at_most=True,
+        find=_median("next-due", "10,000 jobs", "server_ms"),
+    ),
+    Target(
+        cell="next-due", text="look, 50,000 due slots of others in front", bound=1, unit="ms", at_most=True,
+        find=_median("next-due", "10,000 jobs, 50,000 due slots of others in front", "server_ms"),
+    ),
+    Target(
         cell="blocked", text="claim behind an unknown task", bound=1, unit="ms", at_most=True,
         find=_median("blocked", "unknown task", "server_ms"),
     ),
@@ -449,6 +461,7 @@ _NOTES = {
     "rows per second, unnest": "slotwise-many-unnest",
     "rows per second, COPY": "slotwise-many-copy",
     "claim behind a paused task": "paused task",
+    "look, 100,000 slots of one job": "100,000 slots of one job",
 }
 
 

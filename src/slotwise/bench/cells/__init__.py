@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotwise.bench.cells.costs import BLOCKED, HELD, IDLE, MEMORY, NOTHING_DUE, PAGES
+from slotwise.bench.cells.costs import BLOCKED, HELD, IDLE, MEMORY, NEXT_DUE, NOTHING_DUE, PAGES
 from slotwise.bench.cells.latency import FAIRNESS, LATENCY, LOCKS, PUNCTUALITY
 from slotwise.bench.cells.throughput import (
     BACKLOG,
@@ -24,6 +24,6 @@ ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
         BACKLOG, METRICS, MARKS, TWO_WORKERS, SLOTS, SECONDS, RETURN, ENQUEUE, IDS, LATENCY, PUNCTUALITY,
-        NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
+        NOTHING_DUE, NEXT_DUE, BLOCKED, FAIRNESS, SNAPSHOT, IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
     )
 }  # fmt: skip

@@ -7,9 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from slotwise.bench.app import TASK
+from slotwise.bench.app import TASK, make_jobs
 from slotwise.bench.cells.throughput import BEST
 from slotwise.bench.crew import Crew
 from slotwise.bench.journal import RanWrong
@@ -18,6 +19,7 @@ from slotwise.bench.readings import Reading
 from slotwise.bench.run import Cell, Run
 from slotwise.bench.slotwise_contender import Slotwise, fill_tasks, registry_for
 from slotwise.model.clock import elapsed
+from slotwise.registry.registry import JobRegistry
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.store import Store
 
@@ -92,16 +94,79 @@ def _claim(store: Store, limit: int, wanted: int) -> float:
     return (elapsed() - began) * 1e3
 
 
-def _server_side(run: Run) -> dict[str, Any]:
+def _server_side(run: Run, query: str = _CLAIMS) -> dict[str, Any]:
     if not run.server.counts_statements:
         return {}
     with run.server.connect("slotwise") as connection:
-        found = connection.execute(_CLAIMS, ()).fetchone()
+        found = connection.execute(query, ()).fetchone()
     return {"server_ms": found[0], "server_max_ms": found[1]} if found else {}
 
 
 NOTHING_DUE = Cell(name="nothing-due", title="a claim when nothing is due among 1,000,000 rows", measure=_nothing_due)
 BLOCKED = Cell(name="blocked", title="a claim behind 1,000,000 due rows that are not its own", measure=_blocked)
+
+
+# -- looks for what is due next ----------------------------------------------------------------------------------
+
+
+OWN_SLOTS, OWN_JOBS, FOREIGN_SLOTS = 100_000, 10_000, 50_000
+
+#: Slots of so many jobs, which are due one after the other, a millisecond apart.
+_SLOTS = """
+INSERT INTO scheduled_tasks
+    (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule)
+SELECT %(prefix)s || lpad((i %% %(jobs)s + 1)::text, 6, '0'), i::text, 'plan', due, false, 1, 1, due,
+       due + interval '1 day', 'EVERY|1d'
+FROM generate_series(1, %(count)s) AS i,
+     LATERAL (SELECT statement_timestamp() + %(after)s + i * interval '1 millisecond') AS t(due)"""
+_LOOKS = """
+SELECT total_exec_time / calls, max_exec_time FROM pg_stat_statements
+WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND query ILIKE '%%scheduled_tasks%%'
+ORDER BY calls DESC LIMIT 1"""
+
+
+def _next_due(run: Run) -> Iterator[Reading]:
+    """Look by slotwise's store. Behind slots that nobody runs, one look in a second is a full one."""
+    many, jobs, foreign = run.scaled(OWN_SLOTS, 100), run.scaled(OWN_JOBS, 10), run.scaled(FOREIGN_SLOTS, 50)
+    for contender, own, rows, in_front in (
+        ("100,000 slots of one job", 1, many, 0),
+        ("10,000 jobs", jobs, jobs, 0),
+        ("10,000 jobs, 50,000 due slots of others in front", jobs, jobs, foreign),
+    ):
+        url = run.prepared(Slotwise())
+        with run.server.connect("slotwise") as connection:
+            hour, fill = timedelta(hours=1), {"prefix": "bench-", "jobs": own, "count": rows}
+            connection.execute(_SLOTS, {**fill, "after": hour})
+            connection.execute(_SLOTS, {"prefix": "other-", "jobs": 1, "count": in_front, "after": -hour})
+        run.server.settle("slotwise")
+        registry = JobRegistry(
+            jobs=make_jobs([(86_400.0, 0.0)] * own, lambda _number: None, lambda _ctx: 0),
+            database_url=url, process_hook=False,
+        )  # fmt: skip
+        due, names = Store(registry.database, registry.definitions).due, sorted(registry.definitions)
+        look = partial(due.next_due, names, ())
+        try:
+            for number in range(1, run.rounds + 1):
+                yield Reading(cell="next-due", contender=contender, round=number, **_looked(run, look))
+        finally:
+            registry.database.close()
+
+
+def _looked(run: Run, look: Callable[[], timedelta | None]) -> dict[str, Any]:
+    for _ in range(6):  # from the sixth on, the statement is prepared
+        look()
+    run.server.forget_statements("slotwise")
+    spread = []
+    for _ in range(run.scaled(LOOKS, 5)):
+        began = elapsed()
+        if (due := look()) is None or due <= timedelta(0):
+            raise RanWrong(f"a look found {due} where slots are due in an hour; this run proves nothing")
+        spread.append((elapsed() - began) * 1e3)
+    figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}
+    return {"figures": {**_server_side(run, _LOOKS), **figures}, "spread": tuple(spread)}
+
+
+NEXT_DUE = Cell(name="next-due", title="a look for the next due slot", measure=_next_due)
 
 
 # -- heartbeats for many claims ----------------------------------------------------------------------------------
