@@ -8,7 +8,7 @@ from datetime import datetime
 from slotwise.model.durations import about, format_duration
 from slotwise.schedules import Cron, Daily, Every, Schedule
 from slotwise.schedules.base import EPOCH, MICROSECOND, instant_text
-from slotwise.schedules.combinators import Around, Arranged, Between, Excluding
+from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
 from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
 from slotwise.schedules.local_time import Walk, time_text
 
@@ -34,7 +34,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             names, day = ", ".join(schedule.calendars) or "Monday to Friday", instant.astimezone(schedule.schedule.zone)
             why = "is a day off" if isinstance(schedule, Excluding) else "is not the wanted business day of the month"
             yield f"{day:%A %Y-%m-%d} {why}, by the calendar {names}."
-        case Around() | Arranged():
+        case Between() | Spread() | Arranged():
             yield from why_no_slot(schedule.schedule, instant)
 
 

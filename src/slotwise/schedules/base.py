@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from slotwise.schedules.days import Calendar, Roll
+    from slotwise.schedules.local_time import LocalSchedule
     from slotwise.schedules.timeline import Line
 
 
@@ -142,7 +143,9 @@ class Schedule(ABC):
         `modified_following` (the next one, or the previous one if the next is in another month).
         For Cron and Daily only, alone or combined. Raises InvalidSchedule.
         """
-        self._refuse_calendar()
+        from slotwise.schedules.combinators import Excluding
+
+        return self._arranged(lambda schedule: Excluding(schedule, calendars, roll))
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
         """Only its slots on the n-th business day of a month; from the month's end where `n` is negative.
@@ -150,13 +153,16 @@ class Schedule(ABC):
         Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or combined.
         Raises InvalidSchedule.
         """
-        self._refuse_calendar()
+        from slotwise.schedules.combinators import BusinessDay
+
+        return self._arranged(lambda schedule: BusinessDay(schedule, n, calendars))
 
     def last_business_day(self, *calendars: str | Calendar) -> Schedule:
         """Only its slots on the last business day of a month; as `nth_business_day(-1)`."""
         return self.nth_business_day(-1, *calendars)
 
-    def _refuse_calendar(self) -> NoReturn:
+    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
+        """The same schedule with `make` around each of its parts that have local days. Raises InvalidSchedule."""
         raise InvalidSchedule(
             f'{self} has no local days, so a calendar cannot apply; write Cron("*/5 * * * *", tz="Europe/Vienna")'
         )

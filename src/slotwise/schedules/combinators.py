@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Final, NoReturn
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule, located
@@ -47,11 +47,8 @@ class Combined(Schedule, ABC):
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         return self._on(*(part.bind(name, calendars) for part in self.schedules))
 
-    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        return self._on(*(part.excluding(*calendars, roll=roll) for part in self.schedules))
-
-    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        return self._on(*(part.nth_business_day(n, *calendars) for part in self.schedules))
+    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
+        return self._on(*(part._arranged(make) for part in self.schedules))
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -85,29 +82,11 @@ class AnyOf(Combined, LineSchedule):
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-class Around(Combined):
-    """A schedule around another one, with the same slots where a subclass does not change them."""
-
-    __slots__ = ("_running", "schedule", "schedules")
-    schedule: Schedule
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return self.schedule.next_after(t)
-
-    def first_after(self, t: datetime) -> datetime | None:
-        return self.schedule.first_after(t)
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        return self.schedule.latest_before(t, floor=floor)
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return self.schedule.count_between(a, b)
-
-
-class Between(Around):
+class Between(Combined):
     """The slots of a schedule from `start` on and before `end`, after any roll. Raises InvalidSchedule without one."""
 
-    __slots__ = ("end", "from_end", "start")
+    __slots__ = ("_running", "end", "from_end", "schedule", "schedules", "start")
+    schedule: Schedule
     start: datetime | None
     end: datetime | None
 
@@ -170,10 +149,11 @@ class Between(Around):
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Spread(Around):
+class Spread(Combined):
     """The slots of a schedule, each due `by` later; made by `spread_out`. Raises InvalidSchedule."""
 
-    __slots__ = ("by",)
+    __slots__ = ("_running", "by", "schedule", "schedules")
+    schedule: Schedule
     by: timedelta
 
     def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
@@ -188,6 +168,18 @@ class Spread(Around):
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Spread(schedules[0], self.by)
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self.schedule.next_after(t)
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return self.schedule.first_after(t)
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        return self.schedule.latest_before(t, floor=floor)
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return self.schedule.count_between(a, b)
 
     def wait(self, slot: datetime) -> timedelta:
         return self.by
@@ -237,7 +229,7 @@ class Arranged(LineSchedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.schedule.zone
 
-    def _refuse_calendar(self) -> NoReturn:
+    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
         raise InvalidSchedule(f"{self} has calendars already; pass all of them in one call")
 
     def _line_by(self, arrangement: Arrangement) -> Line:

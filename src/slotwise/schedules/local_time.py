@@ -10,7 +10,7 @@ import re
 from abc import ABC
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from difflib import get_close_matches
@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import EPOCH, SECOND, Schedule
-from slotwise.schedules.days import EVERY_DAY, Calendar, DaySet, Roll, days_of
+from slotwise.schedules.days import EVERY_DAY, DaySet, days_of
 from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
@@ -182,15 +182,8 @@ class LocalSchedule(LineSchedule, ABC):
     def local_zone(self) -> ZoneInfo | None:
         return self.zone
 
-    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        from slotwise.schedules.combinators import Excluding
-
-        return Excluding(self, calendars, roll)
-
-    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        from slotwise.schedules.combinators import BusinessDay
-
-        return BusinessDay(self, n, calendars)
+    def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
+        return make(self)
 
     def _prepare(self, pattern: LocalPattern | Unbound, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool) -> None:
         """Fill a new instance. Raises InvalidSchedule if a rule is unknown or no slot can ever come."""
