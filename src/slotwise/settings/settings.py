@@ -176,12 +176,7 @@ class Settings:
             )
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{each.name}={hide_password(repr(getattr(self, each.name)))}"
-            for each in dataclasses.fields(self)
-            if getattr(self, each.name) != each.default
-        )
-        return f"Settings({shown})"
+        return f"Settings({', '.join(f'{name}={hide_password(repr(value))}' for name, value in self._changed())})"
 
     @classmethod
     def load(
@@ -195,18 +190,23 @@ class Settings:
 
     def replace(self, **changes: object) -> Settings:
         """The same settings with some replaced; validated like new ones. None sets None."""
-        chosen = layer(changes.items())
-        values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
-        return dataclasses.replace(self, **values)
+        chosen: dict[str, Any] = {name: value for name, (_, value) in layer(changes.items()).items()}
+        return dataclasses.replace(self, **chosen)
 
     def told(self) -> dict[str, object]:
         """The settings that differ from the defaults, as data that another process can read."""
-        found = {}
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if value != each.default:
-                found[each.name] = spell(value) if isinstance(value, timedelta) else value
-        return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in found.items()}
+        return {
+            name: spell(value)
+            if isinstance(value, timedelta)
+            else sorted(value)
+            if isinstance(value, frozenset)
+            else value
+            for name, value in self._changed()
+        }
+
+    def _changed(self) -> Iterator[tuple[str, Any]]:
+        values = ((each, getattr(self, each.name)) for each in dataclasses.fields(self))
+        return ((each.name, value) for each, value in values if value != each.default)
 
     @property
     def worker(self) -> str:
@@ -380,28 +380,22 @@ def _yaml(path: Path, text: str) -> object:
         import yaml
     except ImportError:
         raise InvalidSetting(f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML") from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            """Refuse a name that is there twice: yaml's own loader silently uses the last one."""
+            node = super().compose_mapping_node(anchor)
+            names = [str(key.value) for key, _ in node.value]
+            if twice := {name for name in names if names.count(name) > 1}:
+                raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
+            return node
+
     try:
-        content, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+        content = Loader(text).get_single_data()
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         mark = getattr(error, "problem_mark", None)
         raise _unread(path, text, "YAML", None if mark is None else mark.line + 1) from None
-    for table in _names(tree):  # the YAML reader silently uses the last of several
-        if twice := {name for name in table if table.count(name) > 1}:
-            raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
     return {} if content is None else content
-
-
-def _names(tree: Any) -> Iterator[list[str]]:
-    """Yield the names of each table of a YAML tree. An alias may lead back to where it stands."""
-    found, waiting = set(), [tree]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in found or not isinstance(getattr(node, "value", None), list):
-            continue
-        found.add(id(node))
-        if pairs := [pair for pair in node.value if isinstance(pair, tuple)]:
-            yield [str(key.value) for key, _ in pairs]
-        waiting += [part for one in node.value for part in (one if isinstance(one, tuple) else (one,))]
 
 
 def _fold(key: str) -> str:
