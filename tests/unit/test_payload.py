@@ -140,6 +140,7 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
         (dict[str, int], {"a": "x"}, "a: expected int, got 'x'"),
         (dict[str, int], {1: 1}, "expected dict[str, int], got {1: 1}"),
         (tuple[int, str], (1,), "expected tuple[int, str], got (1,)"),
+        (tuple[int, str], (1, 2), "[1]: expected str, got 2"),
         (Literal["a"], "b", "expected typing.Literal['a'], got 'b'"),
         (Colour, "red", "expected Colour, got 'red'"),
         (Order, {"number": 1}, "expected Order, got {'number': 1}"),

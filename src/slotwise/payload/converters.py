@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -106,26 +106,19 @@ def among(kind: object, plain: Mapping[object, object]) -> Shape:
     return Shape(convert, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
-def list_of(kind: object, accepted: type | tuple[type, ...], make: Collect, item: Shape) -> Shape:
-    def convert(value: object, writing: bool) -> object:
-        given: Iterable[object] = instance(value, accepted if writing else (list, tuple), kind)
-        found = [member(item.convert, each, place, writing) for place, each in enumerate(given)]
-        return found if writing else make(found)
-
-    return Shape(convert, frozenset({list}), is_plain=make is list and item.is_plain)
-
-
-def fixed(kind: object, shapes: Sequence[Shape]) -> Shape:
-    """Return the converter for a tuple with a type for each place."""
+def list_of(kind: object, accepted: type | tuple[type, ...], make: Collect, items: Shape | Sequence[Shape]) -> Shape:
+    """Return the converter for a collection whose items have one type, or a type for each place."""
 
     def convert(value: object, writing: bool) -> object:
-        given: Sequence[object] = instance(value, tuple if writing else (list, tuple), kind)
+        given: Collection[object] = instance(value, accepted if writing else (list, tuple), kind)
+        shapes = [items] * len(given) if isinstance(items, Shape) else items
         if len(given) != len(shapes):
             raise wrong(kind, value)
-        found = [shape.convert(each, writing) for shape, each in zip(shapes, given, strict=True)]
-        return found if writing else tuple(found)
+        pairs = enumerate(zip(shapes, given, strict=True))
+        found = [member(shape.convert, each, place, writing) for place, (shape, each) in pairs]
+        return found if writing else make(found)
 
-    return Shape(convert, frozenset({list}))
+    return Shape(convert, frozenset({list}), is_plain=make is list and isinstance(items, Shape) and items.is_plain)
 
 
 def dict_of(kind: object, item: Shape) -> Shape:
@@ -170,7 +163,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[object, Collect] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[object, Collect] = {list: list, tuple: tuple, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -184,7 +177,7 @@ def shape_of(kind: Any) -> Shape:
         return scalar(type(None) if kind is None else kind)
     if kind in TEXTS:
         return text(kind)
-    if get_origin(kind) is not None or kind in _LISTS or kind in (tuple, dict, Mapping):
+    if get_origin(kind) is not None or kind in _LISTS or kind in (dict, Mapping):
         return _compound(kind)
     found = _record(kind) if isinstance(kind, type) else None
     if found is None:
@@ -201,11 +194,11 @@ def _compound(kind: object) -> Shape:
         return _union(kind, arguments)
     if origin is Literal:
         return among(kind, {value: value for value in arguments})
-    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis) and arguments:
-        return fixed(kind, [shape_of(argument) for argument in arguments])
-    if isinstance(origin, type) and (origin is tuple or origin in _LISTS):
+    if origin is tuple and arguments and arguments[1:] != (Ellipsis,):
+        return list_of(kind, tuple, tuple, [shape_of(argument) for argument in arguments])
+    if isinstance(origin, type) and origin in _LISTS:
         item = shape_of(arguments[0]) if arguments else ANYTHING
-        return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
+        return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS[origin], item)
     if origin in (dict, Mapping) and (not arguments or arguments[0] is str):
         return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
     raise InvalidPayload(
