@@ -285,16 +285,15 @@ def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     return state
 
 
-def _doubling(first: timedelta, cap: timedelta, jitter: timedelta | None = None) -> wait_base:
-    """Return a wait that doubles from ``first`` up to ``cap``, plus a random part of ``jitter`` (None: ``first``)."""
-    random = (first if jitter is None else jitter).total_seconds()
+def _doubling(first: timedelta, cap: timedelta, jitter: timedelta) -> wait_base:
+    """Return a wait that doubles from ``first`` up to ``cap``, plus a random part of ``jitter``."""
     return tenacity.wait_combine(
         tenacity.wait_exponential(multiplier=first.total_seconds(), max=cap.total_seconds()),
-        tenacity.wait_random(0, random),
+        tenacity.wait_random(0, jitter.total_seconds()),
     )
 
 
-_FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1))
+_FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1), timedelta(seconds=2))
 
 #: One-time tasks try ten times unless told otherwise.
 TASK_RETRY = Retry.exponential(max_attempts=10, initial=timedelta(seconds=2), max_wait=timedelta(hours=1))
@@ -314,6 +313,6 @@ def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
 
 def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
     """Yield growing pauses with jitter, without end, for waiting until the database is back."""
-    wait = _doubling(first, cap)
+    wait = _doubling(first, cap, first)
     for attempt in itertools.count(1):
         yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))

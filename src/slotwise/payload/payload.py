@@ -260,16 +260,12 @@ class Payload:
 
     def decode(self, stored: bytes | None) -> object:
         """Return the data, upgraded to this version. Raise NewerPayload, or InvalidPayload for unreadable data."""
-        if stored is None:
-            return self.typed(None)
-        return self.typed(self._upgraded(*_decoded(stored)))
+        return self.typed(None if stored is None else self._upgraded(*_decoded(stored)))
 
     def newer(self, stored: bytes | None) -> str | None:
         """Return why only a newer release can read this, by its header alone; None: this one can, or none can."""
-        if stored is None:
-            return None
         try:
-            self._refuse_newer(_header(stored)[1])
+            self._refuse_newer(1 if stored is None else _header(stored)[1])
         except NewerPayload as error:
             return str(error)
         return None
