@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slotwise.events")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """Something happened in a worker. Each kind of event is a frozen dataclass, too."""
@@ -39,8 +39,8 @@ class Event:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
-        """Return the fields that are set, for a log line; an exception is its ``exc_info``."""
-        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name != "exception"}
+        """Return the fields that are set and in the ``repr``, for a log line; an exception is its ``exc_info``."""
+        found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.repr}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -101,12 +101,8 @@ class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
 
     count: int
     took: timedelta
-    succeeded: Sequence[Finished]
-    others: Sequence[tuple[Finished, str, str | None]]
-
-    def facts(self) -> dict[str, object]:
-        """Return worker, count and duration."""
-        return {"worker": self.worker, "count": self.count, "took": self.took}
+    succeeded: Sequence[Finished] = field(repr=False)
+    others: Sequence[tuple[Finished, str, str | None]] = field(repr=False)
 
 
 class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
@@ -214,13 +210,7 @@ class BatchSkipped(Event, name="batch-skipped"):
     last: datetime
     count: int
     reasons: Sequence[str]
-    ranges: Sequence[tuple[Key, Gap]]
-
-    def facts(self) -> dict[str, object]:
-        """Return all fields but the ranges."""
-        found = super().facts()
-        del found["ranges"]
-        return found
+    ranges: Sequence[tuple[Key, Gap]] = field(repr=False)
 
 
 class SlotsSuperseded(SlotsSkipped, level=logging.WARNING):
@@ -239,7 +229,6 @@ def settlement_event(
     claim: Claim, transition: Transition | None, exception: BaseException | None = None, unfit: int | None = None
 ) -> Settled | HandedBackEvent | None:
     """Return what became of a claim, as an event; None if it was lost.
-
 
     ``exception`` is what the handler raised. ``unfit``: its data cannot be read; the number of such rows to log now.
     """
