@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+from concurrent.futures import Future, InvalidStateError, wait
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeAlias, TypedDict, Unpack, overload
 
@@ -61,40 +61,33 @@ class TaskOptions(TypedDict, total=False):
 class Signal:
     """The stop signal of a handler, with its reason: lost, operator, timeout or shutdown. The first reason counts."""
 
-    __slots__ = ("_callbacks", "_event", "_lock", "reason")
+    __slots__ = ("_first",)
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-        self.reason: str | None = None
+        self._first: Future[str] = Future()
+
+    @property
+    def reason(self) -> str | None:
+        return self._first.result() if self._first.done() else None
 
     @property
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._first.done()
 
     def set(self, reason: str) -> bool:
         """Set the signal; return True for the first caller only."""
-        with self._lock:
-            if self.reason is not None:
-                return False
-            self.reason = reason
-            callbacks = tuple(self._callbacks)
-        self._event.set()
-        for callback in callbacks:
-            callback()
+        try:
+            self._first.set_result(reason)
+        except InvalidStateError:
+            return False
         return True
 
     def on_set(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the signal is set, at once if it already is."""
-        with self._lock:
-            if self.reason is None:
-                self._callbacks.append(callback)
-                return
-        callback()
+        self._first.add_done_callback(lambda _: callback())
 
-    def wait(self, seconds: float | None) -> bool:
-        return self._event.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        return bool(wait([self._first], seconds).done)
 
 
 class Steering(Exception):
