@@ -26,7 +26,7 @@ class Combined(Schedule, ABC):
 
     __slots__ = ()
     schedules: tuple[Schedule, ...]
-    _running: Schedule
+    running: Schedule
 
     @abstractmethod
     def _on(self, *schedules: Schedule) -> Schedule:
@@ -34,11 +34,7 @@ class Combined(Schedule, ABC):
 
     def _combine(self, *schedules: Schedule) -> None:
         running = tuple(part.running for part in schedules)
-        self._set(schedules=schedules, _running=self if running == schedules else self._on(*running))
-
-    @property
-    def running(self) -> Schedule:
-        return self._running
+        self._set(schedules=schedules, running=self if running == schedules else self._on(*running))
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
@@ -62,7 +58,7 @@ class AnyOf(Combined, LineSchedule):
     A slot runs if it is to run by any of them. Raises InvalidSchedule.
     """
 
-    __slots__ = ("_running", "schedules")
+    __slots__ = ("running", "schedules")
 
     def __init__(self, *schedules: Schedule) -> None:
         for schedule in schedules:
@@ -72,7 +68,7 @@ class AnyOf(Combined, LineSchedule):
         parts = tuple(dict.fromkeys(chain.from_iterable(inner)))
         if not 1 <= len(parts) <= MOST_PARTS:
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
-        self._set(_line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
+        self._set(line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
         self._combine(*parts)
 
     def _on(self, *schedules: Schedule) -> Schedule:
@@ -85,7 +81,7 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC)
 class Between(Combined):
     """The slots of a schedule from `start` on and before `end`, after any roll. Raises InvalidSchedule without one."""
 
-    __slots__ = ("_running", "end", "from_end", "schedule", "schedules", "start")
+    __slots__ = ("end", "from_end", "running", "schedule", "schedules", "start")
     schedule: Schedule
     start: datetime | None
     end: datetime | None
@@ -152,7 +148,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 class Spread(Combined):
     """The slots of a schedule, each due `by` later; made by `spread_out`. Raises InvalidSchedule."""
 
-    __slots__ = ("_running", "by", "schedule", "schedules")
+    __slots__ = ("by", "running", "schedule", "schedules")
     schedule: Schedule
     by: timedelta
 
@@ -198,20 +194,16 @@ MOST_CALENDARS = 8
 class Arranged(LineSchedule, ABC):
     """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
 
-    __slots__ = ("_calendars", "schedule")
+    __slots__ = ("calendars", "schedule")
     schedule: LocalSchedule
-    _calendars: Mapping[str, Calendar | None]
+    calendars: Mapping[str, Calendar | None]
 
     def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
         bound = {one.name: one for one in given if isinstance(one, Calendar)}
         names = [one.name if isinstance(one, Calendar) else calendar_name(one) for one in given]
-        self._set(schedule=schedule, _calendars={name: bound.get(name) for name in names})
+        self._set(schedule=schedule, calendars={name: bound.get(name) for name in names})
         if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
             raise InvalidSchedule(f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}")
-
-    @property
-    def calendars(self) -> Mapping[str, Calendar | None]:
-        return self._calendars
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         """One that is bound stays as it is if it is not among those given."""
@@ -252,9 +244,9 @@ _MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
 class Excluding(Arranged):
     """Around the days that calendars do not work on; made by `schedule.excluding("AT", roll=…)`."""
 
-    __slots__ = ("_running", "roll")
+    __slots__ = ("roll", "running")
     roll: Roll
-    _running: Schedule
+    running: Schedule
 
     def __init__(self, schedule: LocalSchedule, calendars: tuple[Calendar | str, ...], roll: Roll) -> None:
         one_of("roll", roll, Roll)
@@ -264,12 +256,8 @@ class Excluding(Arranged):
         self._set(roll=roll, _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})")
         line = self._line_by(roll)
         is_flagged = roll == "skip" and isinstance(line, Walk)
-        self._set(_line=schedule.line if is_flagged else line)
-        self._set(_running=Excluding(schedule, calendars, "drop") if is_flagged else self)
-
-    @property
-    def running(self) -> Schedule:
-        return self._running
+        self._set(line=schedule.line if is_flagged else line)
+        self._set(running=Excluding(schedule, calendars, "drop") if is_flagged else self)
 
     def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
         return Excluding(schedule, given, self.roll)
@@ -287,7 +275,7 @@ class BusinessDay(Arranged):
         self._prepare(schedule, calendars)
         listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
         self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
-        self._set(_line=self._line_by(n))
+        self._set(line=self._line_by(n))
 
     def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
         return BusinessDay(schedule, self.n, given)

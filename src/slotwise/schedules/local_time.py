@@ -176,7 +176,7 @@ class LocalSchedule(LineSchedule, ABC):
     gap: Gap
     fold: Fold
     fixed: bool
-    _line: Walk | Unbound
+    line: Walk | Unbound
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -190,7 +190,7 @@ class LocalSchedule(LineSchedule, ABC):
         one_of("gap", gap, Gap)
         one_of("fold", fold, Fold)
         line = pattern if isinstance(pattern, Unbound) else Walk(pattern, zone, fixed, gap, fold)
-        self._set(zone=zone, gap=gap, fold=fold, fixed=fixed, _line=line)
+        self._set(zone=zone, gap=gap, fold=fold, fixed=fixed, line=line)
         if isinstance(line, Walk) and gap == "skip" and line.first(_SAMPLE_START, _SAMPLE_END) is None:
             raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 

@@ -133,22 +133,18 @@ class Line(Protocol):
 class LineSchedule(Schedule, ABC):
     """A schedule whose slots are a line."""
 
-    __slots__ = ("_line",)
-    _line: Line
+    __slots__ = ("line",)
+    line: Line
 
     def next_after(self, t: datetime) -> datetime | None:
-        return _instant(self._line.first(max(floor_second(t) + 1, BEGINNING), END))
+        return _instant(self.line.first(max(floor_second(t) + 1, BEGINNING), END))
 
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
         low = BEGINNING if floor is None else max(floor_second(floor) + 1, BEGINNING)
-        return _instant(self._line.last(low, min(ceiling_second(t), END)))
+        return _instant(self.line.last(low, min(ceiling_second(t), END)))
 
     def count_between(self, a: datetime, b: datetime) -> int:
-        return self._line.count(max(floor_second(a) + 1, BEGINNING), min(floor_second(b) + 1, END))
-
-    @property
-    def line(self) -> Line:
-        return self._line
+        return self.line.count(max(floor_second(a) + 1, BEGINNING), min(floor_second(b) + 1, END))
 
 
 @dataclass(frozen=True, slots=True)
