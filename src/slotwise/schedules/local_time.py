@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import EPOCH, SECOND, Schedule
 from slotwise.schedules.days import EVERY_DAY, DaySet, days_of
-from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at, zone_named
+from slotwise.schedules.timeline import DAY, LineSchedule, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -73,9 +73,8 @@ class Walk:
         """The same times, zone and rules on other days."""
         return replace(self, pattern=LocalPattern(days, self.pattern.times))
 
-    def first(self, low: int, high: int = END) -> int | None:
-        """The first slot with `low <= slot < high`."""
-        low, high = max(low, BEGINNING), min(high, END, max(low, BEGINNING) + HORIZON)
+    def first(self, low: int, high: int) -> int | None:
+        high = min(high, low + HORIZON)
         while low < high:
             span = span_at(self.zone, low)
             found = min(self._ends(span, low, span.end, 0), default=None)
@@ -86,9 +85,7 @@ class Walk:
         return None
 
     def last(self, low: int, high: int) -> int | None:
-        """The last slot with `low <= slot < high`."""
-        high = min(high, END)
-        low = max(low, BEGINNING, high - HORIZON)
+        low = max(low, high - HORIZON)
         while low < high:
             span = span_at(self.zone, high - 1)
             found = max(self._ends(span, span.start, high, -1), default=None)
@@ -98,12 +95,9 @@ class Walk:
         return None
 
     def count(self, low: int, high: int) -> int:
-        """How many slots have `low <= slot < high`."""
-        pieces = self._pieces(max(low, BEGINNING), min(high, END))
-        return sum(len(self._ranks(*piece)) + len(self._moved(*piece)) for piece in pieces)
+        return sum(len(self._ranks(*piece)) + len(self._moved(*piece)) for piece in self._pieces(low, high))
 
     def within(self, low: int, high: int) -> list[int]:
-        """The slots with `low <= slot < high`, in no order."""
         found: list[int] = []
         for span, begin, end in self._pieces(low, high):
             found += [local - span.offset for local in self.pattern.within(*self._own(span, begin, end))]
@@ -153,11 +147,11 @@ class Walk:
         width = span.offset - span.before
         if not self.fixed or self.gap == "skip" or width <= 0 or low >= span.start + width:
             return []
-        swallowed = self.pattern.between(span.start + span.before, span.start + span.offset)
+        swallowed = self.swallowed(span)
         if self.gap == "end":
             moved = [span.start] if swallowed else []
         else:
-            moved = [self.pattern.at(rank) - span.before for rank in swallowed]
+            moved = [local - span.before for local in swallowed]
         return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
 
 

@@ -120,7 +120,10 @@ def _offset(zone: ZoneInfo, instant: int) -> int:
 
 
 class Line(Protocol):
-    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`."""
+    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`.
+
+    `LineSchedule` keeps both within BEGINNING and END.
+    """
 
     def first(self, low: int, high: int) -> int | None: ...
     def last(self, low: int, high: int) -> int | None: ...
@@ -215,7 +218,6 @@ class Union:
 
     def count(self, low: int, high: int) -> int:
         """Listed in portions, because slots that coincide count once."""
-        low, high = max(low, BEGINNING), min(high, END)
         return sum(len(self.within(start, min(start + _PORTION, high))) for start in range(low, high, _PORTION))
 
     def within(self, low: int, high: int) -> set[int]:
