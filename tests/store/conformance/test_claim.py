@@ -368,7 +368,7 @@ def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, ta
     for minutes, name in enumerate(("plain", "retried")):
         bench.change(name, lost_count=1, execution_time=at(minutes / 10))
     names = [*bench.definitions, *(f"other-{number}" for number in range(others))]
-    _, claims = bench.store.claims.claim_slots("host:1:a", 10, lease=LEASE, names=names, lost=lost)
+    _, claims, _ = bench.store.claims.claim_slots("host:1:a", 10, lease=LEASE, names=names, lost=lost)
     assert sorted(claim.row.task_name for claim in claims) == sorted([*taken, "delayed", "strict"])
 
 

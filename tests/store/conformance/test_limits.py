@@ -168,7 +168,7 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     bench.client.schedule_recurring("few", "often", Every("1m"))
     bench.client.schedule("few", id="once")
     bench.tick(1)
-    found, (slot,) = bench.store.claims.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
+    found, (slot,), _ = bench.store.claims.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
     assert (found, slot.row.task_instance) == (1, "often")
     assert len(claimed(bench, "host:1:a")) == 1
     bench.client.schedule("few", id="again")

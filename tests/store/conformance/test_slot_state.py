@@ -27,7 +27,7 @@ def step(bench: Bench, name: str, minutes: float, *, waits: bool = True) -> Step
 def claim_row(bench: Bench, name: str, instance: str = RECURRING, holder: str = ME) -> list[float]:
     """The slots that a claim of this row alone starts, in minutes after noon."""
     claims: Claims = bench.store.claims
-    made = claims.claim_row(holder, Key(name, instance), lease=MINUTE)
+    made = claims.claim_row(holder, Key(name, instance), lease=MINUTE).claims
     return [(claim.slot - NOON) / MINUTE for claim in made if claim.slot is not None]
 
 

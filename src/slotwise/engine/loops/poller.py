@@ -19,10 +19,10 @@ from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about
-from slotwise.model.records import Claim, Gap, Key, Row
+from slotwise.model.records import Claim, Key
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
-from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.claims import BATCH, Taken
 
 #: Approximate duration of one claim, and the distance between the polls of two peers.
 OFFSET_STEP = timedelta(milliseconds=1)
@@ -439,31 +439,28 @@ class Poller(Service):
         else:
             self.wake()
 
-    def hold(self, claim: Callable[[], tuple[int, Sequence[Claim]]]) -> tuple[int, list[Holding]]:
-        """Claim by this call, and start what it claimed; return how many rows it found, and what is held.
+    def hold(self, claim: Callable[[], Taken]) -> tuple[Taken, list[Holding]]:
+        """Claim by this call, and start what it claimed; return also what is held.
 
         Race: a heartbeat hands back rows of ours that are not among the active claims, unless a claim is under way.
         """
         before = self.elapsed()  # the lease counts from before the statement was sent
         with self._active_claims.claiming():
-            found, claims = claim()
+            taken = claim()
+            if taken.skipped:
+                self.listeners.skipped(self.worker, [(row.key, gap) for row, gap in taken.skipped])
             if self.listeners.hear(BatchClaimed):
                 took = timedelta(seconds=self.elapsed() - before)
-                self.listeners.publish(BatchClaimed(worker=self.worker, count=found, took=took))
-            held = self._active_claims.add(claims, before)
+                self.listeners.publish(BatchClaimed(worker=self.worker, count=taken.found, took=took))
+            held = self._active_claims.add(taken.claims, before)
             if self.listeners.hear(Claimed):
                 for holding in held:
                     self.listeners.publish(Claimed(**about(holding.claim)))
             self._runner.start(held, first=bool(held) and held[0].is_slot)
-        return found, held
+        return taken, held
 
     def claim_row(self, key: Key) -> list[Holding]:
-
-        def claim() -> tuple[int, list[Claim]]:
-            claims = self._store.claims.claim_row(self.worker, key, lease=self._lease, on_skipped=self._tell_skipped)
-            return len(claims), claims
-
-        return self.hold(claim)[1]
+        return self.hold(lambda: self._store.claims.claim_row(self.worker, key, lease=self._lease))[1]
 
     # -- what the planner may do ------------------------------------------------------------------------------
 
@@ -491,24 +488,16 @@ class Poller(Service):
 
     def claim_slots(self, limit: int, names: Sequence[str]) -> int:
         """Claim and start slots; return how many were found, also those that turned out to have nothing to run."""
-        lost = self._lost()
-        found, _ = self.hold(
-            lambda: self._store.claims.claim_slots(
-                self.worker, limit, lease=self._lease, names=names, lost=lost, on_skipped=self._tell_skipped
-            )
-        )
-        return found
+        claim, lost = self._store.claims.claim_slots, self._lost()
+        return self.hold(lambda: claim(self.worker, limit, lease=self._lease, names=names, lost=lost))[0].found
 
     def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
 
-        def claim() -> tuple[int, list[Claim]]:
+        def claim() -> Taken:
             claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
-            return len(claims), claims
+            return Taken(len(claims), claims, [])
 
-        return [holding.claim for holding in self.hold(claim)[1]]
-
-    def _tell_skipped(self, ranges: Sequence[tuple[Row, Gap]]) -> None:
-        self.listeners.skipped(self.worker, [(row.key, gap) for row, gap in ranges])
+        return self.hold(claim)[0].claims
 
     def refused(self) -> list[str]:
         """Return the tasks of the rows that the last claim has refused, one for each row."""

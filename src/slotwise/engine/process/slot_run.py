@@ -48,6 +48,7 @@ from slotwise.store.connect.database_errors import describe
 from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.reading.facts import SlotState, plan_row, slot_state
 from slotwise.store.reading.reader import Reader
+from slotwise.store.slots.claims import Taken
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +141,9 @@ class SingleRun:
         """Claim and start the slot. A job without a row is planned first; an existing row stays as it is."""
         worker, job = self.worker, self._definition
 
-        def claim() -> tuple[int, list[Claim]]:
+        def claim() -> Taken:
             found = claim_trigger(worker.store, worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up)
-            return (0, []) if found is None else (1, [found])
+            return Taken(0, [], []) if found is None else Taken(1, [found], [])
 
         for _ in range(2):
             try:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 #: The most rows of one statement: more put PostgreSQL's plans at risk and gain nothing.
 BATCH = 500
-
-#: Called with the slots that will not run, after the commit.
-OnSkipped: TypeAlias = Callable[[Sequence[tuple[Row, Gap]]], object]
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +167,7 @@ class Due:
         return self.database.alone(self.database.claims)
 
 
-class _Taken(NamedTuple):
+class Taken(NamedTuple):
     """How many rows a claim has found, the claims that may start, and the slots that will not run."""
 
     found: int
@@ -206,7 +203,7 @@ class Claims:
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
     ) -> tuple[int, list[Claim]]:
         """Claim slots, and then one-time tasks; return how many were found, and the claims that may start."""
-        found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
+        found, claims, _ = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
         queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._due.tasks_of(names))
         return found + len(queued), claims + queued
 
@@ -244,11 +241,8 @@ class Claims:
             for row in rows
         ]
 
-    def claim_slots(
-        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1,
-        on_skipped: OnSkipped = lambda ranges: None,
-    ) -> tuple[int, list[Claim]]:  # fmt: skip
-        """Claim up to ``limit`` due slots; return how many were found, and the claims that may start.
+    def claim_slots(self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1) -> Taken:
+        """Claim up to ``limit`` due slots.
 
         Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of one-time tasks, are
         rows whose holder has died before.
@@ -258,7 +252,7 @@ class Claims:
         if are_many:
             names, is_level, since = self._due.names(names, limit, since)
             if not names:
-                return 0, []
+                return Taken(0, [], [])
         size = min(limit, self._batch_size.size)
         order = self._order(holder, names, size, lease, lost=lost, is_level=is_level, since=since)
         try:
@@ -269,18 +263,11 @@ class Claims:
             taken = self._claim_row_by_row(order)
         if are_many and taken.found < size:
             self._due.forget()
-        if taken.skipped:
-            on_skipped(taken.skipped)
-        return taken.found, taken.claims
+        return taken
 
-    def claim_row(
-        self, holder: str, key: Key, *, lease: timedelta, on_skipped: OnSkipped = lambda ranges: None
-    ) -> list[Claim]:  # fmt: skip
+    def claim_row(self, holder: str, key: Key, *, lease: timedelta) -> Taken:
         """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
-        taken = self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
-        if taken.skipped:
-            on_skipped(taken.skipped)
-        return taken.claims
+        return self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
 
     def _order(self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any) -> Order:
         weighed = [name for name in names if name in self._weighed] if self._weighed else ()
@@ -289,13 +276,13 @@ class Claims:
             late=self._gates.late, **others,
         )  # fmt: skip
 
-    def _claim(self, order: Order) -> _Taken:
+    def _claim(self, order: Order) -> Taken:
         is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
             if is_bounded:
                 order = order._replace(limit=self._gates.room(order.names, order.limit, connection))
             if order.limit == 0 or not (found := self.dialect.claim(connection, order)):
-                return _Taken(0, [], [])
+                return Taken(0, [], [])
             now, begun = found[0][1], self.dialect.clock.elapsed()
             late = [
                 (row, not entered and decide.is_weighed(row, now, order.weighed, order.late))
@@ -311,13 +298,13 @@ class Claims:
                 started = [row for row in started if row.key in decided or row.key in admitted]
             self._batch_size.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease)
         claims = [Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now) for row in started]
-        return _Taken(len(found), claims, later.skipped if later else [])
+        return Taken(len(found), claims, later.skipped if later else [])
 
-    def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> _Taken:
+    def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
             keys = self.dialect.by_row.due(connection, order, kind)
-        all_taken = _Taken(len(keys), [], [])
+        all_taken = Taken(len(keys), [], [])
         for key in keys:
             if len(self.refused) >= MOST_APART:
                 break
@@ -331,7 +318,7 @@ class Claims:
             all_taken.skipped.extend(taken.skipped)
         return all_taken
 
-    def _claim_one(self, order: Order, key: Key) -> _Taken:
+    def _claim_one(self, order: Order, key: Key) -> Taken:
         one = order._replace(names=[key.task_name], limit=1, lost=1, instance=key.task_instance, is_level=False)
         try:
             return self._claim(one)
@@ -341,7 +328,7 @@ class Claims:
             self.note([key], describe(error))
             with self.transaction() as connection:
                 self.dialect.by_row.quarantine(connection, key, describe(error))
-            return _Taken(0, [], [])
+            return Taken(0, [], [])
 
     def refuse(self, connection: sa.Connection, bad: Sequence[tuple[Row, str]], now: datetime) -> None:
         """Let go of claimed rows that must not run, each with its flaw."""
