@@ -7,7 +7,7 @@ down beside them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -96,37 +96,27 @@ def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[G
 def around(schedule: Schedule, gaps: tuple[Gap, ...], first: datetime, until: datetime) -> tuple[Gap, ...]:
     """Return gaps of running slots together with the slots that a calendar excludes there, in order."""
     passed = passed_over(schedule, first, until)
-    cut_gaps = _without(schedule.running, gaps, [(gap.first, gap.last) for gap in passed])
-    return tuple(sorted((*passed, *cut_gaps), key=lambda gap: gap.first)) if passed else gaps
+    holes = [(gap.first, gap.last) for gap in passed]
+    parts = (part for gap in gaps for part in without(schedule.running, gap, holes))
+    return tuple(sorted((*passed, *parts), key=lambda gap: gap.first))
 
 
-def cut(schedule: Schedule, gap: Gap, slots: Iterable[datetime]) -> Iterator[Gap]:
-    """Yield a gap in parts, without these of its slots."""
-    first, schedule = gap.first, schedule if gap.reason == Reason.CALENDAR else schedule.running
-    for slot in sorted(slots):
-        yield from slots_before(schedule, first, slot, gap.reason)
-        following = schedule.next_after(slot)
-        if following is None or following > gap.last:
-            return
-        first = following
-    yield span(schedule, first, gap.last, gap.reason)
+def without(schedule: Schedule, gap: Gap, holes: Iterable[tuple[datetime, datetime]]) -> Iterator[Gap]:
+    """Yield a gap in parts, without the slots in these holes: each from a first to a last instant, in order."""
+    first = gap.first
+    for start, end in holes:
+        if max(first, start) <= min(end, gap.last):
+            yield from slots_before(schedule, first, start, gap.reason)
+            following = schedule.next_after(end)
+            if following is None or following > gap.last:
+                return
+            first = following
+    yield gap if first == gap.first else span(schedule, first, gap.last, gap.reason)
 
 
-def beyond(schedule: Schedule, gap: Gap, newest: datetime) -> tuple[Gap, ...]:
-    """Return what of a gap comes after ``newest``."""
-    if gap.first > newest:
-        return (gap,)
-    return slots_between(schedule if gap.reason == Reason.CALENDAR else schedule.running, newest, gap.last, gap.reason)
-
-
-def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
-    for gap in gaps:
-        first = gap.first
-        for start, end in holes:
-            if first < start < gap.last:
-                yield from slots_before(schedule, first, start, gap.reason)
-                first = schedule.next_after(end) or gap.last
-        yield gap if first == gap.first else span(schedule, first, gap.last, gap.reason)
+def of_gap(schedule: Schedule, gap: Gap) -> Schedule:
+    """Return the schedule that a gap of a claim or a settlement was counted with."""
+    return schedule if gap.reason == Reason.CALENDAR else schedule.running
 
 
 def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
@@ -138,7 +128,7 @@ def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | N
 
 def without_decided(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
     """Return the gaps without the slots after ``slot`` that are decided, up to ``watermark``."""
-    return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
+    return tuple(part for gap in gaps for part in without(schedule, gap, [(slot + TICK, watermark)]))
 
 
 def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:

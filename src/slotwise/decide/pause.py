@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from slotwise.decide.claim import Advance, ahead, past_slot, span, undecided, without_decided
-from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
+from slotwise.model.records import FOREVER, TICK, Row, Transition
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules import Disabled, Once, Schedule
 from slotwise.schedules.base import due_at, slot_after
@@ -39,20 +39,13 @@ def as_decided(row: Row, newest: datetime | None) -> Row:
 def passing(row: Row, schedule: Schedule, until: datetime, reason: Reason) -> Advance | None:
     """Skip the slots of a plan row to ``until`` that have not begun; None: there are none."""
     first = _first_unbegun(row, schedule)
-    if first is None or first > until:
-        return None
-    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
-    last = first if schedule.from_end else schedule.latest_before(until + TICK, floor=first - TICK) or first
-    return _passing(row, schedule, span(schedule, first, last, reason), until)
+    return None if first is None or first > until else _passing(row, schedule, first, until, reason, until)
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Advance | None:
     """Skip the next slot of a plan row, which may be held, that has not begun; None: there is none."""
     slot = _first_unbegun(row, schedule)
-    if slot is None:
-        return None
-    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
-    return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason=Reason.OPERATOR), now)
+    return None if slot is None else _passing(row, schedule, slot, slot, Reason.OPERATOR, now)
 
 
 def _first_unbegun(row: Row, schedule: Schedule) -> datetime | None:
@@ -62,7 +55,10 @@ def _first_unbegun(row: Row, schedule: Schedule) -> datetime | None:
     return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
 
 
-def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Advance:
+def _passing(row: Row, schedule: Schedule, first: datetime, until: datetime, reason: Reason, now: datetime) -> Advance:
+    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
+    last = first if schedule.from_end else schedule.latest_before(until + TICK, floor=first - TICK) or first
+    gap = span(schedule, first, last, reason)
     if row.attempt:  # its slot has begun and stays
         return Advance(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
     assert row.slot is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Start, cut, is_weighed
+from slotwise.decide.claim import Start, is_weighed, of_gap, without
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
@@ -236,7 +236,8 @@ class Portable:
             .returning(slots.c.slot)
         ).all()
         schedule = readable(row.schedule) if closed else None
-        return [gap] if schedule is None else list(cut(schedule, gap, map(utc, closed)))
+        holes = [(slot, slot) for slot in sorted(map(utc, closed))]
+        return [gap] if schedule is None else list(without(of_gap(schedule, gap), gap, holes))
 
     def insert_new(self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object]) -> bool:
         """Insert a row unless its key is taken; return whether it was inserted."""

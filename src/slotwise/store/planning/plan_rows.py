@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Advance, ahead, beyond, slots_between, undecided
+from slotwise.decide.claim import Advance, ahead, of_gap, slots_between, undecided, without
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
 from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row
@@ -136,7 +136,8 @@ def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, n
     if gaps := changes.gaps:
         (newest,) = store.dialect.newest_decided(connection, [row.key], ())
         if newest is not None and newest > (row.watermark or EARLIEST):
-            gaps = tuple(part for gap in gaps for part in beyond(owed_by(row), gap, newest))
+            owed = owed_by(row)
+            gaps = tuple(part for gap in gaps for part in without(of_gap(owed, gap), gap, [(gap.first, newest)]))
         store.dialect.gaps(connection, [(row, gap) for gap in gaps], now)
 
 
