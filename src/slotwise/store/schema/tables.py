@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,86 +31,90 @@ WINDOW = 1000
 #: How many held rows are read at once: those with the oldest heartbeats, among which are all that may be dead.
 MOST_HELD = 10_000
 
+_DB_SCHEDULER = """
+    task_name* task_instance* task_data execution_time! picked! picked_by last_success last_failure
+    consecutive_failures last_heartbeat version! priority=50"""
+#: The columns of each table, as ``name=default``: "*" is part of its key, "!" is never null.
+_COLUMNS = {
+    "tasks": f"""{_DB_SCHEDULER}
+        kind='{Kind.TASK}'! slot watermark next_slot schedule plan plan_instance origin collapsed=0! created_version
+        attempt=0! lost_count=0! lease state parked_due wanted_due waits_for cancel_requested unheld_since last_error
+        control pending marked limit_key order_key period anchor""",
+    "slots": """
+        task_name* task_instance* slot* outcome! reason origin='schedule'! attempts=0! lost=0! aborted=0! collapsed=0!
+        token worker started started_before finished error result expires""",
+    "gaps": "task_name* task_instance* first_slot* last_slot! count! reason! created!",
+    "attempts": """
+        task_name* task_instance* slot* token* number! worker claimed started ended outcome! reason error""",
+    "workers": """
+        worker* host! pid! boot_id! tags tasks revision refused passed_over version! capacity! state! started!
+        last_seen! lease! skew""",
+    "controls": "id* at! author! command! task_name slot arguments note",
+    "calendars": "name* revision! weekend! days! updated!",
+    "starts": "task_name* at* count!",
+    "keys": "task_name* kind* key* head running=0! full_until",
+    "receipts": "receipt* answer created! expires!",
+    "meta": "key* value!",
+}
+#: The types of those that are not text.
+_TYPES: dict[str, Any] = {
+    name: kind
+    for kind, names in (
+        (Instant, "execution_time last_success last_failure last_heartbeat slot watermark next_slot parked_due anchor"),
+        (Instant, "wanted_due cancel_requested unheld_since marked first_slot last_slot created claimed started ended"),
+        (Instant, "started_before finished expires at last_seen updated full_until"),
+        (Duration, "lease period"),
+        (BigInteger, "version created_version token collapsed count control"),
+        (BigInteger().with_variant(Integer, "sqlite"), "id"),
+        (Integer, "consecutive_failures attempt lost_count waits_for attempts lost aborted number"),
+        (Integer, "pid capacity running"),
+        (SmallInteger, "priority"),
+        (Float, "skew"),
+        (Boolean, "picked"),
+        (Json, "plan pending answer"),
+        (LargeBinary, "task_data result"),
+    )
+    for name in names.split()
+}
+
 
 class Tables:
     """All tables under one prefix, in one PostgreSQL schema (None: the connection's default)."""
 
     def __init__(self, prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> None:
-        self.prefix = prefix
-        self.schema = schema
+        self.prefix, self.schema, self.metadata = prefix, schema, sa.MetaData(schema=schema)
         # SQLAlchemy loads each dialect that an index names, so name only the one in use.
         self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
-        self.metadata = sa.MetaData(schema=schema)
-        self.tasks = self._table("tasks", *columns_of_db_scheduler(), *_own_columns(), *self._queues())
-        self.slots = self._slots()
-        required = "last_slot count reason created"
-        self.gaps = self._table(
-            "gaps",
-            *_key("first_slot"),
-            *_columns(required, last_slot=Instant, count=BigInteger, reason=Text, created=Instant),
-            self._index("gaps_last", "task_name", "last_slot"),
+        self.tasks = self._table("tasks", *self._queues())
+        self.slots = self._table(
+            "slots",
+            self._index("slots_expires", "expires", given="expires"),
+            self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
         )
+        self.gaps = self._table("gaps", self._index("gaps_last", "task_name", "last_slot"))
         #: Attempts that did not succeed.
-        self.attempts = self._table(
-            "attempts",
-            *_key("slot"),
-            sa.Column("token", BigInteger, primary_key=True),
-            *_columns("number", number=Integer, worker=Text, claimed=Instant, started=Instant, ended=Instant),
-            *_columns("outcome", outcome=Text, reason=Text, error=Text),
-            self._index("attempts_ended", "ended"),
-        )
-        self.workers = self._table(
-            "workers",
-            sa.Column("worker", Text, primary_key=True),
-            *_columns("host pid boot_id", host=Text, pid=Integer, boot_id=Text, tags=Text, tasks=Text, revision=Text),
-            *_columns("version capacity", refused=Text, passed_over=Text, version=Text, capacity=Integer),
-            *_columns("state started last_seen lease", state=Text, started=Instant, last_seen=Instant, lease=Duration),
-            sa.Column("skew", Float),
-        )
-        self.controls = self._table(
-            "controls",
-            sa.Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            *_columns("at author command", at=Instant, author=Text, command=Text, task_name=Text, slot=Instant),
-            *_columns(arguments=Text, note=Text),
-        )
-        required = "revision weekend days updated"
-        self.calendars = self._table(
-            "calendars",
-            sa.Column("name", Text, primary_key=True),
-            *_columns(required, revision=BigInteger, weekend=Text, days=Text, updated=Instant),
-        )
+        self.attempts = self._table("attempts", self._index("attempts_ended", "ended"))
+        self.workers = self._table("workers", version=Text)
+        self.controls = self._table("controls")
+        self.calendars = self._table("calendars", revision=BigInteger)
         #: Starts of tasks with ``rate_limit``, counted by time.
-        self.starts = self._table(
-            "starts",
-            sa.Column("task_name", Text, primary_key=True),
-            sa.Column("at", Instant, primary_key=True),
-            *_columns("count", count=BigInteger),
-        )
+        self.starts = self._table("starts")
         #: Keys that limit or order tasks, while a task has them.
-        self.keys = self._table(
-            "keys",
-            *(sa.Column(name, Text, primary_key=True) for name in ("task_name", "kind", "key")),
-            *_columns(counts="running", head=Text, running=Integer, full_until=Instant),
-        )
+        self.keys = self._table("keys")
         #: Answers of transactions whose reply may have been lost.
-        self.receipts = self._table(
-            "receipts",
-            sa.Column("receipt", Text, primary_key=True),
-            *_columns("created expires", answer=Json, created=Instant, expires=Instant),
-            self._index("receipts_expires", "expires"),
-        )
-        self.meta = self._table("meta", sa.Column("key", Text, primary_key=True), *_columns("value", value=Text))
+        self.receipts = self._table("receipts", self._index("receipts_expires", "expires"))
+        self.meta = self._table("meta")
 
-    def _table(self, name: str, *parts: sa.Column[Any] | sa.Index) -> sa.Table:
-        return sa.Table(f"{self.prefix}{name}", self.metadata, *parts)
+    def _table(self, name: str, *indexes: sa.Index, **kinds: Any) -> sa.Table:
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *_columns(_COLUMNS[name], kinds), *indexes)
 
     def _index(
         self, name: str, *columns: str | sa.TextClause, rows: str | None = None, given: str | None = None
     ) -> sa.Index:
         """Return an index of these rows only, or of those that have a column, so that others cost a claim nothing."""
         rows = f"{given} IS NOT NULL" if given else rows
-        partial: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
-        return sa.Index(f"{self.prefix}{name}", *columns, **partial)
+        where: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
+        return sa.Index(f"{self.prefix}{name}", *columns, **where)
 
     def _queues(self) -> list[sa.Index]:
         waiting = "NOT picked AND state IS NULL AND"
@@ -125,54 +129,18 @@ class Tables:
             self._index("tasks_ordered", "task_name", "order_key", "created_version", given="order_key"),
         ]
 
-    def _slots(self) -> sa.Table:
-        return self._table(
-            "slots",
-            *_key("slot"),
-            *_columns("outcome", outcome=Text, reason=Text),
-            sa.Column("origin", Text, nullable=False, server_default=sa.text("'schedule'")),
-            *_columns(counts="attempts lost aborted", attempts=Integer, lost=Integer, aborted=Integer),
-            *_columns(counts="collapsed", collapsed=BigInteger, token=BigInteger, worker=Text, started=Instant),
-            *_columns(started_before=Instant, finished=Instant, error=Text, result=LargeBinary, expires=Instant),
-            self._index("slots_expires", "expires", given="expires"),
-            self._index("slots_of_instances", "task_name", "slot", rows=OF_INSTANCES),
-        )
 
-
-def _columns(required: str = "", *, counts: str = "", **kinds: Any) -> Iterator[sa.Column[Any]]:
-    """Yield columns by name and type: nullable, ``required``, or a count that begins at zero."""
-    for name, kind in kinds.items():
-        default = sa.text("0") if name in counts.split() else None
-        yield sa.Column(name, kind, nullable=default is None and name not in required.split(), server_default=default)
-
-
-def _key(slot: str) -> list[sa.Column[Any]]:
-    kinds = {"task_name": Text, "task_instance": Text, slot: Instant}
-    return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
+def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[Any]]:
+    for word in text.split():
+        name, _, default = word.rstrip("*!").partition("=")
+        kind, value = kinds.get(name, _TYPES.get(name, Text)), sa.text(default) if default else None
+        is_needed = word.endswith(("*", "!"))
+        yield sa.Column(name, kind, primary_key=word.endswith("*"), nullable=not is_needed, server_default=value)
 
 
 def columns_of_db_scheduler() -> list[sa.Column[Any]]:
     """Return the twelve columns of db-scheduler's table."""
-    return [
-        sa.Column("task_name", Text, primary_key=True),
-        sa.Column("task_instance", Text, primary_key=True),
-        *_columns("execution_time picked", task_data=LargeBinary, execution_time=Instant, picked=Boolean),
-        *_columns(picked_by=Text, last_success=Instant, last_failure=Instant, consecutive_failures=Integer),
-        *_columns("version", last_heartbeat=Instant, version=BigInteger),
-        sa.Column("priority", SmallInteger, server_default=sa.text("50")),
-    ]
-
-
-def _own_columns() -> list[sa.Column[Any]]:
-    return [
-        sa.Column("kind", Text, nullable=False, server_default=sa.text(f"'{Kind.TASK}'")),
-        *_columns(slot=Instant, watermark=Instant, next_slot=Instant, schedule=Text, plan=Json, plan_instance=Text),
-        *_columns(counts="collapsed", origin=Text, collapsed=BigInteger, created_version=BigInteger),
-        *_columns(counts="attempt lost_count", attempt=Integer, lost_count=Integer, lease=Duration, state=Text),
-        *_columns(parked_due=Instant, wanted_due=Instant, waits_for=Integer, cancel_requested=Instant),
-        *_columns(unheld_since=Instant, last_error=Text, control=BigInteger, pending=Json, marked=Instant),
-        *_columns(limit_key=Text, order_key=Text, period=Duration, anchor=Instant),
-    ]
+    return list(_columns(_DB_SCHEDULER, {}))
 
 
 def of_plan(rows: sa.FromClause, instance: Any) -> sa.ColumnElement[bool]:
@@ -186,26 +154,15 @@ def runs_on(rows: sa.FromClause) -> sa.ColumnElement[str | None]:
     return found
 
 
-def is_task(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    return _is_of(rows, Kind.TASK)
-
-
-def is_plan(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a row is the own row of a job, or of an instance of it."""
-    return _is_of(rows, Kind.PLAN)
-
-
-def is_detached(rows: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a row is detached: it has one slot, beside a plan row."""
-    return _is_of(rows, Kind.DETACHED)
-
-
-def _is_of(rows: sa.FromClause, kind: Kind) -> sa.ColumnElement[bool]:
+def _is_of(kind: Kind, rows: sa.FromClause) -> sa.ColumnElement[bool]:
     """Compare with a literal: with a parameter, a generic plan cannot use a partial index."""
     return rows.c.kind == sa.literal_column(f"'{kind}'", Text)
 
 
-@lru_cache(maxsize=16)
-def tables(prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> Tables:
-    """Return the tables of one prefix and schema for a kind of database, or for any."""
-    return Tables(prefix, schema, database)
+is_task = partial(_is_of, Kind.TASK)
+#: Whether a row is the own row of a job, or of an instance of it.
+is_plan = partial(_is_of, Kind.PLAN)
+#: Whether a row is detached: it has one slot, beside a plan row.
+is_detached = partial(_is_of, Kind.DETACHED)
+#: Return the tables of one prefix and schema for a kind of database, or for any.
+tables = lru_cache(maxsize=16)(Tables)
