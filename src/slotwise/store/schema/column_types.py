@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Interval
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 #: A document that is read and written as a whole.
 Json = JSON(none_as_null=True)
@@ -38,11 +38,8 @@ def from_micros(value: int) -> datetime:
 class Instant(TypeDecorator[datetime]):
     """timestamptz, on SQLite integer microseconds. Always read as aware UTC."""
 
-    impl = DateTime
+    impl = DateTime(timezone=True).with_variant(BigInteger(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         return to_micros(value) if value is not None and dialect.name == "sqlite" else value
@@ -56,11 +53,8 @@ class Instant(TypeDecorator[datetime]):
 class Duration(TypeDecorator[timedelta]):
     """interval, on SQLite integer microseconds."""
 
-    impl = Interval
+    impl = Interval().with_variant(BigInteger(), "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else Interval())
 
     def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
         return value // _MICROSECOND if value is not None and dialect.name == "sqlite" else value
