@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise.decide import claim as decide
 from slotwise.decide.ending import defer, refuse
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
@@ -284,12 +283,8 @@ class Claims:
             if order.limit == 0 or not (found := self.dialect.claim(connection, order)):
                 return Taken(0, [], [])
             now, begun = found[0][1], self.dialect.clock.elapsed()
-            late = [
-                (row, not entered and decide.is_weighed(row, now, order.weighed, order.late))
-                for row, _, entered in found
-                if not (entered and _can_read(row))
-            ]
-            later = LateClaims(self, self._gates, connection, now) if late else None
+            late = [row for row, _, entered in found if not (entered and _can_read(row))]
+            later = LateClaims(self, self._gates, connection, now, order) if late else None
             decided = later.start(late) if later else {}
             started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
             if is_bounded:

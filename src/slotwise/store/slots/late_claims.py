@@ -18,6 +18,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.dialects.port import Order
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
@@ -50,40 +51,35 @@ class _Plan:
 class LateClaims:
     """Decides within a claim's transaction which slot of each claimed row starts, if any."""
 
-    def __init__(self, claims: Claims, gates: Gates, connection: sa.Connection, now: datetime) -> None:
+    def __init__(self, claims: Claims, gates: Gates, connection: sa.Connection, now: datetime, order: Order) -> None:
         self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, gates
         self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
-        self._connection, self._now = connection, now
+        self._connection, self._now, self._order = connection, now, order
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
         #: The rows that cannot be read or decided, each with its flaw.
         self._bad: list[tuple[Row, str]] = []
 
-    def start(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
-        """Return for each claimed row the row with the slot that starts; None: the row has moved on.
-
-        Each row comes with whether its slot has not yet been offered to the ledger.
-        """
+    def start(self, late: Sequence[Row]) -> dict[Key, Row | None]:
+        """Return for each claimed row the row with the slot that starts; None: the row has moved on."""
         newer = self._leave_newer(late)
-        alike, late = self._start_alike([one for one in late if one[0].key not in newer])
+        alike, late = self._start_alike([row for row in late if row.key not in newer])
         found = newer | alike
         if not late:
             return found
-        found |= dict.fromkeys(row.key for row, _ in late)
-        self._bad = [(row, row.flaw) for row, _ in late if row.flaw]
-        late = [(row, is_open) for row, is_open in late if row.flaw is None]
+        found |= dict.fromkeys(row.key for row in late)
+        self._bad = [(row, row.flaw) for row in late if row.flaw]
+        late = [row for row in late if row.flaw is None]
         # A slot that is too late must free its place before the places are counted.
-        beside = [
-            (row, is_open) for row, is_open in late if row.is_detached and not (is_open and self._has_given_up(row))
-        ]
-        plans = self._decide([row for row, _ in late if not row.is_detached])
+        beside = [row for row in late if row.is_detached and not (self._is_open(row) and self._has_given_up(row))]
+        plans = self._decide([row for row in late if not row.is_detached])
         starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
-        asked = [*(row for row, is_open in beside if is_open), *starting]
+        asked = [*filter(self._is_open, beside), *starting]
         refused = self._gates.admit(asked, self._now, self._connection)
         found |= self._start_plans(plans, refused)
-        for row, is_open in beside:
+        for row in beside:
             if (answer := refused.get(row.key)) is None:
-                found[row.key] = self._start_detached(row, is_open=is_open)
+                found[row.key] = self._start_detached(row)
             elif isinstance(answer, Later):
                 self._defer(row, answer)
             else:
@@ -92,10 +88,14 @@ class LateClaims:
             self._claims.refuse(self._connection, self._bad, self._now)
         return found
 
-    def _leave_newer(self, late: Sequence[tuple[Row, bool]]) -> dict[Key, Row | None]:
+    def _is_open(self, row: Row) -> bool:
+        """Whether the slot of a detached row has not yet been offered to the ledger."""
+        return decide.is_weighed(row, self._now, self._order.weighed, self._order.late)
+
+    def _leave_newer(self, late: Sequence[Row]) -> dict[Key, Row | None]:
         """Leave the rows of a newer release to its workers: policies of this one decide nothing about their slots."""
         left: dict[Key, Row | None] = {}
-        for row, _ in late:
+        for row in late:
             if row.task_data is None or row.flaw is not None:
                 continue
             if (why := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
@@ -104,29 +104,25 @@ class LateClaims:
                 left[row.key] = None
         return left
 
-    def _start_alike(
-        self, late: Sequence[tuple[Row, bool]]
-    ) -> tuple[dict[Key, Row | None], Sequence[tuple[Row, bool]]]:
+    def _start_alike(self, late: Sequence[Row]) -> tuple[dict[Key, Row | None], Sequence[Row]]:
         """Decide once about rows with the same schedule, slot and policies, and start them; return also the others."""
-        groups: dict[object, list[tuple[Row, bool]]] = {}
-        for one in late:
-            row, policies = one[0], self._claims.policies.get(one[0].task_name)
+        groups: dict[object, list[Row]] = {}
+        for row in late:
+            policies = self._claims.policies.get(row.task_name)
             is_simple = policies is not None and _is_simple(row)
-            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(one)
+            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(row)
         left, found = groups.pop(None, []), dict[Key, Row | None]()
-        for alike in groups.values():
-            rows = [row for row, _ in alike]
+        for rows in groups.values():
             if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
-                left += alike
+                left += rows
                 continue
             may_run = self._dialect.start_alike(self._connection, rows, start, self._now, self._strict)
             chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
-            for one in alike:
-                row, key = one[0], one[0].key
-                if may_run is not None and key not in may_run:
-                    left.append(one)
+            for row in rows:
+                if may_run is not None and row.key not in may_run:
+                    left.append(row)
                     continue
-                found[key] = row
+                found[row.key] = row
                 for name, value in chosen:  # nothing has seen the row yet: a copy would cost as much as reading it
                     setattr(row, name, value)
                 self.skipped += [(row, gap) for gap in start.gaps]
@@ -238,11 +234,11 @@ class LateClaims:
             self._end_orphans(started)
         return detached
 
-    def _start_detached(self, row: Row, *, is_open: bool) -> Row | None:
+    def _start_detached(self, row: Row) -> Row | None:
         if self._enter(row):
             return row
         # Its only slot has run, is held under another claim, or may start only once.
-        self._gates.give_back([row] if is_open else [], self._now, self._connection)
+        self._gates.give_back([row] if self._is_open(row) else [], self._now, self._connection)
         ledger.close_reopened(self._connection, self._dialect, row, self._now)
         self._move_past(row, None)
         return None
