@@ -65,12 +65,6 @@ _RELEASED["picked"] = False
 #: What a release checks.
 _FENCE = ("task_name", "task_instance", "version", "picked_by")
 
-#: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
-#: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
-MAY_START = """\
-s.finished IS NULL AND s.outcome <> 'running'
-      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
-
 
 def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
     return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]

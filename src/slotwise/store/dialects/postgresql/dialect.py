@@ -215,7 +215,7 @@ class PostgreSQL:
             "reason": gap and gap.reason, "asked": len(rows),
         }  # fmt: skip
         parameters["pending"] = parameters["pending"] and json.dumps(parameters["pending"])
-        found = self._fetch(connection, statements.START_ALIKE, parameters)
+        found = self._fetch(connection, statements.START_ALIKE, parameters, arrays="", changed="")
         if found[0][0]:
             return None
         return {Key(name, instance) for _, name, instance in found if name is not None}

@@ -16,7 +16,6 @@ Rules behind them, each from an experiment:
 - Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot deadlock.
 """
 
-from slotwise.store.dialects.portable import MAY_START
 from slotwise.store.schema.rows import LAST_ATTEMPT
 
 CLAIM = """\
@@ -64,13 +63,15 @@ SELECT {now}, kind = 'task' OR EXISTS (
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
 
-#: How CLAIM and BEGIN enter a slot that the ledger has already.
+#: How CLAIM and BEGIN enter a slot that the ledger has already: if it has not ended, does not run, and was never
+#: started if its job starts each slot once (``strict``).
 AGAIN = f"""\
 ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
         collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
         started = excluded.started, started_before = s.started
-    WHERE {MAY_START}"""
+    WHERE s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
 
 #: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
 MOST_URGENT = """\
@@ -229,16 +230,18 @@ BEGIN_OF_OWN = """\
 
 # Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the planner uses the index
 # of held rows, and searches all of this worker's for each of them.
-FINISH = """\
-WITH gone AS (
-    DELETE FROM {tasks} AS t
-    WHERE t.ctid = ANY (ARRAY(
+_BY_KEY = """\
         SELECT q.ctid
         FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
              AS i(task_name, task_instance, version)
         CROSS JOIN LATERAL (
             SELECT h.ctid FROM {tasks} AS h
-            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance"""
+FINISH = f"""\
+WITH gone AS (
+    DELETE FROM {{tasks}} AS t
+    WHERE t.ctid = ANY (ARRAY(
+{_BY_KEY}
               AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
                        THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
                        ELSE false END
@@ -318,20 +321,15 @@ FROM {_HELD}"""
 
 # Renew claims, or mark tasks that give up as started. The last condition is in a CASE, as in FINISH: else each mark
 # would read all rows that this worker holds.
-BEAT = """\
-UPDATE {tasks} AS t
-SET {column} = {now}
+BEAT = f"""\
+UPDATE {{tasks}} AS t
+SET {{column}} = {{now}}
 WHERE t.ctid = ANY (ARRAY(
-        SELECT q.ctid
-        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
-             AS i(task_name, task_instance, version)
-        CROSS JOIN LATERAL (
-            SELECT h.ctid FROM {tasks} AS h
-            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s{unmarked} ELSE false END
-            FOR NO KEY UPDATE{skip}) AS q))
+{_BY_KEY}
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s{{unmarked}} ELSE false END
+            FOR NO KEY UPDATE{{skip}}) AS q))
   AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
-RETURNING t.task_name, t.task_instance, t.version{durably}"""
+RETURNING t.task_name, t.task_instance, t.version{{durably}}"""
 
 SILENT = """\
 SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])
@@ -378,9 +376,8 @@ SELECT greatest(
 FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
 ORDER BY i.turn"""
 
-# Write the decided slots on the rows that this transaction has claimed, and enter them into the ledger as CLAIM does.
-# A slot's start is the time of its claim.
-BEGIN = """\
+# The rows that this transaction has claimed.
+_OWN = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, i.*
     FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays})
@@ -390,22 +387,26 @@ WITH held AS MATERIALIZED (
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
           AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
         OFFSET 0) AS h
+"""
+# Write the decided slots on the rows that this transaction has claimed, and enter them into the ledger as CLAIM does.
+# A slot's start is the time of its claim.
+BEGIN = f"""{_OWN}\
 ), begun AS (
-    UPDATE {tasks} AS t
-    SET {sets}
+    UPDATE {{tasks}} AS t
+    SET {{sets}}
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
       AND t.version = i.version AND t.picked_by = %(holder)s
     RETURNING t.*
 ), ledger AS (
-    INSERT INTO {slots} AS s
+    INSERT INTO {{slots}} AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
     SELECT task_name, task_instance, slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
     FROM begun
-    {again}
+    {{again}}
     RETURNING s.task_name, s.task_instance
 )
 SELECT b.count, l.task_name, l.task_instance
@@ -413,36 +414,27 @@ FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
 
 # Start rows that this transaction has claimed and that one decision serves, with their gap, if any. Left out are rows
 # of which ledger or gaps know a slot from ``since`` on, and those whose last gap reaches ``beyond``: it may go on.
-START_ALIKE = """\
-WITH held AS MATERIALIZED (
-    SELECT h.ctid AS place, i.*
-    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
-         AS i(task_name, task_instance, version)
-    CROSS JOIN LATERAL (
-        SELECT t.ctid FROM {tasks} AS t
-        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
-          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
-        OFFSET 0) AS h
-    WHERE (SELECT true FROM {slots} AS s
+START_ALIKE = f"""{_OWN}\
+    WHERE (SELECT true FROM {{slots}} AS s
            WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot >= %(since)s::timestamptz
            LIMIT 1) IS NULL
-      AND coalesce((SELECT g.last_slot FROM {gaps} AS g
+      AND coalesce((SELECT g.last_slot FROM {{gaps}} AS g
                     WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
                     ORDER BY g.first_slot DESC LIMIT 1) < %(beyond)s::timestamptz, true)
 ), begun AS (
-    UPDATE {tasks} AS t
+    UPDATE {{tasks}} AS t
     SET slot = %(slot)s::timestamptz, next_slot = %(next_slot)s::timestamptz, watermark = %(watermark)s::timestamptz,
         origin = %(origin)s::text, collapsed = %(collapsed)s::bigint, pending = %(pending)s::json
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.picked_by = %(holder)s
     RETURNING t.task_name, t.task_instance, t.version
 ), several AS (
-    INSERT INTO {gaps} (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    INSERT INTO {{gaps}} (task_name, task_instance, first_slot, last_slot, count, reason, created)
     SELECT task_name, task_instance, %(first)s::timestamptz, %(last)s::timestamptz, %(count)s::bigint,
         %(reason)s::text, %(at)s::timestamptz
     FROM begun WHERE %(count)s::bigint > 1
     ON CONFLICT DO NOTHING
 ), ledger AS (
-    INSERT INTO {slots} AS s
+    INSERT INTO {{slots}} AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
     SELECT task_name, task_instance, %(slot)s::timestamptz,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
@@ -452,7 +444,7 @@ WITH held AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING s.task_name, s.task_instance
 ), skipped AS (
-    INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
+    INSERT INTO {{slots}} (task_name, task_instance, slot, outcome, reason, finished)
     SELECT task_name, task_instance, %(first)s::timestamptz, 'skipped', %(reason)s::text, %(at)s::timestamptz
     FROM begun WHERE %(count)s::bigint = 1
     ON CONFLICT DO NOTHING
