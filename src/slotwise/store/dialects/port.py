@@ -149,7 +149,7 @@ class Dialect(Protocol):
 
     def due_names(
         self, connection: sa.Connection, limit: int, since: datetime | None
-    ) -> list[tuple[str, int, datetime]]:
+    ) -> Sequence[Sequence[Any]]:
         """Return name, priority and due time of up to ``limit`` due slots, oldest first, and of rows of dead holders.
 
         Slots that are due before ``since`` may be left out.

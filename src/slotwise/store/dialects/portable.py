@@ -372,14 +372,12 @@ class Portable:
         on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
         return row.ledger_key is None or (on_time and self.enter(connection, row, now, order.strict))
 
-    def due_names(
-        self, connection: sa.Connection, limit: int, since: datetime | None
-    ) -> list[tuple[str, int, datetime]]:
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> Sequence[Sequence[Any]]:
         tasks = self._tasks
         due = sa.select(tasks.c.task_name, sa.func.coalesce(tasks.c.priority, 50), tasks.c.execution_time)
         due = due.where(*self._waiting(self.now(connection))).order_by(tasks.c.execution_time).limit(limit)
         kinds = (sa.text(HAS_SLOT), tasks.c.lost_count > 0)
-        return [(name, rank, due_at) for kind in kinds for name, rank, due_at in connection.execute(due.where(kind))]
+        return [row for kind in kinds for row in connection.execute(due.where(kind))]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         name, due = self._tasks.c.task_name, self._waiting(self.now(connection))

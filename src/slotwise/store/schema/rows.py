@@ -83,15 +83,11 @@ def utc(value: object) -> Any:
 
 def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes of a row as they are written, with ``pending`` as one document."""
-    if columns.keys().isdisjoint(PENDING):
-        return dict(columns)
-    if row.flaw is not None:  # what stands there may be the flaw, and stays for whoever mends it
-        return {name: value for name, value in columns.items() if name not in PENDING}
-    given = {name: columns.get(name, getattr(row, name)) for name in PENDING}
-    pending = {
-        name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items() if value
-    }
     others = {name: value for name, value in columns.items() if name not in PENDING}
+    if len(others) == len(columns) or row.flaw is not None:  # the flaw may be there, and stays for whoever mends it
+        return others
+    given = {name: columns.get(name, getattr(row, name)) for name in PENDING}
+    pending = {name: one.isoformat() if isinstance(one, datetime) else one for name, one in given.items() if one}
     return others | {"pending": pending or None}
 
 

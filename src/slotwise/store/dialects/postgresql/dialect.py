@@ -148,14 +148,9 @@ class PostgreSQL:
         now = found[0][0]
         return [(slot_of(values[2:], order, now), now, values[1]) for values in found]
 
-    def due_names(
-        self, connection: sa.Connection, limit: int, since: datetime | None
-    ) -> list[tuple[str, int, datetime]]:
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> Sequence[Sequence[Any]]:
         parameters, behind = {"limit": limit, "since": since}, "" if since is None else statements.SINCE
-        return [
-            (name, rank, due)
-            for name, rank, due in self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)
-        ]
+        return self._fetch(connection, statements.DUE_NAMES, parameters, since=behind)
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(Range, names))}
