@@ -72,7 +72,10 @@ class Order(NamedTuple):
 
 
 class Dialect(Protocol):
-    """The verbs of claims, held rows and the ledger."""
+    """The verbs of claims, held rows and the ledger.
+
+    The bodies here are right where there is one writer at a time, and each row is handled by itself.
+    """
 
     name: str
     #: Whether ``advance`` is worth a call.
@@ -92,6 +95,7 @@ class Dialect(Protocol):
 
     def __hash__(self) -> int:
         """Hash by identity."""
+        return id(self)
 
     # -- time and transactions --------------------------------------------------------------------------------
 
@@ -103,12 +107,15 @@ class Dialect(Protocol):
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
         """Return the argument of ``committed``; None if a commit is never in doubt."""
+        return None
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Return whether that transaction committed; None while it is undecided."""
+        raise AssertionError("a commit is never in doubt")
 
     def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
         """Let the rest of this transaction wait for each lock for so long at most."""
+        return
 
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """Return the condition that a row is among those that ``found``, a SELECT of keys with a LIMIT, locks.
@@ -124,6 +131,7 @@ class Dialect(Protocol):
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Return whether no other open transaction got True for this task; the answer holds until this one ends."""
+        return True
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         """Take the task's latch until this transaction ends; wait while another transaction excludes it.
@@ -131,6 +139,7 @@ class Dialect(Protocol):
         A transaction that creates an instance shares it. An operation on all rows of a job takes it exclusively, so it
         misses no row that is being created.
         """
+        return
 
     # -- claims -----------------------------------------------------------------------------------------------
 
@@ -147,9 +156,7 @@ class Dialect(Protocol):
         Rows whose holder has died before are left to ``claim``.
         """
 
-    def due_names(
-        self, connection: sa.Connection, limit: int, since: datetime | None
-    ) -> Sequence[Sequence[Any]]:
+    def due_names(self, connection: sa.Connection, limit: int, since: datetime | None) -> Sequence[Sequence[Any]]:
         """Return name, priority and due time of up to ``limit`` due slots, oldest first, and of rows of dead holders.
 
         Slots that are due before ``since`` may be left out.
@@ -163,8 +170,10 @@ class Dialect(Protocol):
     ) -> list[tuple[str, timedelta]]:
         """Return name and time until due of the first ``limit`` waiting slots, and of as many rows of dead holders.
 
-        None of the latter if ``lost`` is 0. Slots that are due before ``since`` are left out.
+        None of the latter if ``lost`` is 0. Slots that are due before ``since`` are left out. Return none at all where
+        a look with many names is no dearer than one without.
         """
+        return []
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
@@ -197,6 +206,7 @@ class Dialect(Protocol):
 
         Return the keys of those that may run; None: all. The others are then decided one by one.
         """
+        return set()
 
     # -- held rows --------------------------------------------------------------------------------------------
 
@@ -220,12 +230,14 @@ class Dialect(Protocol):
         Return the transaction's id and the released rows; the others are unchanged. Skip locked rows, but wait for
         ledger rows. Raise Parted if a row was advanced and its ledger row was not.
         """
+        return None, set()
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; those absent are lost, or locked."""
 
     def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
         """Lock these rows in the order of their keys; return those that stay locked by others, none if it waits."""
+        return set()
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
         """Write the new state of rows locked by ``hold``; return how many rows were written."""

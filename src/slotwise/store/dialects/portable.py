@@ -8,21 +8,22 @@ and owes no speed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import Start, is_weighed, of_gap, without
+from slotwise.decide.claim import is_weighed, of_gap, without
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
-from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
+from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.port import Dialect, Order, Upsert
 from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.elements import KeyedColumnElement
 
-    from slotwise.store.dialects.port import Order, Upsert
-
     New: TypeAlias = ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]
 
 Values: TypeAlias = dict[str, object]
@@ -70,7 +69,7 @@ def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
     return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
 
 
-class Portable:
+class Portable(Dialect):
     """The statements of a database by its insert, which knows ON CONFLICT, and its clock."""
 
     name = "sqlite"
@@ -79,7 +78,7 @@ class Portable:
     def __init__(
         self, tables: Tables, clock: Clock, insert: Callable[[sa.Table], Upsert], now: Callable[[Joinable], datetime]
     ) -> None:
-        self.tables, self.clock, self.insert, self.now = tables, clock, insert, now
+        self.tables, self.clock, self._insert, self._now = tables, clock, insert, now
         self._tasks, self._slots = tables.tasks, tables.slots
         self.row_columns = [self._tasks.c[name] for name in ROW_COLUMNS]
         lease = self._tasks.c.lease  # one that no driver can decode must not stop heartbeats
@@ -87,7 +86,16 @@ class Portable:
         held = {"lease": sa.case((is_lease, lease)).label("lease")}
         self.hold_columns: list[Expression] = [held.get(name, self._tasks.c[name]) for name in HOLD_COLUMNS]
         self.key_order: tuple[Any, Any] = (self._tasks.c.task_name, self._tasks.c.task_instance)
-        self.by_row = self
+
+    @property
+    def by_row(self) -> Portable:
+        return self
+
+    def insert(self, table: sa.Table, /) -> Upsert:
+        return self._insert(table)
+
+    def now(self, connection: Joinable) -> datetime:
+        return self._now(connection)
 
     # -- conditions -------------------------------------------------------------------------------------------
 
@@ -153,7 +161,7 @@ class Portable:
             "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
             "token": row.version, "worker": row.picked_by, "started": None if gives_up else now,
         }  # fmt: skip
-        return connection.execute(_entry(self.insert, self._slots, strict=gives_up), values).first() is not None
+        return connection.execute(_entry(self._insert, self._slots, strict=gives_up), values).first() is not None
 
     def undo_entries(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
         """Restore the ledger to its state before these claims entered their rows' slots, which never began.
@@ -314,15 +322,6 @@ class Portable:
     def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         return sa.literal(self.now(connection) - span, Instant)
 
-    def transaction_id(self, connection: sa.Connection) -> str | None:
-        return None
-
-    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
-        raise NotImplementedError
-
-    def hurry(self, connection: sa.Connection, wait: timedelta) -> None:
-        """No-op."""
-
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         return sa.tuple_(*found.selected_columns).in_(found)
 
@@ -332,15 +331,6 @@ class Portable:
     def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:
         each = sa.func.json_each(json.dumps(list(names))).table_valued("value")
         return column.in_(sa.select(each.c.value))
-
-    def alone(self, connection: sa.Connection, name: str) -> bool:
-        return True
-
-    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
-        """No-op."""
-
-    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
-        return set()
 
     def claim(self, connection: sa.Connection, order: Order) -> list[tuple[Row, datetime, bool]]:
         now = self.now(connection)
@@ -384,12 +374,6 @@ class Portable:
         found = sa.select(name).where(*due, name.in_(list(names)), self._not_all_paused())
         return set(connection.scalars(found.distinct()))
 
-    def first_slots(
-        self, connection: sa.Connection, limit: int, *, lost: int, since: datetime | None
-    ) -> list[tuple[str, timedelta]]:
-        """Read none: the names are no dearer here."""
-        return []
-
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1,
         since: datetime | None = None, no_slots: bool = False,
@@ -421,12 +405,6 @@ class Portable:
             expect(connection.execute(begun).rowcount, 1, row)
         return {row.key for row in started if self.enter(connection, row, now, strict)}
 
-    def start_alike(
-        self, connection: sa.Connection, rows: Sequence[Row], start: Start, now: datetime, strict: Collection[str]
-    ) -> set[Key] | None:
-        """Start none: they are decided one by one."""
-        return set()
-
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         beat = self._tasks.update().values(last_heartbeat=self.now(connection))
         held = {claim.fence: self.under(claim.row, claim.holder) for claim in claims}
@@ -442,12 +420,6 @@ class Portable:
         unasked = (tasks.c.state.is_(None), tasks.c.wanted_due.is_(None), tasks.c.cancel_requested.is_(None))
         gone = [tasks.delete().where(*self.held(claim), *unasked) for claim in claims]
         return None, sum(connection.execute(one).rowcount for one in gone)
-
-    def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
-    ) -> tuple[str | None, set[Fence]]:
-        """Release none: the settlement does."""
-        return None, set()
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         now, look = self.now(connection), sa.select(*self.row_columns)
