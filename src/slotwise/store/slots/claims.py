@@ -356,7 +356,7 @@ class Claims:
 
     def _is_bounded(self, names: Sequence[str]) -> bool:
         """Return whether a gate bounds the claim of these tasks: then both are one transaction."""
-        return len(names) == 1 and names[0] in self._gates.limited
+        return len(names) == 1 and names[0] in self.definitions and self.definitions[names[0]].is_limited
 
 
 def _can_read(row: Row) -> bool:

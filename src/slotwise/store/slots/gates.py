@@ -63,7 +63,12 @@ class Gate:
     names: frozenset[str] = frozenset()
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        self._dialect, self._tables = dialect, dialect.tables
+        self._dialect, self._tables, self._definitions = dialect, dialect.tables, definitions
+        self.names = self.names.union(name for name, found in definitions.items() if self.may_refuse(found))
+
+    def may_refuse(self, job: Definition) -> bool:
+        """Return whether ``names`` has this job."""
+        return False
 
     def concerns(self, row: Row, now: datetime) -> bool:
         """Return whether this gate may stop the start of ``row``."""
@@ -88,15 +93,11 @@ class Limits(Gate):
     transaction ends; a second claim does not wait for that.
     """
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        super().__init__(dialect, definitions, settings)
-        self._limited = {name: found for name, found in definitions.items() if found.is_limited}
-
     def concerns(self, row: Row, now: datetime) -> bool:
-        return row.task_name in self._limited
+        return self._definitions[row.task_name].is_limited
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
-        if len(names) != 1 or (task := self._limited.get(names[0])) is None:
+        if len(names) != 1 or not (task := self._definitions[names[0]]).is_limited:
             return limit
         if not self._dialect.alone(transaction, task.name):
             return 0
@@ -129,7 +130,7 @@ class Limits(Gate):
     def _counted(self, rows: Sequence[Row]) -> Iterable[tuple[str, Rate, int]]:
         """Yield the tasks of these rows that have a rate, and how many rows each has."""
         for name in sorted({row.task_name for row in rows}):
-            if (rate := self._limited[name].rate_limit) is not None:
+            if (rate := self._definitions[name].rate_limit) is not None:
                 yield name, rate, sum(row.task_name == name for row in rows)
 
     def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
@@ -152,10 +153,8 @@ class ConcurrentSlots(Gate):
 
     comes_before_decision = True
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        super().__init__(dialect, definitions, settings)
-        self._most = {name: found.overlap.max for name, found in definitions.items() if found.overlap.detaches}
-        self.names = frozenset(self._most)
+    def may_refuse(self, job: Definition) -> bool:
+        return job.overlap.detaches
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         tasks = self._tables.tasks
@@ -166,7 +165,8 @@ class ConcurrentSlots(Gate):
             .group_by(tasks.c.task_name, tasks.c.plan_instance)
         )
         found = {Key(name, instance): count for name, instance, count in transaction.execute(taken)}
-        return [START if found.get(row.key, 0) < self._most[row.task_name] else Later(now) for row in rows]
+        most = {row.task_name: self._definitions[row.task_name].overlap.max for row in rows}
+        return [START if found.get(row.key, 0) < most[row.task_name] else Later(now) for row in rows]
 
 
 class MinInterval(Gate):
@@ -178,11 +178,8 @@ class MinInterval(Gate):
     Race: a start whose claim has not committed is not seen, nor with ``give_up`` one that is claimed and not marked.
     """
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        super().__init__(dialect, definitions, settings)
-        found = definitions.items()
-        self._least = {name: one.min_interval for name, one in found if one.min_interval is not None}
-        self.names = frozenset(self._least)
+    def may_refuse(self, job: Definition) -> bool:
+        return job.min_interval is not None
 
     def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
         tasks = self._tables.tasks
@@ -196,7 +193,7 @@ class MinInterval(Gate):
         )  # fmt: skip
         started, answers = {Key(name, instance): utc(at) for name, instance, at in found}, list[Answer]()
         for row in rows:
-            at, least = started.get(row.key), self._least[row.task_name]
+            at, least = started.get(row.key), self._definitions[row.task_name].min_interval or timedelta(0)
             answers.append(START if at is None or now >= at + least else Later(at + least))
         return answers
 
@@ -314,8 +311,6 @@ class Gates:
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
         #: A gate may stop any slot that is later than this.
         self.late = LATE if settings.recovery_rate is not None else None
-        #: Tasks whose claims a gate bounds. Each is claimed alone, in one transaction with ``room``.
-        self.limited = frozenset(name for name, found in definitions.items() if found.is_limited)
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
         """Return how many rows of these tasks a claim may take; zero: none for now."""
