@@ -151,22 +151,21 @@ def stranger_of(connection: sa.Connection, dialect: Dialect, plan: Row) -> Key |
     return None if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own else key
 
 
+#: What a slot that starts beside its claimed plan row takes from it.
+_OF_PLAN = ("schedule", "task_data", "execution_time", "picked_by", "lease", "collapsed", "next_slot", "priority")
+
+
 def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:
     """Create the held row of the slot that starts beside its claimed plan row; None if the slot has a row."""
     assert plan.slot is not None
-    born, origin = to_micros(now), plan.origin or Origin.SCHEDULE
-    key = detach(
-        connection, dialect, now, name=plan.task_name, slot=plan.slot, origin=origin, due=plan.execution_time,
-        plan_instance=plan.task_instance, schedule=plan.schedule, task_data=plan.task_data,
-        picked=True, picked_by=plan.picked_by, last_heartbeat=now, lease=plan.lease, attempt=1,
-        collapsed=plan.collapsed, next_slot=plan.next_slot, priority=plan.priority,
-    )  # fmt: skip
-    if key is None:
+    own = _detached(now, plan.task_name, plan.slot, plan.origin or Origin.SCHEDULE, plan.task_instance)
+    own |= {"picked": True, "last_heartbeat": now, "attempt": 1}
+    row = own | {name: getattr(plan, name) for name in _OF_PLAN}
+    if not dialect.by_row.insert_new(connection, dialect.tables.tasks, row):
         return None
     return replace(
-        plan, task_instance=key.task_instance, kind=Kind.DETACHED, plan_instance=plan.task_instance, origin=origin,
-        watermark=None, version=born, created_version=born, attempt=1, catch_up_until=None, unheld_since=None,
-        last_heartbeat=now, last_success=None, last_failure=None, consecutive_failures=0,
+        plan, **own, watermark=None, catch_up_until=None, unheld_since=None, last_success=None, last_failure=None,
+        consecutive_failures=0,
     )  # fmt: skip
 
 
