@@ -13,14 +13,7 @@ from itertools import islice
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
 from slotwise.errors import DatabaseProblem
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import (
-    Pruned,
-    Reaped,
-    ReapedLost,
-    SettledDead,
-    about,
-    settlement_event,
-)
+from slotwise.model.events import Pruned, Reaped, ReapedLost, SettledDead, about, settlement_event
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database

@@ -19,7 +19,7 @@ from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import BatchClaimed, Claimed, PollBegan, about
-from slotwise.model.records import Claim, Key
+from slotwise.model.records import Claim
 from slotwise.store.dialects.port import Range
 from slotwise.store.queue.queue_cursors import QueueCursors
 from slotwise.store.slots.claims import BATCH, Taken
@@ -458,9 +458,6 @@ class Poller(Service):
                     self.listeners.publish(Claimed(**about(holding.claim)))
             self._runner.start(held, first=bool(held) and held[0].is_slot)
         return taken, held
-
-    def claim_row(self, key: Key) -> list[Holding]:
-        return self.hold(lambda: self._store.claims.claim_row(self.worker, key, lease=self._lease))[1]
 
     # -- what the planner may do ------------------------------------------------------------------------------
 

@@ -482,7 +482,9 @@ class SlotRun:
         return started
 
     def _claim(self, key: Key) -> bool:
-        held = self.worker.poller.claim_row(key)
+        worker = self.worker
+        claims, lease = worker.store.claims, worker.settings.lease
+        _, held = worker.poller.hold(lambda: claims.claim_row(worker.name, key, lease=lease))
         for holding in held:
             assert holding.claim.slot is not None  # the row is a job's
             self._ran[holding.claim.slot] += 1  # not always the slot that was asked for: catch-up decides

@@ -305,10 +305,7 @@ class PostgreSQL:
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         ordered = sorted(claims, key=lambda claim: claim.key)
-        parameters = {
-            **fences(claim.row for claim in ordered),
-            "holders": [claim.holder for claim in ordered],
-        }
+        parameters = {**fences(claim.row for claim in ordered), "holders": [claim.holder for claim in ordered]}
         found = self._fetch(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
             Held(row=row_of(values), now=now, place=place, transaction_id=transaction_id)
@@ -479,10 +476,7 @@ def instants(values: Sequence[datetime | None]) -> str:
 def keys_of(rows: Iterable[Key | LedgerKey | Row]) -> Parameters:
     """Names and instances as arrays, in the order in which the rows are to be locked."""
     rows = list(rows)
-    return {
-        "names": texts([row.task_name for row in rows]),
-        "instances": texts([row.task_instance for row in rows]),
-    }
+    return {"names": texts([row.task_name for row in rows]), "instances": texts([row.task_instance for row in rows])}
 
 
 def fences(rows: Iterable[Row]) -> Parameters:
