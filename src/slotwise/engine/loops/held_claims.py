@@ -89,7 +89,7 @@ class Settler(Service):
             return batch
         self._active_claims.remove(plain)
         self._tell_sent(len(plain))
-        self._tell_settled(begun, done, [])
+        self._tell_settled(begun, done)
         if self.listeners.hear(events.Settled):
             for claim in plain:
                 self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
@@ -108,6 +108,7 @@ class Settler(Service):
         written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
         self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
         is_heard, ranges = self.listeners.hear(events.Settled), list[tuple[Key, Gap]]()
+        usual, others = list[Holding](), list[tuple[Holding, str, str | None]]()
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
                 if holding not in self._stuck:
@@ -117,7 +118,12 @@ class Settler(Service):
                 self._stuck[holding] = self.elapsed() + pause.total_seconds(), min(2 * pause, LONGEST_PAUSE)
                 continue
             self._stuck.pop(holding, None)
-            if settlement.transition is None:
+            done = settlement.transition
+            if settlement.is_usual:
+                usual.append(holding)
+            else:
+                others.append((holding, done.label if done else Outcome.LOST, settlement.reason))
+            if done is None:
                 lose(self, holding, "its outcome was refused: another worker has the row")
             elif is_heard or not settlement.is_usual:  # an event without a listener is not created
                 outcome, unfit = holding.outcome, None
@@ -126,23 +132,16 @@ class Settler(Service):
                 ranges += tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
         if ranges:
             self.listeners.skipped(self.worker, ranges)
-        self._tell_settled(begun, batch, written)
+        self._tell_settled(begun, usual, others)
 
-    def _tell_settled(self, begun: float, batch: Sequence[Holding], written: Sequence[Settlement]) -> None:
-        """``written``: none for a batch in which all have succeeded."""
-        if not self.listeners.hear(events.BatchSettled):
-            return
-        pairs = list(zip(batch, written, strict=False))
-        usual = [holding for holding, done in pairs if done.is_usual] if written else batch
-        others = [
-            (holding, done.transition.label if done.transition else Outcome.LOST, done.reason)
-            for holding, done in pairs
-            if not done.is_usual and done.error is None
-        ]
-        count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
-        self.listeners.publish(
-            events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
-        )
+    def _tell_settled(
+        self, begun: float, usual: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]] = ()
+    ) -> None:
+        if self.listeners.hear(events.BatchSettled):
+            count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
+            self.listeners.publish(
+                events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
+            )
 
     def _tell_sent(self, count: int) -> None:
         if self.listeners.hear(events.SettleSent):
