@@ -22,7 +22,7 @@ from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import describe, is_busy
+from slotwise.store.connect.database_errors import describe, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
@@ -98,7 +98,7 @@ def keep_trying(enter: Callable[[], None], common: Common, stopping: threading.E
         try:
             enter()
         except Exception as error:
-            if isinstance(error, DatabaseRefused) or not common.is_transient(error):
+            if isinstance(error, DatabaseRefused) or not is_transient(error):
                 raise
             if is_busy(error):
                 logger.info("the start continues after a pause, the database is busy: %s", describe(error))

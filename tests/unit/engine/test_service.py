@@ -13,13 +13,14 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.model.events import DatabaseBack, DatabaseLost, Event, Listeners
-from slotwise.store.connect.database_errors import is_transient
 
 PATIENCE = timedelta(seconds=30)
 
 
 class Away(Exception):
     """The database is away."""
+
+    connection_invalidated = True
 
 
 class Loop(Service):
@@ -32,10 +33,9 @@ class Loop(Service):
         *,
         common: Common | None = None,
         listeners: Listeners | None = None,
-        is_transient: Callable[[BaseException], bool] = lambda error: isinstance(error, Away),
         **pauses: timedelta,
     ) -> None:
-        super().__init__(common or Common(listeners or Listeners(), "w", is_transient=is_transient, **pauses))
+        super().__init__(common or Common(listeners or Listeners(), "w", **pauses))
         self.name = name
         self._work = work
         self.rounds = threading.Semaphore(0)
@@ -212,7 +212,7 @@ def test_no_wake_up_shortens_the_pause_of_an_outage() -> None:
 def test_an_outage_is_said_once_by_a_worker() -> None:
     """However many loops meet it, however often; and its end when all of them are through."""
     said: list[Event] = []
-    common = Common(Listeners((said.append,)), "w", is_transient=lambda error: isinstance(error, Away))
+    common = Common(Listeners((said.append,)), "w")
     first = Loop(failing(Away("gone"), Away("gone")), name="first", common=common)
     second = Loop(failing(Away("gone")), name="second", common=common)
     for loop in (first, second, first):
@@ -230,7 +230,7 @@ def test_a_busy_database_is_no_outage(state: str, caplog: pytest.LogCaptureFixtu
     said: list[Event] = []
     error = DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)("somebody was first"))
     loop = Loop(
-        failing(error), is_transient=is_transient, listeners=Listeners((said.append,)), first_pause=timedelta(0),
+        failing(error), listeners=Listeners((said.append,)), first_pause=timedelta(0),
         longest_pause=timedelta(milliseconds=1),
     )  # fmt: skip
     loop.start()

@@ -17,7 +17,7 @@ from slotwise.model.events import Pruned, Reaped, ReapedLost, SettledDead, about
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import describe
+from slotwise.store.connect.database_errors import describe, is_transient
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.retention import Page, Pruner
@@ -264,7 +264,7 @@ class WakeUp(Service):
         now = self.elapsed()
         if self._failures is None:
             self._failures, self._failing_since = growing_pauses(*self.common.pauses), now
-        pause = next(self._failures) if self.common.is_transient(error) else RETRY
+        pause = next(self._failures) if is_transient(error) else RETRY
         is_over = pause == RETRY or now - self._failing_since > PATIENCE.total_seconds()
         if is_over and not self._told and not self.common.is_away:
             self._told = True

@@ -36,12 +36,11 @@ class Common:
         worker: str,
         *,
         elapsed: Stopwatch = elapsed,
-        is_transient: Callable[[BaseException], bool] = is_transient,
         first_pause: timedelta = timedelta(milliseconds=200),
         longest_pause: timedelta = timedelta(seconds=15),
     ) -> None:
         self.listeners, self.worker, self.elapsed = listeners, worker, elapsed
-        self.is_transient, self.pauses = is_transient, (first_pause, longest_pause)
+        self.pauses = first_pause, longest_pause
         self._lock = threading.Lock()
         self._cut_off: set[str] = set()
         self._begun = self._told = 0.0
@@ -161,7 +160,7 @@ class Service(ABC):
     def _pause_after(self, error: BaseException) -> timedelta:
         if is_busy(error):
             logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
-        elif self.common.is_transient(error):
+        elif is_transient(error):
             self.common.outage_begins(self.name, error)
         else:
             # A missing permission is named with its cure, and so is what was logged before: one line is enough.
