@@ -28,7 +28,6 @@ from slotwise.store.dialects.task_statements import PortableTasks, TaskStatement
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
-    CHANGED_COLUMNS,
     CLAIMED_DATA,
     FLAW,
     HOLD_COLUMNS,
@@ -60,9 +59,6 @@ Conditions: TypeAlias = list[sa.ColumnElement[bool]]
 #: What a row is without its holder.
 _RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due", "marked"))
 _RELEASED["picked"] = False
-
-#: What a release checks.
-_FENCE = ("task_name", "task_instance", "version", "picked_by")
 
 
 def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> Conditions:
@@ -190,21 +186,13 @@ class Portable(Dialect):
         return {Fence(Key(name, instance), version) for name, instance, version in found}
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
-        """Those that change the same columns go in one statement."""
-        tasks = self._tasks
-        alike: dict[tuple[str, ...] | None, list[Values]] = {}
+        tasks, count, version = self._tasks, 0, _least(self._tasks.c.version, LAST_VERSION + 1) + 1
         for change in changes:
             row, columns = change.held.row, change.transition.row
-            fence: Values = {f"its_{name}": getattr(row, name) for name in _FENCE}
-            new = {} if columns is None else stored(row, columns)
-            names = None if columns is None else tuple(name for name in CHANGED_COLUMNS if name in new)
-            alike.setdefault(names, []).append(fence | {f"new_{name}": new[name] for name in names or ()})
-        mine, count = [tasks.c[name] == sa.bindparam(f"its_{name}") for name in _FENCE], 0
-        for names, rows in alike.items():
-            changed: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names or ()}
-            version = _least(tasks.c.version, LAST_VERSION + 1) + 1
-            update = tasks.update().where(*mine).values(**changed, **_RELEASED, version=version)
-            count += connection.execute(tasks.delete().where(*mine) if names is None else update, rows).rowcount
+            write: sa.Delete | sa.Update = tasks.delete()
+            if columns is not None:
+                write = tasks.update().values(**stored(row, columns), **_RELEASED, version=version)
+            count += connection.execute(write.where(*self.under(row, row.picked_by))).rowcount
         return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:

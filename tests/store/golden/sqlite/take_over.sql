@@ -50,6 +50,13 @@ UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success
     last_error=?, control=?, pending=?, marked=? WHERE scheduled_tasks.task_name = ? AND
     scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
 
+UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
+    consecutive_failures=?, last_heartbeat=?, version=(CASE WHEN (scheduled_tasks.version > ?) THEN ? ELSE
+    scheduled_tasks.version END + ?), slot=?, watermark=?, next_slot=?, schedule=?, origin=?, collapsed=?,
+    attempt=?, lost_count=?, lease=?, state=?, parked_due=?, wanted_due=?, cancel_requested=?, unheld_since=?,
+    last_error=?, control=?, pending=?, marked=? WHERE scheduled_tasks.task_name = ? AND
+    scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+
 UPDATE scheduled_slots SET outcome=?, reason=?, attempts=?, lost=(scheduled_slots.lost + ?),
     aborted=(scheduled_slots.aborted + ?), finished=?, error=? WHERE scheduled_slots.task_name = ? AND
     scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? AND scheduled_slots.token = ? AND
