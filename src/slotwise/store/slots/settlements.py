@@ -237,15 +237,13 @@ class Settlements:
 
         def end(endings: Endings) -> list[Settlement]:
             claims = {claim.fence: claim for claim, _ in endings}
-            changes = self._end(endings, wait=False, dead=True)
+            changes = self._end(endings, wait=False)
             return [Settlement(claim=claims[one.held.row.fence], transition=one.transition) for one in changes]
 
         return self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
 
-    def _end(
-        self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
-    ) -> list[Change]:
-        """Release the rows that are still held under these claims; with ``dead`` not those that were renewed."""
+    def _end(self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool) -> list[Change]:
+        """Release the rows that are still held under these claims; of dead holders not those that were renewed."""
         known = {claim.fence: (claim, outcome) for claim, outcome in endings}
         words: set[str] = set()
 
@@ -256,8 +254,7 @@ class Settlements:
             ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
             held = self.dialect.hold(connection, self._unblocked(connection, endings, wait=wait), wait=wait)
             ended = [(one, *known[one.row.fence]) for one in held]
-            if dead:
-                ended = [one for one in ended if not _has_stirred(one[0].row, one[1])]
+            ended = [one for one in ended if not _has_stirred(*one)]
             keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
             entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
             newest = self._newest(connection, ended, keys, entries)
@@ -386,9 +383,9 @@ def _has_follow_ups(outcome: records.AttemptOutcome) -> bool:
     return sequel is not None and bool(sequel.follows or sequel.arrivals)
 
 
-def _has_stirred(row: Row, claim: Claim) -> bool:
-    """Return whether the holder has renewed the row since it was found silent."""
-    return row.last_heartbeat != claim.row.last_heartbeat
+def _has_stirred(held: Held, claim: Claim, outcome: records.AttemptOutcome) -> bool:
+    """Return whether a holder that was taken for dead has renewed the row since it was found silent."""
+    return isinstance(outcome, records.Died) and held.row.last_heartbeat != claim.row.last_heartbeat
 
 
 # -- the usual end ----------------------------------------------------------------------------------------------
