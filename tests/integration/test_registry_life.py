@@ -875,7 +875,7 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
     for name in names:
         registry.client.schedule("mail", id=name)
     store = registry._make_worker().store
-    _, claims = store.claims.claim("w:1:a", 4, lease=timedelta(minutes=1), names=["mail"])
+    claims = store.claims.claim_tasks("w:1:a", 4, lease=timedelta(minutes=1), names=["mail"])
     claims.sort(key=lambda claim: names.index(claim.key.task_instance))
     settled = store.settlements.settle([(claim, Failed("boom", final=True)) for claim in claims])
     registry.database.close()

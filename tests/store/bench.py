@@ -59,6 +59,15 @@ DEFINITIONS = (
 )
 
 
+def claim_due(
+    store: Store, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
+) -> tuple[int, list[Claim]]:
+    """Claim slots, and then one-time tasks; how many were found, and the claims that may start."""
+    found, claims, _ = store.claims.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
+    queued = store.claims.claim_tasks(holder, limit - found, lease=lease, names=store.due.tasks_of(names))
+    return found + len(queued), claims + queued
+
+
 class Bench:
     """One store, and what can be seen of its tables."""
 
@@ -94,7 +103,7 @@ class Bench:
 
     def claim(self, *names: str, holder: str = "host:1:a", limit: int = 100, lease: timedelta = LEASE) -> list[Claim]:
         """What is due of these tasks (all), oldest first."""
-        _, claims = self.store.claims.claim(holder, limit, lease=lease, names=names or sorted(self.definitions))
+        _, claims = claim_due(self.store, holder, limit, lease=lease, names=names or sorted(self.definitions))
         return claims
 
     def claim_one(self, name: str, holder: str = "host:1:a", **options: Any) -> Claim:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.store.bench import LEASE, Bench, a_job
+from tests.store.bench import LEASE, Bench, a_job, claim_due
 from tests.store.hearing import hearing
 
 from slotwise.client.client import Client
@@ -42,7 +42,7 @@ class Stage:
             self.bench.change(name, slot=LONG_AGO, execution_time=LONG_AGO, next_slot=following)
 
     def claim(self, *names: str) -> list[Claim]:
-        return self.store.claims.claim("host:1:a", 100, lease=LEASE, names=names or self.names)[1]
+        return claim_due(self.store, "host:1:a", 100, lease=LEASE, names=names or self.names)[1]
 
     def held(self, *names: str) -> list[Claim]:
         self.due(*(name for name in names if self.bench.definitions[name].is_job))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.databases import Databases
-from tests.store.bench import LEASE, a_job, a_task
+from tests.store.bench import LEASE, a_job, a_task, claim_due
 from tests.store.explained import Analysed, Explained, Sent, analysing, nodes, scanned
 
 from slotwise.client.client import Client
@@ -95,7 +95,7 @@ class Stage(Explained):
         self.driver.execute(FILL.format(rows=rows, schedule=Every("1d")).encode())
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:
-        _, claims = self.store.claims.claim("host:1:a", limit, lease=LEASE, names=names)
+        _, claims = claim_due(self.store, "host:1:a", limit, lease=LEASE, names=names)
         assert len(claims) == limit
         return claims
 
@@ -131,7 +131,7 @@ def _claim_anything(stage: Stage, size: int) -> list[Sent]:
 
 
 def _claim_one_kind(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.claims.claim("host:1:a", size, lease=LEASE, names=["task-007"]))
+    return stage.sent(lambda: claim_due(stage.store, "host:1:a", size, lease=LEASE, names=["task-007"]))
 
 
 def _advance_jobs(stage: Stage, size: int) -> list[Sent]:
@@ -244,7 +244,7 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
     stage.driver.execute(
         "UPDATE scheduled_tasks SET slot = '2026-01-01Z', next_slot = '2026-01-02Z' WHERE task_name = 'job-000'"
     )
-    statements = stage.sent(lambda: stage.store.claims.claim("host:1:a", 1, lease=LEASE, names=["job-000"]))
+    statements = stage.sent(lambda: claim_due(stage.store, "host:1:a", 1, lease=LEASE, names=["job-000"]))
     assert len(statements) > 3
     for sent in statements:
         for mode in ("custom", "generic"):
@@ -353,7 +353,7 @@ def test_rows_of_the_future_cost_a_poll_nothing(stage: Stage) -> None:
     """
     early = Store(stage.database, stage.store.definitions, clock=ManualClock(datetime(2000, 1, 1, tzinfo=UTC)))
     names = stage.tasks[:3]
-    slots, tasks = stage.sent(lambda: early.claims.claim("host:1:a", 100, lease=LEASE, names=names))
+    slots, tasks = stage.sent(lambda: claim_due(early, "host:1:a", 100, lease=LEASE, names=names))
     for (statement, parameters), pages in ((slots, 60), (tasks, 60 * len(names))):
         found = stage.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
         assert found is not None

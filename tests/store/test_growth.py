@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.databases import provision
-from tests.store.bench import LEASE, MINUTE, Bench, a_job
+from tests.store.bench import LEASE, MINUTE, Bench, a_job, claim_due
 
 from slotwise import Item, JobContext, JobRegistry, task
 from slotwise.embedded import EmbeddedPostgres
@@ -126,7 +126,7 @@ class Growth:
         assert self.driver.execute("SELECT count(*) FROM scheduled_slots WHERE finished IS NULL").fetchone() == (0,)
 
     def claim(self) -> list[Claim]:
-        _, claims = self.bench.store.claims.claim("host:1:a", BATCH, lease=LEASE, names=self.names)
+        _, claims = claim_due(self.bench.store, "host:1:a", BATCH, lease=LEASE, names=self.names)
         assert claims
         return claims
 

@@ -11,7 +11,7 @@ from statistics import median
 import psycopg
 import pytest
 from tests.databases import Databases
-from tests.store.bench import LEASE, a_job
+from tests.store.bench import LEASE, a_job, claim_due
 
 from slotwise.model.clock import ManualClock
 from slotwise.model.records import Succeeded
@@ -57,7 +57,7 @@ class Cluster:
     def round(self) -> float:
         """Claim what is due in this second, settle it, and let a second pass; the seconds that the claim took."""
         started = time.perf_counter()
-        _, claims = self.store.claims.claim("host:1:a", BATCH, lease=LEASE, names=["feed"])
+        _, claims = claim_due(self.store, "host:1:a", BATCH, lease=LEASE, names=["feed"])
         took = time.perf_counter() - started
         assert len(claims) == BATCH
         assert all(

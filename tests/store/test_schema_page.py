@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.docs.markdown import ROOT
-from tests.store.bench import a_job, a_task
+from tests.store.bench import a_job, a_task, claim_due
 from tests.store.explained import Explained, nodes
 
 from slotwise import migrate
@@ -97,7 +97,7 @@ def _plays(stage: Explained) -> list[Callable[[], Any]]:
     store, client, lease = stage.store, Client(lambda: stage.store), timedelta(minutes=1)
     reader = Reader(store)
     return [
-        lambda: store.claims.claim("host:1:a", 10, lease=lease, names=["job", "mail"]),
+        lambda: claim_due(store, "host:1:a", 10, lease=lease, names=["job", "mail"]),
         lambda: store.held.held_by("host:1:a"),
         lambda: client.retry("mail"),
         lambda: client.operations.trigger("job", dry_run=True),

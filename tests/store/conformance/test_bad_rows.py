@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from tests.store.bench import MINUTE, NOON, Bench, at
+from tests.store.bench import MINUTE, NOON, Bench, at, claim_due
 
 from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
@@ -99,9 +99,7 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
     bench.tick()
     write(bench, "plain", "pending", BAD_DOCUMENT)
     bench.client.schedule("mail", id="1")
-    found, claims = bench.store.claims.claim(
-        "host:1:a", 100, lease=timedelta(minutes=1), names=["mail", "plain", "retried"]
-    )
+    found, claims = claim_due(bench.store, "host:1:a", 100, lease=MINUTE, names=["mail", "plain", "retried"])
     assert (found, {claim.row.task_name for claim in claims}) == (3, {"mail", "retried"})
     row = stands(bench, "plain")
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))

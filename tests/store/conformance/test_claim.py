@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
+from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at, claim_due
 
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
@@ -172,7 +172,7 @@ def test_a_conflict_never_stops_the_batch(bench: Bench) -> None:
     bench.change(  # as if the queue alone had been restored from before the run
         "plain", slot=at(1), next_slot=at(2), watermark=None, execution_time=at(1), picked=False, attempt=0
     )
-    found, claims = bench.store.claims.claim("host:2:b", 100, lease=LEASE, names=["plain", "strict", "retried"])
+    found, claims = claim_due(bench.store, "host:2:b", 100, lease=LEASE, names=["plain", "strict", "retried"])
     assert found == 3
     assert {claim.row.task_name for claim in claims} == {"strict", "retried"}
     assert bench.outcomes("plain") == [(1, "succeeded")]
@@ -186,7 +186,7 @@ def test_a_row_that_cannot_be_read_is_put_off(bench: Bench, name: str, next_slot
     """What a newer release wrote into one row is left to those who can read it; nothing is burnt, all others start."""
     bench.change(name, schedule="MOON|full", next_slot=next_slot)
     bench.tick()
-    found, claims = bench.store.claims.claim("host:1:a", 100, lease=LEASE, names=["retried", name])
+    found, claims = claim_due(bench.store, "host:1:a", 100, lease=LEASE, names=["retried", name])
     assert (found, [claim.row.task_name for claim in claims]) == (2, ["retried"])
     row = bench.row(name)
     assert (row.picked, row.slot, row.next_slot, row.attempt) == (False, at(1), next_slot, 0)
@@ -353,7 +353,7 @@ def test_of_rows_that_were_lost_before_only_so_many(bench: Bench, lost: int, tak
     for instance in ("2", "4"):
         bench.change("mail", instance, lost_count=1)
     bench.tick()
-    _, claims = bench.store.claims.claim("host:1:a", 3, lease=LEASE, names=["mail"], lost=lost)
+    _, claims = claim_due(bench.store, "host:1:a", 3, lease=LEASE, names=["mail"], lost=lost)
     found = [claim.row.task_instance for claim in claims]
     assert sorted(found) == sorted([*taken, "0", "1", "3"][:3])
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tests.store.bench import LEASE, MINUTE, Bench, a_job, at
+from tests.store.bench import LEASE, MINUTE, Bench, a_job, at, claim_due
 from tests.store.hearing import hearing
 
 from slotwise import CatchUp, Every, Overlap
@@ -82,7 +82,7 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
         _outage(bench)
         taken, claims = 1, list[Any]()
         while taken:
-            taken, some = bench.store.claims.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            taken, some = claim_due(bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
             claims += some
         found.append((sorted(claim.key for claim in claims), _seen(bench)))
     assert found[0] == found[1]
@@ -122,7 +122,7 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
         bench.clock.set(at(5.5))
         taken = 1
         while taken:
-            taken, _ = bench.store.claims.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            taken, _ = claim_due(bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
         names = [job.name for job in ALIKE_JOBS]
         found.append(([*map(bench.row, names)], [*map(bench.slots, names)], [*map(bench.gaps, names)]))
     assert found[0] == found[1]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.store.bench import claim_due
 from tests.unit.engine.parts import NOON, Gate
 
 from slotwise import Every, JobContext, JobRegistry, job, task
@@ -72,9 +73,8 @@ class Bench:
         else:
             self.clock.tick(timedelta(minutes=1))
         sent = self.worker.clock.elapsed()
-        _, claims = self.worker.store.claims.claim(
-            self.worker.name, count, lease=self.worker.settings.lease, names=[name]
-        )
+        worker = self.worker
+        _, claims = claim_due(worker.store, worker.name, count, lease=worker.settings.lease, names=[name])
         return self.worker.active_claims.add(claims, sent)
 
     def end(self, holding: Holding, outcome: AttemptOutcome | None = None) -> None:

@@ -120,7 +120,7 @@ def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None
 
         def look_and_claim(holder: str) -> Sequence[Claim]:
             under_way.enter_context(worker.active_claims.claiming())
-            worker.store.claims.claim(holder, 1, lease=worker.settings.lease, names=["mail"])
+            worker.store.claims.claim_tasks(holder, 1, lease=worker.settings.lease, names=["mail"])
             return look(holder)
 
         worker.store.held.held_by = look_and_claim  # type: ignore[method-assign]

@@ -88,7 +88,8 @@ def _look(run: Run, url: str, cell: str, contender: str, *, limit: int = 100, wa
 def _claim(store: Store, limit: int, wanted: int) -> float:
     """Return the duration of a claim, in milliseconds."""
     began = elapsed()
-    found, _ = store.claims.claim("bench", limit, lease=_CLAIM_LEASE, names=[TASK])
+    found = store.claims.claim_slots("bench", limit, lease=_CLAIM_LEASE, names=[TASK]).found
+    found += len(store.claims.claim_tasks("bench", limit - found, lease=_CLAIM_LEASE, names=[TASK]))
     if found != wanted:
         raise RanWrong(f"a claim found {found} rows where {wanted} are due; this run proves nothing")
     return (elapsed() - began) * 1e3

@@ -198,14 +198,6 @@ class Claims:
         #: The tasks of the rows that the last claim has refused, one for each row.
         self.refused: list[str] = []
 
-    def claim(
-        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
-    ) -> tuple[int, list[Claim]]:
-        """Claim slots, and then one-time tasks; return how many were found, and the claims that may start."""
-        found, claims, _ = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
-        queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._due.tasks_of(names))
-        return found + len(queued), claims + queued
-
     def claim_tasks(
         self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], ranges: Sequence[Range] | None = None
     ) -> list[Claim]:
