@@ -93,8 +93,6 @@ class Row:
     lease: timedelta | None = None
     #: The end of the tail that a catch-up runs slot by slot.
     catch_up_until: datetime | None = None
-    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead of time.
-    unheld_since: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
     #: Why it was asked to stop, if it was not by an operator.
@@ -102,6 +100,8 @@ class Row:
     control: int | None = None
     parked_due: datetime | None = None
     wanted_due: datetime | None = None
+    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead of time.
+    unheld_since: datetime | None = None
     #: When a one-time task that gives up was marked as started, under this claim.
     marked: datetime | None = None
     #: Why a row that was just claimed must not run.

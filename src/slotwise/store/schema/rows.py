@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 View = TypeVar("View", bound="DataclassInstance")
 
+#: Values in the document ``pending``: most slots have none, and no statement compares or counts them.
+PENDING = ("trying_since", "catch_up_until", "called_off")
 #: The columns of a Row, in the order of ``row_of``.
-ROW_COLUMNS = (
-    "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
-    "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "kind", "slot", "watermark",
-    "next_slot", "schedule", "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count",
-    "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "marked", "pending",
-)  # fmt: skip
+ROW_COLUMNS = (*(one.name for one in fields(Row) if one.name not in (*PENDING, "flaw")), "pending")
 
 #: The columns of a row of which only the claim matters, without the payload.
 HOLD_COLUMNS = (
@@ -54,9 +51,6 @@ CHANGED_COLUMNS = {
     "unheld_since": "timestamptz",
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text", "pending": "json",
 }  # fmt: skip
-
-#: Values in the document ``pending``: most slots have none, and no statement compares or counts them.
-PENDING = ("trying_since", "catch_up_until", "called_off")
 
 #: The values of a fast finish, with their PostgreSQL types: what a row is checked against, and what it becomes.
 ADVANCED = {
