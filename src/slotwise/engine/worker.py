@@ -60,6 +60,11 @@ def aside(settings: Settings) -> timedelta:
     return min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
 
 
+def lifespan_patience(settings: Settings) -> timedelta:
+    """Return how long the exit or the cancellation of a lifespan may take in a process that ends."""
+    return max(settings.shutdown_grace, LONGEST_ASIDE)
+
+
 def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> timedelta:
     """Return the setting, or the shortest interval of these jobs, but at least a second, if that is shorter.
 
@@ -135,10 +140,8 @@ class Worker:
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
-        #: The longest time between two polls.
-        self.poll_interval = poll_interval(settings, self.definitions)
-        self.database, poll, at_insert = database, self.poll_interval, hooks.at_insert
-        self.store = Store(database, self.definitions, clock=self.clock, poll=poll, at_insert=at_insert)
+        self.database, poll = database, poll_interval(settings, self.definitions)
+        self.store = Store(database, self.definitions, clock=self.clock, poll=poll, at_insert=hooks.at_insert)
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self._stopping = threading.Event()
         self.cancelling = threading.Event()
@@ -150,11 +153,10 @@ class Worker:
         self.asked_meanwhile: Callable[[], int] | None = None
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
-        self.common = common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
+        self.common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
         self.entrance = SignIn(
-            common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
+            self.common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
         )
-        interval, peers = settings.heartbeat_interval, self.entrance.membership.peers
         self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
@@ -162,34 +164,33 @@ class Worker:
             listeners=listeners,
             mark_running=self.store.held.mark_running,
             make_context=context_maker(self.store, client, lambda: self.is_draining, self.loop),
-            margin=interval,
+            margin=settings.heartbeat_interval,
             loop=self.loop,
             interceptors=interceptors,
             before_start=hooks.before_start,
             isolate=isolate,
         )
-        self.poller = Poller(
-            common, names=claimed, poll_interval=self.poll_interval, runner=self.runner, peers=peers,
-            pass_on=self._pass_on,
-        )  # fmt: skip
+        self._before_start = hooks.before_start
+        self._make_loops(claimed)
+
+    def _make_loops(self, claimed: Sequence[str]) -> None:
+        """Make the loops and connect them to the runner."""
+        common, settings, membership = self.common, self.settings, self.entrance.membership
+        self.poller = Poller(common, names=claimed, runner=self.runner, peers=membership.peers, pass_on=self._pass_on)
         self.settler = Settler(common, on_free=self.poller.poll_now)
         self.lease_watch = LeaseWatch(common, self.settler)
         self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
-        self.heartbeat = Heartbeat(common, sign_in=self.entrance.membership.renew)
+        self.heartbeat = Heartbeat(common, sign_in=membership.renew)
         self.reaper = Reaper(
-            common, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
-            on_reaped=self.poller.poll_now,
+            common, names=sorted(self.definitions), on_reaped=self.poller.poll_now,
+            interval=settings.reaper_interval or settings.heartbeat_interval,
         )  # fmt: skip
-        self.wake_up = WakeUp(common, database, names=claimed, wake=self._heed, offset=peers.offset)
+        self.wake_up = WakeUp(common, self.database, names=claimed, wake=self._heed, offset=membership.peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
         self.history = History(common, keep)
         #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
         self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
-        #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
-        self._aside = aside(settings)
-        self._lifespan_patience = max(settings.shutdown_grace, LONGEST_ASIDE)
-        self._before_start = hooks.before_start
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -334,11 +335,11 @@ class Worker:
                 break
         for holding in self.active_claims:
             holding.signal.set(Reason.SHUTDOWN)
-        self.active_claims.wait_empty(self._aside.total_seconds())
+        self.active_claims.wait_empty(aside(self.settings).total_seconds())
         self.database.limit_replies(REPLY_PATIENCE)
         self._end(self.wake_up, self.reaper, self.history)
         try:
-            self._leave(self._lifespan_patience if ending else None)
+            self._leave(lifespan_patience(self.settings) if ending else None)
         finally:
             running = [holding for holding in self.active_claims if not holding.ended]
             self._left_behind = len(running) + self.loop.left_behind
@@ -360,7 +361,7 @@ class Worker:
         """
         self._end(*self.loops)
         try:
-            self._leave(self._lifespan_patience if bounded or self.cancelling.is_set() else None)
+            self._leave(lifespan_patience(self.settings) if bounded or self.cancelling.is_set() else None)
         finally:
             self._sign_out()
             self.database.limit_replies(None)

@@ -410,7 +410,6 @@ class Poller(Service):
         common: WorkerCommon,
         *,
         names: Sequence[str],
-        poll_interval: timedelta,
         runner: Runner,
         peers: Peers,
         pass_on: Callable[[], None],
@@ -419,8 +418,8 @@ class Poller(Service):
         super().__init__(common)
         self._store, self._active_claims, self._lease = common.store, common.active_claims, common.lease
         self._runner, self.pass_on = runner, pass_on
-        known, held = common.store.definitions, common.active_claims
-        self.planner = ClaimPlanner(self, names, known, held, runner, poll_interval=poll_interval, peers=peers)
+        known, held, poll = common.store.definitions, common.active_claims, common.store.poll
+        self.planner = ClaimPlanner(self, names, known, held, runner, poll_interval=poll, peers=peers)
 
     def run_once(self) -> timedelta | None:
         if self._runner.is_draining:

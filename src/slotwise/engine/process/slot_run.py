@@ -307,7 +307,7 @@ class SlotRun:
         self._told: str | None = None
         self._ran: Counter[datetime] = Counter()
         self._schedule: Schedule = Disabled()
-        self._pause = min(worker.poll_interval, worker.reaper.interval, LOOK_AGAIN)
+        self._pause = min(worker.store.poll, worker.reaper.interval, LOOK_AGAIN)
 
     def run(self) -> SlotEnd:
         """Choose the slot, and stay until it has ended or others finish it.
