@@ -21,7 +21,7 @@ from slotwise.model.clock import ManualClock
 from slotwise.model.records import TICK, Failed, HandedBack, Row
 from slotwise.schedules import Schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.gates import START, Answer, Later, RecoveryRate, Start
+from slotwise.store.slots.gates import START, Answer, Later, RecoveryRate
 from slotwise.testing.worker import ManualWorker
 
 SECOND = timedelta(seconds=1)
@@ -156,7 +156,7 @@ def test_no_second_has_more_starts_than_the_rate(bench: Bench, rate: int, late: 
         while comings:
             now, number = heappop(comings)
             (answer,) = gate.admit([row], now, connection)
-            if isinstance(answer, Start):
+            if answer is START:
                 starts.append((now, "plain", 0))
                 continue
             heappush(comings, (due(answer) + TICK * chance.randrange(1 + late * 1000), number))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -37,11 +37,6 @@ from slotwise.store.schema.tables import Tables, is_detached
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """The slot may start."""
-
-
-@dataclass(frozen=True, slots=True)
 class Later:
     """The row is due again at ``due``; no attempt is counted. The ledger keeps the reason of a slot that it has."""
 
@@ -50,8 +45,9 @@ class Later:
 
 
 Refusal: TypeAlias = "Later | Skip"
-Answer: TypeAlias = "Start | Refusal"
-START = Start()
+Answer: TypeAlias = "Refusal | None"
+#: The slot may start.
+START: Final = None
 
 
 class Gate:
@@ -332,7 +328,7 @@ class Gates:
                 continue
             asked = [row for row in rows if row.key not in refused and gate.concerns(row, now)]
             answers = gate.admit(asked, now, transaction) if asked else ()
-            stopped = [(row, one) for row, one in zip(asked, answers, strict=True) if not isinstance(one, Start)]
+            stopped = [(row, one) for row, one in zip(asked, answers, strict=True) if one is not START]
             self.give_back([row for row, _ in stopped], now, transaction, passed)
             refused.update((row.key, one) for row, one in stopped)
             passed.append(gate)

@@ -206,8 +206,7 @@ class PostgreSQL:
         parameters = {
             **fences(rows), **decided(start.row), "holder": rows[0].picked_by, "strict": texts(strict), "at": now,
             "since": rows[0].slot, "beyond": rows[0].slot if gap is None else gap.after or gap.first,
-            "first": gap and gap.first, "last": gap and gap.last, "count": gap and gap.count,
-            "reason": gap and gap.reason, "asked": len(rows),
+            **{name: gap and getattr(gap, name) for name in ("first", "last", "count", "reason")}, "asked": len(rows),
         }  # fmt: skip
         parameters["pending"] = parameters["pending"] and json.dumps(parameters["pending"])
         found = self._fetch(connection, statements.START_ALIKE, parameters, arrays="", changed="")
