@@ -11,6 +11,7 @@ import pytest
 from tests.databases import Databases
 from tests.store.explained import Explained
 
+from slotwise.model.records import Key
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.ledger import end_orphans
@@ -76,7 +77,7 @@ def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) 
     def play() -> None:
         with long.store.transaction() as connection:
             trigger(connection, long.store.dialect, "feed", "customer-8")
-            end_orphans(connection, long.store.dialect, "feed", "customer-9", DEEP)
+            end_orphans(connection, long.store.dialect, Key("feed", "customer-9"), DEEP)
             connection.rollback()
 
     sent = [(statement, given) for statement, given in long.sent(play) if "INSERT" not in statement]

@@ -143,6 +143,11 @@ class Row:
         return self.kind == _DETACHED
 
     @property
+    def plan_key(self) -> Key:
+        """The key of its slots' plan row, in the ledger as well: for a detached row not its own."""
+        return Key(self.task_name, self.plan_instance or self.task_instance)
+
+    @property
     def ledger_key(self) -> LedgerKey | None:
         """The ledger key of this row's slot; None for a one-time task."""
         return self.history_key if self.has_slot else None

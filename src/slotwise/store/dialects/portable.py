@@ -39,7 +39,6 @@ from slotwise.store.schema.rows import (
     Held,
     decided,
     expect,
-    ledger_instance,
     row_of,
     stored,
     utc,
@@ -152,7 +151,7 @@ class Portable(Dialect):
         """Write the ledger row of the claim's slot; return False if it may not run (again)."""
         gives_up = row.task_name in strict
         values = {
-            "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+            **row.plan_key._asdict(), "slot": row.slot,
             "outcome": Outcome.CLAIMED if gives_up else Outcome.RUNNING, "reason": None,
             "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
             "token": row.version, "worker": row.picked_by, "started": None if gives_up else now,
@@ -218,7 +217,7 @@ class Portable(Dialect):
         outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
         closed = connection.scalars(
             slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(*of_key(slots, row.plan_key))
             .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
             .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
             .where(slots.c.origin.in_(PLANNED))
@@ -436,19 +435,17 @@ class Portable(Dialect):
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         whole = [(row, part) for row, gap in gaps for part in self.close_open_slots(connection, row, gap, now)]
         for row, gap in whole:
-            place = {"task_name": row.task_name, "task_instance": ledger_instance(row), "reason": gap.reason}
+            place = {**row.plan_key._asdict(), "reason": gap.reason}
             if gap.count == 1:
                 skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "finished": now}
                 self.insert_new(connection, self._slots, place | skipped)
-                continue
-            if self._extend_gap(connection, row, gap, now):
-                continue
-            several = {"first_slot": gap.first, "last_slot": gap.last, "count": gap.count, "created": now}
-            self.upsert(  # what was decided once is never undone
-                connection, self.tables.gaps, place | several,
-                again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
-                where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
-            )  # fmt: skip
+            elif not self._extend_gap(connection, row, gap, now):
+                several = {"first_slot": gap.first, "last_slot": gap.last, "count": gap.count, "created": now}
+                self.upsert(  # what was decided once is never undone
+                    connection, self.tables.gaps, place | several,
+                    again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
+                    where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
+                )  # fmt: skip
 
     def _extend_gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> bool:
         """Extend the job's last gap by one that follows it, for the same reason; return whether it does.
@@ -458,13 +455,10 @@ class Portable(Dialect):
         if gap.after is None:
             return False
         gaps, slots = self.tables.gaps, self._slots
-        between = sa.select(slots.c.slot).where(
-            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row),
-            slots.c.slot > gap.after, slots.c.slot < gap.first,
-        )  # fmt: skip
-        mine = [gaps.c.task_name == row.task_name, gaps.c.task_instance == ledger_instance(row)]
+        between = sa.select(slots.c.slot).where(*of_key(slots, row.plan_key))
+        between = between.where(slots.c.slot > gap.after, slots.c.slot < gap.first)
         follows = [gaps.c.last_slot == gap.after, gaps.c.reason == gap.reason, gaps.c.first_slot < gap.first]
-        extended = gaps.update().where(*mine, *follows, ~between.exists())
+        extended = gaps.update().where(*of_key(gaps, row.plan_key), *follows, ~between.exists())
         extended = extended.values(last_slot=gap.last, count=gaps.c.count + gap.count, created=now)
         return connection.execute(extended).rowcount == 1
 

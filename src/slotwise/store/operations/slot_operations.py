@@ -32,7 +32,6 @@ from slotwise.store.dialects.port import Dialect, Order
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.schema.tables import of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach, freed, plan_of
@@ -68,7 +67,7 @@ def trigger(
     connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
 ) -> Key:
     """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
-    if (plan := plan_of(connection, dialect, name, plan_instance, lock=True)) is None:
+    if (plan := plan_of(connection, dialect, Key(name, plan_instance), lock=True)) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
     now = dialect.now(connection)
     slot = _free_slot(connection, dialect, name, plan_instance, readable(plan.schedule) or Disabled(), now)
@@ -155,7 +154,7 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
         if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
             raise ConfigurationError(f"{where} has not begun; to leave it out: slotwise skip-next {job}")
     for row in chosen:
-        number = at.sign("cancel", job=job, slot=row.slot, id=ledger_instance(row))
+        number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
         if row.picked or row.attempt:
             due = {} if row.picked else moved(row, min(row.due, at.now))
             at.change(row, cancel_requested=at.now, control=row.control or number, called_off=None, **due)

@@ -113,7 +113,7 @@ class Instances:
         has_history, paused, control = self._known(connection, wanted)
         newest = None
         if has_history:  # the newest slot that is known, once what stands in no row has ended
-            end_orphans(connection, dialect, wanted.task, wanted.id, now)
+            end_orphans(connection, dialect, Key(wanted.task, wanted.id), now)
             strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
             (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
         columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}

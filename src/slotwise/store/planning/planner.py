@@ -140,7 +140,7 @@ class Planner:
         added = self._store.dialect.by_row.insert_missing(connection, self._tasks, list(rows.values()))
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
             if row["orphaned"]:
-                end_orphans(connection, self._store.dialect, row["task_name"], RECURRING, now)
+                end_orphans(connection, self._store.dialect, Key(row["task_name"], RECURRING), now)
         return [
             Plan(job=name, change="added", schedule=rows[name]["schedule"], next_slot=rows[name]["slot"])
             for name in added
@@ -156,7 +156,7 @@ class Planner:
             row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
             now = self._store.dialect.now(connection)
-            end_orphans(connection, self._store.dialect, *key, now)
+            end_orphans(connection, self._store.dialect, key, now)
             if row is None:
                 strict = {job.name} if job.gives_up else ()
                 (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)

@@ -150,11 +150,6 @@ class Change:
         return {**columns, "finished": self.held.now if record.final else None}
 
 
-def ledger_instance(row: Row) -> str:
-    """Return the instance of this row's slots in the ledger: for a detached row, its plan row's."""
-    return row.plan_instance or row.task_instance
-
-
 def expect(written: int, expected: int, row: Row) -> None:
     """Raise, so that nothing is committed, if a locked row was not written."""
     if written != expected:

@@ -30,7 +30,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import Change, ledger_instance, utc
+from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import of_plan
 
 
@@ -43,7 +43,7 @@ def detach(
     It has the plan row's schedule and data, and is paused with it. Races: the key permits one row of a slot; against a
     claim of the plan row, the ledger decides.
     """
-    tasks, plan = dialect.tables.tasks, plan_of(connection, dialect, name, plan_instance)
+    tasks, plan = dialect.tables.tasks, plan_of(connection, dialect, Key(name, plan_instance))
     own = {"schedule": plan and plan.schedule, "task_data": plan and plan.task_data}
     row = _detached(now, name, slot, origin, plan_instance) | own | {"execution_time": due or now, **columns}
     if instance is not None:
@@ -102,17 +102,17 @@ def start_backfill(
         queue.release(id, now + place * (pace or timedelta(0)))
 
 
-def plan_of(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
+def plan_of(connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool = False) -> Any:
     """Read what detached rows take from their plan row; None if there is no such row."""
     tasks = dialect.tables.tasks
     columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
-    plan = sa.select(*columns).where(*of_key(tasks, Key(name, instance)))
+    plan = sa.select(*columns).where(*of_key(tasks, key))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
 def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
     """Return the schedule and the watermark of a detached row's plan row: they say which slot is next."""
-    plan = plan_of(connection, dialect, row.task_name, ledger_instance(row))
+    plan = plan_of(connection, dialect, row.plan_key)
     return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
@@ -120,7 +120,7 @@ def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[
 
 
 def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
-    return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == ledger_instance(row)]
+    return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_key.task_instance]
 
 
 def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
@@ -207,8 +207,8 @@ class _Queue:
 
     def release(self, instance: str, due: datetime) -> None:
         """Let the row start at ``due``, or after the pause of its job."""
-        tasks, plan = self._tasks, ledger_instance(self.row)
-        state = sa.select(tasks.c.state).where(*of_key(tasks, Key(self.row.task_name, plan)))
+        tasks = self._tasks
+        state = sa.select(tasks.c.state).where(*of_key(tasks, self.row.plan_key))
         awake = {"state": None, "execution_time": due, "parked_due": None}
         columns = asleep(due) if self.connection.scalar(state) == State.PAUSED else awake
         self.connection.execute(
@@ -231,7 +231,7 @@ class _Queue:
         earlier = sa.and_(tasks.c.origin == Origin.TRIGGER, tasks.c.slot < first.slot, is_to_end)
         is_other = tasks.c.origin.is_distinct_from(Origin.TRIGGER)
         running = sa.and_(is_other, tasks.c.picked, tasks.c.control <= first.control)
-        family = [tasks.c.task_name == self.row.task_name, of_plan(tasks, ledger_instance(self.row))]
+        family = [tasks.c.task_name == self.row.task_name, of_plan(tasks, self.row.plan_key.task_instance)]
         goes_on = sa.select(tasks.c.version).where(*family, earlier | running)
         if self.connection.execute(goes_on.limit(1)).first() is None:
             self.release(first.task_instance, self.now)
@@ -283,7 +283,7 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
         row, record = change.held.row, change.transition.record
         began = record is not None and record.outcome not in (Outcome.CANCELLED, Outcome.SKIPPED)
         if row.is_detached and change.transition.remove and began:
-            told.setdefault(Key(row.task_name, ledger_instance(row)), []).append(change)
+            told.setdefault(row.plan_key, []).append(change)
     tasks = dialect.tables.tasks
     for plan, ended in sorted(told.items()):
         mine = of_key(tasks, plan)

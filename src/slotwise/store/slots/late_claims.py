@@ -19,7 +19,7 @@ from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.port import Order
-from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
+from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
 from slotwise.store.slots.gates import Gates, Later, Refusal
@@ -279,7 +279,7 @@ class LateClaims:
         self._end_orphans(row)
 
     def _end_orphans(self, row: Row) -> None:
-        ledger.end_orphans(self._connection, self._dialect, row.task_name, ledger_instance(row), self._now)
+        ledger.end_orphans(self._connection, self._dialect, row.plan_key, self._now)
 
     def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
         self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))

@@ -24,7 +24,7 @@ from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import Instant
-from slotwise.store.schema.rows import Change, ledger_instance, utc
+from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import Tables, of_plan
 
 #: How many of the newest slots of a plan are searched for orphans.
@@ -149,9 +149,10 @@ def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: in
     )
 
 
-def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
+def end_orphans(connection: sa.Connection, dialect: Dialect, plan: Key, now: datetime) -> None:
     """End those of the newest slots that are open and have no row: as lost, or as cancelled if they never began."""
-    connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
+    asked = {"plan_name": plan.task_name, "plan_of": plan.task_instance, "now": now}
+    connection.execute(_ending(dialect.tables), asked)
 
 
 def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
@@ -162,7 +163,7 @@ def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) ->
             connection, dialect, row, outcome=record.outcome, reason=record.reason, error=record.error,
             attempts=record.attempts, lost=record.lost, token=row.version, worker=row.picked_by, finished=now,
         )  # fmt: skip
-    end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)
+    end_orphans(connection, dialect, row.plan_key, now)
 
 
 def caught_up(connection: sa.Connection, dialect: Dialect, rows: Sequence[Row]) -> list[Row]:
@@ -270,15 +271,11 @@ def _write_open(
 
 def _is_in_a_gap(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
     gaps = dialect.tables.gaps
-    mine = of_key(gaps, Key(row.task_name, ledger_instance(row)))
-    covering = sa.exists().where(*mine, gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot)
-    return bool(connection.scalar(sa.select(covering)))
+    covers = gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot
+    return bool(connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))
 
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
     """Insert the slot of this row as ended, unless the ledger has it."""
-    slot = {
-        "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
-        "origin": row.origin or Origin.SCHEDULE,
-    }  # fmt: skip
+    slot = {**row.plan_key._asdict(), "slot": row.slot, "origin": row.origin or Origin.SCHEDULE}
     dialect.by_row.insert_new(connection, dialect.tables.slots, slot | values)

@@ -41,7 +41,6 @@ from slotwise.store.schema.rows import (
     decided,
     expect,
     flawed,
-    ledger_instance,
     row_of,
     stored,
     utc,
@@ -218,7 +217,7 @@ class PostgreSQL:
         if not gaps:
             return
         parameters = {
-            "names": [row.task_name for row, _ in gaps], "instances": [ledger_instance(row) for row, _ in gaps],
+            **keys_of(row.plan_key for row, _ in gaps),
             "versions": [row.version for row, _ in gaps], "holders": [row.picked_by for row, _ in gaps],
             "firsts": [gap.first for _, gap in gaps], "lasts": [gap.last for _, gap in gaps],
             "counts": [gap.count for _, gap in gaps], "reasons": [gap.reason for _, gap in gaps],
@@ -228,9 +227,9 @@ class PostgreSQL:
             row, gap = gaps[turn - 1]
             parts = self.by_row.close_open_slots(connection, row, gap, now)
             if parts != [gap]:
-                whole, its = self.tables.gaps, Key(row.task_name, ledger_instance(row))
-                mine = whole.c.first_slot == gap.first, whole.c.last_slot == gap.last
-                connection.execute(whole.delete().where(*of_key(whole, its), *mine))
+                whole = self.tables.gaps
+                mine = *of_key(whole, row.plan_key), whole.c.first_slot == gap.first, whole.c.last_slot == gap.last
+                connection.execute(whole.delete().where(*mine))
                 self.by_row.gaps(connection, [(row, part) for part in parts], now)
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
