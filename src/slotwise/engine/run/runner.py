@@ -271,13 +271,12 @@ class Runner:
         #: Nothing starts any more; claims that have not started are handed back.
         self.is_draining = False
         self._is_loud = self._is_timed = True
-        #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
-        #: payload type. Looked up for each attempt, without a call. A child process sets its mark itself.
+        #: Names of tasks with a start mark, and of those whose success leaves more than SUCCEEDED. Looked up for each
+        #: attempt, without a call. A child process sets its mark itself.
         self._marked = {
             name for name, found in definitions.items() if found.gives_up and not (isolate and found.isolation)
         }
         self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
-        self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot or a task counts until its handler ends.
@@ -444,7 +443,7 @@ class Runner:
     def _prepare(self, holding: Holding, definition: Definition) -> Context:
         """Return the context. Raise Unfit for stored data that no release can read."""
         ctx = self._make_context(holding)
-        if holding.claim.row.task_data is not None or definition.name in self._typed:
+        if holding.claim.row.task_data is not None or definition.payload is not UNTYPED:
             try:
                 _ = ctx.data
             except NewerPayload as error:
