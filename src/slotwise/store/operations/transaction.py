@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -21,7 +20,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.rows import MALFORMED, Unread, row_of, rows_apart, stored, texts_of, utc
+from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
@@ -277,10 +276,13 @@ def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict
     """Return the names that live workers register, each with one of these workers."""
     workers, found = tables.workers, dict[str, str]()
     wanted = sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
-    for row in rows_apart(connection, wanted, workers.c.worker):
-        with suppress(*MALFORMED):
-            if not isinstance(row, Unread) and row["last_seen"] + row["lease"] >= now:
-                found |= dict.fromkeys(texts_of(row["tasks"]), row["worker"])
+
+    def names(row: sa.RowMapping) -> dict[str, str]:
+        is_live = row["last_seen"] + row["lease"] >= now
+        return dict.fromkeys(texts_of(row["tasks"]), row["worker"]) if is_live else {}
+
+    for one in rows_apart(connection, wanted, workers.c.worker, read=names):
+        found |= {} if isinstance(one, Unread) else one
     return found
 
 

@@ -115,17 +115,16 @@ class Reader:
         return found[0] if found else None
 
     def _jobs(self, statement: Statement) -> list[JobInfo]:
-        workers, now = self.workers(), self.now()
+        workers, now, tasks, orders = self.workers(), self.now(), self._tasks, self._store.tables.controls
+        key, is_pause = (tasks.c.task_name, tasks.c.task_instance), orders.c.command == "pause"
+        wanted = statement.add_columns(orders.c.at, orders.c.author, orders.c.note)
+        wanted = wanted.join_from(tasks, orders, (orders.c.id == tasks.c.control) & is_pause, isouter=True)
         with self._store.transaction() as connection:
-            apart = list(rows_apart(connection, statement, self._tasks.c.task_name, self._tasks.c.task_instance))
-        orders = [row["control"] for row in apart if not isinstance(row, Unread) and row["state"] == State.PAUSED]
-        controls = self._store.tables.controls
-        wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
-        pauses = {
-            row["id"]: Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
-            for row in (self._rows(wanted) if any(orders) else ())
-        }
-        return [job_info(row, workers, now, pauses) for row in apart]
+            found = list(rows_apart(connection, wanted, *key, read=lambda row: job_info(row, workers, now)))
+        return [
+            JobInfo(job=one.key[0], id=one.key[1], state=State.UNREADABLE, reason=one.error)
+            if isinstance(one, Unread) else one for one in found
+        ]  # fmt: skip
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Return recurring instances of a task, by id, from the one after ``after``."""
@@ -317,7 +316,8 @@ class Reader:
         key = (tasks.c.task_name, tasks.c.task_instance)
         held = sa.select(*key, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
         silent, unreadable = list[str](), list[Unreadable]()
-        for row in rows_apart(connection, held.order_by(tasks.c.last_heartbeat).limit(MOST_HELD), *key):
+        first = held.order_by(tasks.c.last_heartbeat).limit(MOST_HELD)
+        for row in rows_apart(connection, first, *key, read=lambda row: row):
             if isinstance(row, Unread):
                 unreadable.append(Unreadable(task=row.key[0], rows=1, since=None, error=row.error, dead=False))
             elif row["last_heartbeat"] is not None and row["lease"] is not None:

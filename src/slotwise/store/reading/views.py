@@ -19,7 +19,7 @@ from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.worker_registry import WorkerInfo
-from slotwise.store.schema.rows import MALFORMED, Unread, filled, utc
+from slotwise.store.schema.rows import filled, utc
 from slotwise.store.schema.tables import Tables
 
 
@@ -183,27 +183,16 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
     return f"no live worker that knows it carries {' and '.join(wanted)}"
 
 
-def job_info(
-    row: sa.RowMapping | Unread, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
-) -> JobInfo:
-    """Return a plan row as a line, at ``now``, with what the workers say about it; ``pauses`` by their orders."""
-    if isinstance(row, Unread):
-        return JobInfo(job=row.key[0], id=row.key[1], state=State.UNREADABLE, reason=row.error)
-    try:
-        return _job_info(row, workers, now, pauses)
-    except MALFORMED as error:
-        return JobInfo(job=row["task_name"], id=row["task_instance"], state=State.UNREADABLE, reason=str(error))
-
-
-def _job_info(
-    row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime, pauses: Mapping[int, Paused]
-) -> JobInfo:
+def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
+    """Return a plan row, with author, time and note of its pause, as a line, at ``now``."""
     declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
     state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
-    pause = pauses.get(row["control"]) if state == State.PAUSED else None
-    reason = None if pause is None else paused_by(pause, zone_of(row["schedule"]))
+    reason = None
+    if state == State.PAUSED and row["author"] is not None:
+        pause = Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
+        reason = paused_by(pause, zone_of(row["schedule"]))
     if state == State.WAITING and row["execution_time"] <= now:
         reason = obstacle(row["task_name"], declared.runs_on, workers)
         state = state_of_stuck(reason) if reason else state

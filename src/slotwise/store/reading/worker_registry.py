@@ -158,21 +158,14 @@ def worker_infos(
     connection: sa.Connection, statement: sa.Select[tuple[object, ...]], workers: sa.Table, now: datetime
 ) -> list[WorkerInfo]:
     """Return the workers that a statement selects. A malformed row is a worker that is ``unreadable`` and not live."""
-    found = []
-    for row in rows_apart(connection, statement, workers.c.worker):
-        name = row.key[0] if isinstance(row, Unread) else row["worker"]
-        try:
-            found.append(_unreadable(name, now) if isinstance(row, Unread) else _worker_info(row, now))
-        except MALFORMED:
-            found.append(_unreadable(name, now))
-    return found
-
-
-def _unreadable(worker: str, now: datetime) -> WorkerInfo:
-    return WorkerInfo(
-        worker=worker, host="", pid=0, state=State.UNREADABLE, live=False, capacity=0, running=0, tags=[], tasks=[],
-        revision=None, refused=[], passed_over={}, version="", started=now, last_seen=now, skew=None,
-    )  # fmt: skip
+    found = rows_apart(connection, statement, workers.c.worker, read=lambda row: _worker_info(row, now))
+    return [
+        WorkerInfo(
+            worker=one.key[0], host="", pid=0, state=State.UNREADABLE, live=False, capacity=0, running=0, tags=[],
+            tasks=[], revision=None, refused=[], passed_over={}, version="", started=now, last_seen=now, skew=None,
+        )
+        if isinstance(one, Unread) else one for one in found
+    ]  # fmt: skip
 
 
 def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:

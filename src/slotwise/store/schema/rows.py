@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 View = TypeVar("View", bound="DataclassInstance")
+Read = TypeVar("Read")
 
 #: Values in the document ``pending``: most slots have none, and no statement compares or counts them.
 PENDING = ("trying_since", "catch_up_until", "called_off")
@@ -171,24 +172,25 @@ class Unread:
 
 
 def rows_apart(
-    connection: sa.Connection, statement: sa.Select[tuple[object, ...]], *key: sa.Column[str]
-) -> Iterator[sa.RowMapping | Unread]:
-    """Yield the rows of a statement in its order; those that the driver cannot decode as ``Unread``."""
+    connection: sa.Connection, statement: sa.Select[tuple[object, ...]], *key: sa.Column[str],
+    read: Callable[[sa.RowMapping], Read],
+) -> Iterator[Read | Unread]:  # fmt: skip
+    """Yield what ``read`` makes of each row of a statement, in its order; ``Unread`` for one that cannot be decoded."""
+    found: dict[tuple[str, ...], sa.RowMapping | None]
     try:
-        yield from connection.execute(statement).mappings().all()
-        return
+        rows = connection.execute(statement).mappings().all()
+        found = {tuple(row[column.name] for column in key): row for row in rows}
     except MALFORMED:
-        keys = connection.execute(statement.with_only_columns(*key)).all()
-    for values in keys:
-        one = statement.where(*(column == value for column, value in zip(key, values, strict=True)))
+        found = dict.fromkeys(tuple(values) for values in connection.execute(statement.with_only_columns(*key)))
+    for values, row in found.items():
         try:
-            found = connection.execute(one).mappings().first()
+            if row is None:
+                mine = (column == value for column, value in zip(key, values, strict=True))
+                row = connection.execute(statement.where(*mine)).mappings().first()
+            if row is not None:  # Race: it may have been deleted in between.
+                yield read(row)
         except MALFORMED as error:
-            inner = getattr(error, "orig", None) or error
-            yield Unread(tuple(values), str(inner).partition("\n")[0])
-        else:
-            if found is not None:  # Race: it may have been deleted in between.
-                yield found
+            yield Unread(values, str(getattr(error, "orig", None) or error).partition("\n")[0])
 
 
 def texts_of(document: str | None) -> list[str]:
