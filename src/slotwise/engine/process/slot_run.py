@@ -46,7 +46,7 @@ from slotwise.schedules import Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import instant_text
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.operations.slot_operations import claim_trigger
-from slotwise.store.reading.facts import SlotState, plan_row, slot_state
+from slotwise.store.reading.facts import Facts, plan_row, slot_state
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.claims import Taken
 
@@ -246,7 +246,7 @@ class Over:
 Step: TypeAlias = Take | Stay | Leave | Over
 
 
-def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
+def next_step(found: Facts, *, me: str, waits: bool) -> Step | None:
     """Return what to do about a slot; None: the job's row has passed it, and the ledger does not have it. Pure.
 
     ``me`` is this process as a holder. Without ``waits``, only a slot that can start now is taken.
@@ -276,7 +276,7 @@ def next_step(found: SlotState, *, me: str, waits: bool) -> Step | None:
     return Stay(f"{why}: waiting", row.due) if waits else Leave(why, State.WAITING)
 
 
-def _others(found: SlotState, why: str, state: State, *, waits: bool) -> Leave | None:
+def _others(found: Facts, why: str, state: State, *, waits: bool) -> Leave | None:
     if found.obstacle is None:
         return Leave(f"{why}, and a live worker can finish it", state)
     return None if waits else Leave(f"{why}; not waiting", state)
@@ -411,7 +411,7 @@ class SlotRun:
 
     # -- until its end ----------------------------------------------------------------------------------------
 
-    def _settled(self, found: SlotState) -> SlotEnd | None:
+    def _settled(self, found: Facts) -> SlotEnd | None:
         """Return the end of a slot for which nothing is to do here; None if it has not come, or is to run."""
         slot = found.slot
         if slot > found.now:
@@ -451,13 +451,13 @@ class SlotRun:
             end = replace(end, unfinished=others[slot].unfinished)
         return replace(end, others=tuple(others[slot] for slot in sorted(others)))
 
-    def _state(self, slot: datetime) -> SlotState:
+    def _state(self, slot: datetime) -> Facts:
         return self._lasting(lambda: slot_state(self.worker.store, self._name, slot))
 
-    def _next(self, found: SlotState) -> Step | None:
+    def _next(self, found: Facts) -> Step | None:
         return next_step(found, me=self.worker.name, waits=self._waits)
 
-    def _step(self, found: SlotState) -> Step:
+    def _step(self, found: Facts) -> Step:
         """Return what to do. A slot that the schedule never had to decide runs only by an explicit order."""
         if (step := self._next(found)) is not None:
             return step
@@ -500,7 +500,7 @@ class SlotRun:
         found = self._state(slot)
         return self._end(found, Over() if found.is_over else Leave("this process was stopped", State.WAITING))
 
-    def _end(self, found: SlotState, step: Over | Leave) -> SlotEnd:
+    def _end(self, found: Facts, step: Over | Leave) -> SlotEnd:
         entry = found.entry if found.entry is not None else found.gap
         left, outcome = (step.why, step.state) if isinstance(step, Leave) else (None, None)
         if entry is None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -48,8 +47,11 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotState:
-    """A slot: the job's own row (``plan``), a row beside it, and what the ledger has (``entry`` or ``gap``)."""
+class Facts:
+    """A slot: the job's own row (``plan``), a row beside it, and what the ledger has (``entry`` or ``gap``).
+
+    ``facts`` also reads the ledger's neighbours and the operations on the job or on all, the newest first.
+    """
 
     job: str
     slot: datetime
@@ -61,6 +63,12 @@ class SlotState:
     all_paused: Paused | None
     runs_on: Collection[str]
     workers: Sequence[WorkerInfo]
+    before: SlotInfo | None = None
+    after: SlotInfo | None = None
+    orders: Sequence[AuditEntry] = ()
+    pruned_until: datetime | None = None
+    load: Load = field(default_factory=Load)
+    attempts: Sequence[AttemptInfo] = ()
 
     @property
     def row(self) -> Row | None:
@@ -88,18 +96,6 @@ class SlotState:
     def obstacle(self) -> str | None:
         """Why no live worker can take the job; None if one can."""
         return obstacle(self.job, self.runs_on, self.workers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(SlotState):
-    """As SlotState, with the ledger's neighbours and the operations on the job or on all, the newest first."""
-
-    before: SlotInfo | None
-    after: SlotInfo | None
-    orders: Sequence[AuditEntry]
-    pruned_until: datetime | None
-    load: Load = field(default_factory=Load)
-    attempts: Sequence[AttemptInfo] = ()
 
     @property
     def schedule(self) -> Schedule | None:
@@ -144,17 +140,18 @@ def plan_row(store: Store, job: str) -> tuple[datetime, Row | None]:
         return look.now, look.row(store.tables.tasks.c.task_instance == RECURRING)
 
 
-def slot_state(store: Store, job: str, slot: datetime) -> SlotState:
+def slot_state(store: Store, job: str, slot: datetime) -> Facts:
+    """Return what rows and ledger say about a slot now, without the rest."""
     with _looking(store, job) as look:
-        return SlotState(**look.state(slot))
+        return look.state(slot)
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
     slots = store.tables.slots
     with _looking(store, job, instance) as look:
         started, state = look.of(slots).where(slots.c.started.is_not(None)), look.state(slot)
-        return Facts(
-            **state, attempts=look.attempts(slot, state["entry"]),
+        return replace(
+            state, attempts=look.attempts(slot, state.entry),
             before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
             after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
             orders=look.orders(), pruned_until=pruned_until(look.connection, store), load=look.load(),
@@ -209,8 +206,8 @@ class _Look:
         found = self.connection.execute(sa.select(*columns).where(tasks.c.task_name == self.name, *conditions)).first()
         return None if found is None else row_of(found)
 
-    def state(self, slot: datetime) -> dict[str, Any]:
-        """Return the fields of a SlotState.
+    def state(self, slot: datetime) -> Facts:
+        """Return what rows and ledger have of a slot.
 
         Race: a worker may settle or pass the slot between these statements. It writes the rows and the ledger in one
         transaction, so the rows are read first: if they have passed the slot, the ledger read after them has its end.
@@ -225,11 +222,11 @@ class _Look:
         near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
         gap = self.first(sa.select(near).where(near.c.last_slot >= slot).order_by(near.c.first_slot.desc()))
         declared = self.connection.scalar(self.of(tasks).with_only_columns(tasks.c.plan))
-        return {
-            "job": self.name, "slot": slot, "now": self.now, "plan": plan, "beside": beside, "entry": entry,
-            "gap": None if gap is None else gap_info(gap), "runs_on": Declared.readable(declared).runs_on,
-            "all_paused": all_paused(self.connection, self.store.tables), "workers": self.workers(),
-        }  # fmt: skip
+        return Facts(
+            job=self.name, slot=slot, now=self.now, plan=plan, beside=beside, entry=entry,
+            gap=None if gap is None else gap_info(gap), runs_on=Declared.readable(declared).runs_on,
+            all_paused=all_paused(self.connection, self.store.tables), workers=self.workers(),
+        )  # fmt: skip
 
     def orders(self) -> list[AuditEntry]:
         controls = self.store.tables.controls
