@@ -12,7 +12,7 @@ from psycopg import sql
 from tests.databases import Databases
 from tests.store.explained import Explained, nodes, scanned
 
-from slotwise.store.reading.task_counts import MOST, Due
+from slotwise.store.reading.task_counts import MOST, backlog
 
 FILL = """
 ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);
@@ -38,7 +38,7 @@ def stage(databases: Databases) -> Iterator[Explained]:
 
 
 def test_counts_and_oldest(stage: Explained) -> None:
-    found = {one.name: one for one in Due(stage.store).backlog()}
+    found = {one.name: one for one in backlog(stage.store)}
     assert {name: one.waiting for name, one in found.items()} == {
         "many": MOST, "few-1": 1, "few-2": 1, "few-3": 1, "few-4": 1, "few-5": 1
     }  # fmt: skip
@@ -50,7 +50,7 @@ def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool)
     """Two statements, none of which reads the table from one end to the other, nor rows beyond the bound."""
     if is_analysed:
         stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
-    sent = [one for one in stage.sent(lambda: Due(stage.store).backlog()) if "scheduled_tasks" in one[0]]
+    sent = [one for one in stage.sent(lambda: backlog(stage.store)) if "scheduled_tasks" in one[0]]
     assert len(sent) == 2
     for statement, given in sent:
         plan = analysed(stage, statement, given)

@@ -55,7 +55,7 @@ from slotwise.model.vocabulary import State
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount, TaskCounts
+from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount, task_counts
 from slotwise.store.reading.views import state_of_stuck
 from slotwise.store.slots.store import Store
 
@@ -149,7 +149,7 @@ def count_tasks(given: Given) -> None:
     Waiting tasks are counted up to 10,000, of at most 1,000 names.
     """
     with given.store() as store:
-        reader, lines = Reader(store), TaskCounts(store).all()
+        reader, lines = Reader(store), task_counts(store)
         now = reader.now()
         due = {line.task for line in lines if line.next_due is not None and line.next_due <= now}
         reasons, zone = reader.stranded(due), reader.common_zone()

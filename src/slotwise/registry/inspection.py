@@ -16,9 +16,10 @@ from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.queue.queue import TaskInfo, TaskResult
+from slotwise.store.reading import task_counts
 from slotwise.store.reading.facts import facts, task_facts
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import Backlog, Due, TaskCount, TaskCounts
+from slotwise.store.reading.task_counts import Backlog, TaskCount
 from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
 from slotwise.store.reading.worker_registry import WorkerInfo
 
@@ -149,15 +150,15 @@ class Inspection:
 
     def task_counts(self) -> list[TaskCount]:
         """Return how many tasks of each name wait, run, are paused, blocked or dead."""
-        return self._ask(lambda store: TaskCounts(store).all())
+        return self._ask(task_counts.task_counts)
 
     def backlog(self) -> list[Backlog]:
         """Return how much is due of each job and task and not claimed, and for how long: for monitoring."""
-        return self._ask(lambda store: Due(store).backlog())
+        return self._ask(task_counts.backlog)
 
     def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
         """Return the time since each of these jobs has last succeeded, or else since it was planned first."""
-        return self._ask(lambda store: Due(store).since_success(jobs))
+        return self._ask(lambda store: task_counts.since_success(store, jobs))
 
     # -- the cluster --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
+from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.slots.store import Store
@@ -21,7 +22,6 @@ MOST = 10_000
 MOST_NAMES = 1_000
 HALF = timedelta(milliseconds=500)
 Value = TypeVar("Value")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,50 +39,41 @@ class TaskCount:
     dead: int = 0
 
 
-class TaskCounts:
-    """Reads the tables of a store."""
+def task_counts(store: Store) -> list[TaskCount]:
+    """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
+    tasks = store.tables.tasks
+    waits = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
+    with store.transaction() as connection:
+        counts = _others(connection, tasks)
+        waiting = names_in(connection, tasks.c.task_name, waits)
+        for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
+            counts.setdefault(name, {})
+        for name, counted in counts.items():
+            mine = sa.select(sa.literal(1)).select_from(tasks).where(waits, tasks.c.task_name == name).limit(MOST + 1)
+            counted["waiting"] = connection.scalar(sa.select(sa.func.count()).select_from(mine.subquery())) or 0
+    due = {name: store.due.next_due([], [name]) for name in sorted(counts)}
+    now = store.now() + HALF
+    return [
+        TaskCount(task=name, next_due=None if wait is None else (now + wait).replace(microsecond=0), **counts[name])
+        for name, wait in due.items()
+    ]
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._tasks = store, store.tables.tasks
-        self._waits = sa.and_(~self._tasks.c.picked, self._tasks.c.state.is_(None), sa.text(IS_TASK))
 
-    def all(self) -> list[TaskCount]:
-        """Return the counts by name, of ``MOST_NAMES`` tasks that have a row."""
-        with self._store.transaction() as connection:
-            counts = self._others(connection)
-            waiting = names_in(connection, self._tasks.c.task_name, self._waits)
-            for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
-                counts.setdefault(name, {})
-            for name, counted in counts.items():
-                counted["waiting"] = self._waiting(connection, name)
-        due = {name: self._store.due.next_due([], [name]) for name in sorted(counts)}
-        now = self._store.now() + HALF
-        return [
-            TaskCount(task=name, next_due=None if wait is None else (now + wait).replace(microsecond=0), **counts[name])
-            for name, wait in due.items()
-        ]
-
-    def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
-        tasks = self._tasks
-        still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
-        counts: dict[str, dict[str, int]] = {}
-        for state, rows in ((sa.literal(State.RUNNING.value), tasks.c.picked), (tasks.c.state, still)):
-            found = (
-                sa.select(tasks.c.task_name, state, sa.func.count())
-                .where(rows, sa.text(IS_TASK))
-                .group_by(sa.text("1, 2"))
-                .order_by(tasks.c.task_name)
-                .limit(MOST_NAMES)
-            )
-            for name, word, count in connection.execute(found):
-                if name in counts or len(counts) < MOST_NAMES:
-                    counts.setdefault(name, {})[word] = count
-        return counts
-
-    def _waiting(self, connection: sa.Connection, name: str) -> int:
-        mine = sa.select(sa.literal(1)).select_from(self._tasks).where(self._waits, self._tasks.c.task_name == name)
-        counted = sa.select(sa.func.count()).select_from(mine.limit(MOST + 1).subquery())
-        return int(connection.scalar(counted) or 0)
+def _others(connection: sa.Connection, tasks: sa.Table) -> dict[str, dict[str, int]]:
+    still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
+    counts: dict[str, dict[str, int]] = {}
+    for state, rows in ((sa.literal(State.RUNNING.value), tasks.c.picked), (tasks.c.state, still)):
+        found = (
+            sa.select(tasks.c.task_name, state, sa.func.count())
+            .where(rows, sa.text(IS_TASK))
+            .group_by(sa.text("1, 2"))
+            .order_by(tasks.c.task_name)
+            .limit(MOST_NAMES)
+        )
+        for name, word, count in connection.execute(found):
+            if name in counts or len(counts) < MOST_NAMES:
+                counts.setdefault(name, {})[word] = count
+    return counts
 
 
 def names_in(connection: sa.Connection, column: sa.Column[str], *conditions: sa.ColumnElement[bool]) -> Iterator[str]:
@@ -104,70 +95,64 @@ class Backlog:
     oldest: timedelta
 
 
-class Due:
-    """Reads what is due, for monitoring: few rows, however many wait."""
+def backlog(store: Store) -> list[Backlog]:
+    """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest ``MOST`` count."""
+    tasks, found = store.tables.tasks, dict[str, tuple[int, datetime]]()
+    with store.transaction() as connection:
+        now = store.dialect.now(connection)
+        rows = [*connection.execute(_slots(tasks, now)), *connection.execute(_queued(tasks, now))]
+    for name, count, oldest in rows:
+        if count:
+            known, first = found.get(name, (0, utc(oldest)))
+            found[name] = known + count, min(first, utc(oldest))
+    return [
+        Backlog(name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0)))
+        for name, (count, oldest) in sorted(found.items())
+    ]
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._tasks = store, store.tables.tasks
 
-    def backlog(self) -> list[Backlog]:
-        """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest ``MOST`` count."""
-        found: dict[str, tuple[int, datetime]] = {}
-        with self._store.transaction() as connection:
-            now = self._store.dialect.now(connection)
-            rows = [*connection.execute(self._slots(now)), *connection.execute(self._queued(now))]
-        for name, count, oldest in rows:
-            if count:
-                known, first = found.get(name, (0, utc(oldest)))
-                found[name] = known + count, min(first, utc(oldest))
-        return [
-            Backlog(name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0)))
-            for name, (count, oldest) in sorted(found.items())
-        ]
+def since_success(store: Store, jobs: Collection[str]) -> dict[str, timedelta]:
+    """Return the time since each of these jobs has last succeeded or, if it never has, since it was planned."""
+    tasks = store.tables.tasks
+    wanted = sa.select(tasks.c.task_name, tasks.c.last_success, tasks.c.created_version).where(
+        store.dialect.among(tasks.c.task_name, jobs), tasks.c.task_instance == RECURRING
+    )
+    with store.transaction() as connection:
+        now = utc(store.dialect.now(connection))
+        rows = connection.execute(wanted).all() if jobs else []
+    begun = {
+        name: utc(success) if success else from_micros(created) for name, success, created in rows if success or created
+    }
+    return {name: max(now - instant, timedelta(0)) for name, instant in begun.items()}
 
-    def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
-        """Return the time since each of these jobs has last succeeded or, if it never has, since it was planned."""
-        tasks = self._tasks
-        wanted = sa.select(tasks.c.task_name, tasks.c.last_success, tasks.c.created_version).where(
-            self._store.dialect.among(tasks.c.task_name, jobs), tasks.c.task_instance == RECURRING
-        )
-        with self._store.transaction() as connection:
-            now = utc(self._store.dialect.now(connection))
-            rows = connection.execute(wanted).all() if jobs else []
-        begun = {
-            name: utc(success) if success else _EPOCH + timedelta(microseconds=created)
-            for name, success, created in rows
-            if success or created
-        }
-        return {name: max(now - instant, timedelta(0)) for name, instant in begun.items()}
 
-    def _slots(self, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-        tasks = self._tasks
-        due = sa.select(tasks.c.task_name, tasks.c.execution_time)
-        due = due.where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT), tasks.c.execution_time <= now)
-        oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
-        counted = sa.select(oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time))
-        return counted.group_by(oldest.c.task_name)
+def _slots(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
+    due = sa.select(tasks.c.task_name, tasks.c.execution_time)
+    due = due.where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT), tasks.c.execution_time <= now)
+    oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
+    counted = sa.select(oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time))
+    return counted.group_by(oldest.c.task_name)
 
-    def _queued(self, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
-        """Select count and oldest of each name and priority, which lead the queue's index.
 
-        It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole table.
-        """
-        tasks, rank = self._tasks, sa.literal_column(RANK, sa.Integer)
-        name, due = tasks.c.task_name, tasks.c.execution_time
-        waits = sa.select().select_from(tasks).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
+def _queued(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
+    """Select count and oldest of each name and priority, which lead the queue's index.
 
-        def first(column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Value]:
-            return waits.add_columns(column).where(*conditions).order_by(column).limit(1).scalar_subquery()
+    It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole table.
+    """
+    rank = sa.literal_column(RANK, sa.Integer)
+    name, due = tasks.c.task_name, tasks.c.execution_time
+    waits = sa.select().select_from(tasks).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
 
-        names = sa.select(first(name).label("name")).cte("names", recursive=True)
-        names = names.union_all(sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None)))
-        begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
-        heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
-        further = sa.select(heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank))
-        heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
-        mine = name == heads.c.name, rank == heads.c.rank, due <= now
-        some = waits.add_columns(sa.literal(1)).where(*mine).limit(MOST + 1).correlate(heads).subquery()
-        count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
-        return sa.select(heads.c.name, count, first(due, *mine)).where(heads.c.rank.is_not(None))
+    def first(column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Value]:
+        return waits.add_columns(column).where(*conditions).order_by(column).limit(1).scalar_subquery()
+
+    names = sa.select(first(name).label("name")).cte("names", recursive=True)
+    names = names.union_all(sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None)))
+    begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
+    heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
+    further = sa.select(heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank))
+    heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
+    mine = name == heads.c.name, rank == heads.c.rank, due <= now
+    some = waits.add_columns(sa.literal(1)).where(*mine).limit(MOST + 1).correlate(heads).subquery()
+    count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
+    return sa.select(heads.c.name, count, first(due, *mine)).where(heads.c.rank.is_not(None))
