@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import NamedTuple, TypeAlias, TypeVar
+from itertools import islice
+from typing import TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -58,6 +60,8 @@ UNDER_A_JOB = "it is a one-time row under the name of a job, which only its sche
 Line = TypeVar("Line")
 #: A query for rows of a table.
 Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
+#: The place of a line in a listing: by instant, a slot before a gap that ends with it, then by instance.
+_Place: TypeAlias = tuple[datetime, int, str]
 
 
 class Reader:
@@ -423,19 +427,23 @@ class Reader:
             ledgers = [ledger.where(*(~stands for stands in self._stand())) for ledger in ledgers]
         sources = [(ledger.add_columns(*self._loss), slots.c.slot, 1, slot_info) for ledger in ledgers]
         sources.append((_of(gaps, name, instance).add_columns(self._run_since()), gaps.c.last_slot, 0, gap_info))
-        start = None if before is None else _Place(before, 0, "")
 
-        def page(size: int, last: tuple[_Place, SlotInfo] | None) -> list[tuple[_Place, SlotInfo]]:
-            # Race: what is written between two pages is newer than the first one's end; it is later, not missed.
-            cursor = start if last is None else last[0]
-            lines = [
-                (_Place(utc(row[column.name]), kind, row["task_instance"]), line(row))
-                for statement, column, kind, line in sources
-                for row in self._rows(_cut(statement, column, kind, size, since, cursor))
-            ]
-            return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
+        def lines(
+            statement: Statement, column: sa.Column[datetime], kind: int, line: Callable[[sa.RowMapping], SlotInfo]
+        ) -> Iterator[tuple[_Place, SlotInfo]]:
+            statement = statement if since is None else statement.where(column >= since)
+            statement = statement if before is None else statement.where(column < before)
+            statement = statement.order_by(column.desc(), column.table.c.task_instance.desc())
 
-        return (line for _, line in _paged(limit, page))
+            def page(size: int, last: tuple[_Place, SlotInfo] | None) -> list[tuple[_Place, SlotInfo]]:
+                # Race: what is written between two pages is newer than the first one's end; it is later, not missed.
+                rows = self._rows((statement if last is None else _after(statement, column, last[0])).limit(size))
+                return [((utc(row[column.name]), kind, row["task_instance"]), line(row)) for row in rows]
+
+            return _paged(limit, page)
+
+        merged = heapq.merge(*(lines(*source) for source in sources), key=lambda line: line[0], reverse=True)
+        return (line for _, line in islice(merged, limit))
 
     def slots_within(self, name: str, instance: str, start: datetime, end: datetime) -> list[datetime]:
         """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or in a row."""
@@ -501,31 +509,9 @@ def _of(table: sa.Table, name: str, instance: str | None) -> Statement:
     return found if instance is None else found.where(table.c.task_instance == instance)
 
 
-class _Place(NamedTuple):
-    """The place of a line in a listing: by instant, a slot before a gap that ends with it, then by instance."""
-
-    instant: datetime
-    kind: int
-    instance: str
-
-
-def _cut(
-    statement: Statement,
-    column: sa.Column[datetime],
-    kind: int,
-    size: int,
-    since: datetime | None,
-    cursor: _Place | None,
-) -> Statement:
-    """Select the next page of ledger or gaps, after the cursor, the newest first."""
-    instance = column.table.c.task_instance
-    if since is not None:
-        statement = statement.where(column >= since)
-    if cursor is not None:
-        after, same = column < cursor.instant, column == cursor.instant
-        if kind == cursor.kind:
-            same = same & (instance < cursor.instance)
-        # The first condition is implied by the second. An index starts at it, so a deep page reads no earlier rows.
-        further = (column <= cursor.instant) & (after | same)
-        statement = statement.where(further if kind <= cursor.kind else after)
-    return statement.order_by(column.desc(), instance.desc()).limit(size)
+def _after(statement: Statement, column: sa.Column[datetime], place: _Place) -> Statement:
+    """Select what comes after a place in a listing, the newest first."""
+    instant, _, instance = place
+    same = (column == instant) & (column.table.c.task_instance < instance)
+    # The first condition is implied by the second. An index starts at it, so a deep page reads no earlier rows.
+    return statement.where(column <= instant, (column < instant) | same)
