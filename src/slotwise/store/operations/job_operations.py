@@ -81,7 +81,7 @@ def pause(at: Operation, job: str, so_far: Progress) -> Progress:
     tasks = at.tasks
     rows, after = at.chunk_of(job, so_far, tasks.c.state.is_(None))
     if not rows:
-        return so_far.beyond(rows, after, so_far.number)
+        return so_far.beyond(rows, after)
     number = so_far.number or at.sign("pause", job=job)
     due, waits = tasks.c.execution_time, ~tasks.c.picked
     statement = tasks.update().where(*_among(tasks, rows)).values(
@@ -91,7 +91,7 @@ def pause(at: Operation, job: str, so_far: Progress) -> Progress:
         control=sa.case((is_plan(tasks), sa.func.coalesce(tasks.c.control, number)), else_=tasks.c.control),
     )  # fmt: skip
     at.connection.execute(statement)
-    return so_far.beyond(rows, after, number)
+    return so_far.beyond(rows, after, number=number)
 
 
 def _among(tasks: sa.Table, rows: Sequence[Row]) -> list[sa.ColumnElement[bool]]:
@@ -115,7 +115,7 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
     tasks = at.tasks
     rows, after = at.chunk_of(job, so_far, tasks.c.state == State.PAUSED)
     if not rows:
-        return so_far.beyond(rows, after, so_far.number)
+        return so_far.beyond(rows, after)
     number = so_far.number or at.sign("resume", job=job, replay=replay or None)
     found = [_wake(at, row, replay=replay) for row in at.caught_up(*(row for row in rows if row.is_plan))]
     # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
@@ -125,7 +125,7 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
         execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
     )  # fmt: skip
     at.connection.execute(statement)
-    return so_far.beyond(rows, after, number, *found)
+    return so_far.beyond(rows, after, number=number, found=(*so_far.found, *found))
 
 
 def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
@@ -185,7 +185,7 @@ def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) ->
         count = sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == job)
         number = at.sign("delete", job=job, rows=at.connection.scalar(count))
     end(at, rows)
-    return so_far.beyond(rows, after, number)
+    return so_far.beyond(rows, after, number=number)
 
 
 def end(at: Operation, rows: Sequence[Row]) -> None:

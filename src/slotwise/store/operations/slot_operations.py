@@ -47,7 +47,8 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     Race: a deploy or a settlement may have locked the plan row. This waits for the lock, so that a locked row is never
     taken for a running one, and no slot of the schedule starts before the commit.
     """
-    plan, family = at.plan_and_family(job, instance)
+    family = at.family(job, instance)
+    plan = at.plan_among(family, job, instance)
     slot = _free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
     is_busy = _is_busy(family)
@@ -166,7 +167,8 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
 def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
     """Lock the held rows of a job with all its instances, or all rows of one. Raises UnknownTask without a job."""
     if instance is None:
-        return at.rows_of(job, at.tasks.c.picked)
+        at.expect_plan(job)
+        return at.rows(at.tasks.c.task_name == job, at.tasks.c.picked)
     found = [row for row in at.family(job, instance) if row.has_slot]
     return found or [at.plan_row(job, instance)]  # a deleted one may still run
 

@@ -109,12 +109,9 @@ class Progress:
     number: int | None = None
     found: tuple[Any, ...] = ()
 
-    def beyond(self, rows: Sequence[Row], after: str | None, number: int | None = None, *found: Any) -> Progress:
+    def beyond(self, rows: Sequence[Row], after: str | None, **others: Any) -> Progress:
         """Return the progress with another chunk; ``after``: where the next one begins, None at the end."""
-        return replace(
-            self, rows=self.rows + len(rows), after=after or "", is_done=after is None, number=number,
-            found=self.found + found,
-        )  # fmt: skip
+        return replace(self, rows=self.rows + len(rows), after=after or "", is_done=after is None, **others)
 
 
 def id_of(instance: str) -> str:
@@ -176,7 +173,7 @@ class Operation:
         self.dialect.latch(self.connection, job, shared=False)
         mine, id = [self.tasks.c.task_name == job, *conditions], self.tasks.c.task_instance
         if not so_far.rows:
-            self._expect_plan(job)
+            self.expect_plan(job)
         some = sa.select(id).where(*mine, id > so_far.after).order_by(id).limit(CHUNK)
         ids = self.connection.scalars(some).all()
         if len(ids) == CHUNK:
@@ -184,15 +181,11 @@ class Operation:
         is_last = not so_far.after or so_far.is_rehearsed
         return self.rows(*mine, id.in_(ids)) if ids else [], None if is_last else ""
 
-    def _expect_plan(self, job: str) -> None:
+    def expect_plan(self, job: str) -> None:
+        """Raise UnknownTask unless the job has a plan row, or ConfigurationError for a one-time task."""
         of_job = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == job)
         if self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first() is None:
             raise self._no_job(job, is_task=self.connection.execute(of_job.limit(1)).first() is not None)
-
-    def rows_of(self, job: str, *conditions: sa.ColumnElement[bool]) -> list[Row]:
-        """Lock the rows of a job that meet the conditions. Raises UnknownTask without a plan row."""
-        self._expect_plan(job)
-        return self.rows(self.tasks.c.task_name == job, *conditions)
 
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
@@ -216,22 +209,18 @@ class Operation:
         """Lock the plan row of a job, or of an instance, and the rows beside it; return what there is."""
         return self.rows(self.tasks.c.task_name == job, of_plan(self.tasks, id_of(instance)))
 
-    def plan_and_family(self, job: str, instance: str = RECURRING) -> tuple[Row, list[Row]]:
-        """As ``family``; return the plan row and all rows. Raises UnknownTask without a plan row."""
-        family = self.family(job, instance)
-        return self._plan_among(family, job, instance), family
-
-    def _plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
+    def plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
+        """Return the plan row among these. Raises UnknownTask without one."""
         for row in rows:
             if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
                 return row
-        self._expect_plan(job)
+        self.expect_plan(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the plan row alone. Raises UnknownTask without one."""
         rows = self.rows(self.tasks.c.task_name == job, self.tasks.c.task_instance == id_of(instance))
-        return self._plan_among(rows, job, instance)
+        return self.plan_among(rows, job, instance)
 
     def caught_up(self, *rows: Row) -> list[Row]:
         """Return locked plan rows as of the newest slots that ledger and gaps have decided."""
