@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise.decide.claim import undecided
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules.base import slot_after
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.transaction import registered
-from slotwise.store.planning.planner import Planner
+from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Declared, Revision
 from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import HAS_SLOT, is_plan
@@ -55,14 +53,9 @@ class Change:
         return self.change not in ("kept", "orphaned") or (self.change == "orphaned" and self.known_by is None)
 
 
-def compare(
-    database: Database,
-    definitions: Mapping[str, Definition],
-    revision: Revision | None = None,
-    clock: Clock | None = None,
-) -> list[Change]:
+def compare(database: Database, definitions: Mapping[str, Definition], revision: Revision) -> list[Change]:
     """What planning these jobs would change, by name; nothing is changed."""
-    store = Store(database, definitions, clock=clock, keep=False)
+    store = Store(database, definitions, keep=False)
     tasks = store.tables.tasks
     columns = [tasks.c[name] for name in ("task_name", "schedule", "plan", "slot", "picked", "state")]
     own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
@@ -70,7 +63,7 @@ def compare(
         rows = {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
     plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
     now = store.now()  # after planning: what starts at once is planned for the instant of its planning
-    changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
+    changes = [_change(rows.get(plan.job), plan, definitions[plan.job], now) for plan in plans]
     with store.transaction() as connection:
         known = registered(connection, store.tables, now)
     orphans = [
@@ -83,16 +76,15 @@ def compare(
     return sorted([*changes, *orphans], key=lambda change: change.job)
 
 
-def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Definition, now: datetime) -> Change:
+def _change(row: sa.RowMapping | None, plan: Plan, definition: Definition, now: datetime) -> Change:
     before = None if row is None else row["schedule"]
     declared = Declared.readable(None if row is None else row["plan"]).fingerprint
-    if change == "kept" and declared not in (None, definition.fingerprint):
-        change = "policies"
+    is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
     after = plan.refused or plan.schedule
     after_slots = _slots(plan.schedule, plan.next_slot)
     waits = row is None or (not row["picked"] and row["state"] is None)
     return Change(
-        job=plan.job, change=change, before=before,
+        job=plan.job, change=plan.change if is_same else "policies", before=before,
         before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
         after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
         superseded=sum(gap.count for gap in plan.superseded),
