@@ -17,23 +17,16 @@ LONGEST: Final = timedelta(days=36_500)
 
 _NUMBER = r"[0-9]{1,20}"
 _LETTERS: Final = {
-    "weeks": "w", "days": "d", "hours": "h", "minutes": "m(?!s)", "seconds": "s", "milliseconds": "ms",
-    "microseconds": "us",
+    "weeks": "w", "days": "d", "hours": "h", "minutes": "m", "seconds": "s", "milliseconds": "ms", "microseconds": "us",
 }  # fmt: skip
-_SHORT = re.compile(r"\s*".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{letters})?" for unit, letters in _LETTERS.items()))
+_SHORT = re.compile(r"\s*".join(rf"(?:(?P<{unit}>{_NUMBER})\s*{short}(?!s))?" for unit, short in _LETTERS.items()))
 _ISO = re.compile(
     rf"P(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
     rf"(?:T(?=[0-9])(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?"
     rf"(?:(?P<seconds>{_NUMBER})(?:[.,](?P<fraction>[0-9]{{1,6}}))?S)?)?"
 )
-_UNITS: Final = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-    ("ms", timedelta(milliseconds=1)),
-    ("us", timedelta(microseconds=1)),
-)
+#: What durations are written in: from days on.
+_UNITS: Final = [(short, timedelta(**{unit: 1})) for unit, short in _LETTERS.items() if unit != "weeks"]
 
 
 def parse_duration(value: object) -> timedelta:
