@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, cast
+
+import tenacity
 
 from slotwise.client.arguments import AnyTask, given_name
 from slotwise.errors import ConfigurationError
-from slotwise.jobs.policies import growing_pauses
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known, is_whole
 from slotwise.store.connect.database_errors import is_transient
@@ -215,16 +214,15 @@ class Operations:
 
     def _carry_out(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
         author, store = Author(self._author or _this_user(), how.get("note")), self._make_store()
-        pauses = islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_transient),
+            stop=tenacity.stop_after_attempt(1 + TRIES),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1) + tenacity.wait_random(0, 0.05),
+            reraise=True,
+        )
         with store.database.in_words():
-            while True:
-                try:
-                    return carry_out(store, author, order, rehearse=how.get("dry_run", False))
-                except Exception as error:
-                    pause = next(pauses, None)
-                    if pause is None or not is_transient(error):
-                        raise
-                time.sleep(pause.total_seconds())
+            found: Result = retrying(carry_out, store, author, order, rehearse=how.get("dry_run", False))
+        return found
 
     def _tell(self, **how: Unpack[How]) -> None:
         if not how.get("dry_run"):
