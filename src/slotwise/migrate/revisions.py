@@ -155,6 +155,17 @@ def _script_directory() -> ScriptDirectory:
     return ScriptDirectory.from_config(config)
 
 
+@contextmanager
+def _alembic(options: Mapping[str, object], **where: Any) -> Iterator[MigrationContext]:
+    """Alembic's context, with its operations; it needs no env.py."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
+    context = MigrationContext.configure(opts=dict(options), **where)
+    with Operations.context(context):
+        yield context
+
+
 def apply(
     connection: sa.Connection,
     *,
@@ -184,8 +195,6 @@ def revert(
 
 
 def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bool) -> list[str]:
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
     from alembic.util import CommandError
 
     own = not connection.in_transaction()
@@ -210,8 +219,8 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
             target.prepare(connection)
             if up:
                 refuse_unversioned(connection, prefix=target.prefix, schema=target.schema)
-            context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
-            with context.begin_transaction(), Operations.context(context):
+            options = {**target.options(), "fn": steps}
+            with _alembic(options, connection=connection) as context, context.begin_transaction():
                 context.run_migrations()
             if not up and connection.dialect.name == "postgresql" and not context.get_current_heads():
                 for name in FUNCTIONS:  # of the triggers of grants, which went with their tables
@@ -230,10 +239,9 @@ def _known(script: ScriptDirectory) -> set[str]:
 
 def unapplied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> str | None:
     """Return a warning about revisions that were not applied, although the schema version is the right one."""
-    from alembic.runtime.migration import MigrationContext
-
-    context = MigrationContext.configure(connection, opts=Target(prefix=prefix, schema=schema).options())
-    heads, script = context.get_current_heads(), _script_directory()
+    script = _script_directory()
+    with _alembic(Target(prefix=prefix, schema=schema).options(), connection=connection) as context:
+        heads = context.get_current_heads()
     if not set(heads) <= _known(script):
         return None  # a newer release has applied one that changes no column
     missing = [found.revision for found in script.iterate_revisions("heads", heads)]
@@ -250,28 +258,22 @@ def sql(
     transaction: bool = True,
 ) -> str:
     """The SQL of a fresh installation, for a database administrator; ``transaction``: between BEGIN and COMMIT."""
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
-
     script, buffer = _script_directory(), io.StringIO()
     target = Target(prefix=prefix, schema=schema)
 
     def steps(_current: object, _context: MigrationContext) -> Any:
         return script._upgrade_revs("heads", ())  # type: ignore[arg-type]
 
-    context = MigrationContext.configure(
-        dialect_name=dialect_name,
-        opts={
-            **target.options(),
-            "fn": steps,
-            "transactional_ddl": transaction,
-            "as_sql": True,
-            "output_buffer": buffer,
-            "literal_binds": True,
-        },
-    )
-    with context.begin_transaction(), Operations.context(context) as operations:
-        target.make_schema(operations.execute)
+    options = {
+        **target.options(),
+        "fn": steps,
+        "transactional_ddl": transaction,
+        "as_sql": True,
+        "output_buffer": buffer,
+        "literal_binds": True,
+    }
+    with _alembic(options, dialect_name=dialect_name) as context, context.begin_transaction():
+        target.make_schema(context.execute)
         context.run_migrations()
     made = f"CREATE TABLE {f'{schema}.' if schema else ''}{target.version_table} "
     return buffer.getvalue().replace(made, made.replace("TABLE", "TABLE IF NOT EXISTS"))  # a downgrade leaves it
@@ -404,13 +406,10 @@ def adopt_table(
     Each step is a transaction that can be repeated. A step that blocks others waits for its lock for ``LOCK_TIMEOUT``,
     lets the others pass, and tries again. Raises SchemaMismatch.
     """
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
-
     with connection.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own, _alone(own, target):
         if not target.is_foreign(own):
             return False
-        with Operations.context(MigrationContext.configure(own, opts=target.options())):
+        with _alembic(target.options(), connection=own):
             steps = list(revision.module.adoption(target.prefix, target.schema, own.dialect))
         for index, statement in steps:
             if index and (is_valid := _is_valid(own, target, index)) is not None:
