@@ -26,6 +26,7 @@ from slotwise.jobs.policies import LONGEST_QUEUE
 from slotwise.model.durations import format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, schedule_in
 from slotwise.store.schema.rows import utc
@@ -144,8 +145,7 @@ def _passed_by(row: Row, now: datetime) -> datetime:
 
 def _entries(at: Operation, row: Row, first: datetime, last: datetime) -> dict[datetime, sa.RowMapping]:
     slots = at.store.tables.slots
-    mine = [slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance]
-    found = sa.select(slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished).where(*mine)
+    found = sa.select(slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished).where(*of_key(slots, row))
     rows = at.connection.execute(found.where(slots.c.slot.between(first, last))).mappings()
     return {utc(entry["slot"]): entry for entry in rows}
 

@@ -20,6 +20,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots import ledger
@@ -243,9 +244,7 @@ class Operation:
         self.connection.execute(self.tasks.delete().where(*self._as_locked(row), ~self.tasks.c.picked))
 
     def _as_locked(self, row: Row) -> list[sa.ColumnElement[bool]]:
-        tasks = self.tasks
-        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
-        return [*mine, tasks.c.version == row.version]
+        return [*of_key(self.tasks, row), self.tasks.c.version == row.version]
 
     def skip(self, row: Row, *gaps: Gap) -> None:
         """Enter slots that do not run."""

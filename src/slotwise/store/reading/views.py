@@ -15,6 +15,7 @@ from slotwise.model.records import FOREVER, RECURRING, Key
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
+from slotwise.store.dialects.portable import of_key
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared
@@ -259,8 +260,7 @@ def attempts_of(
 ) -> list[AttemptInfo]:
     """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in the ledger."""
     attempts = tables.attempts
-    mine = [attempts.c.task_name == key.task_name, attempts.c.task_instance == key.task_instance]
-    wanted = sa.select(attempts).where(*mine, *([] if slot is None else [attempts.c.slot == slot]))
+    wanted = sa.select(attempts).where(*of_key(attempts, key), *([] if slot is None else [attempts.c.slot == slot]))
     rows = connection.execute(wanted.order_by(attempts.c.slot, attempts.c.number)).mappings()
     found = [filled(AttemptInfo, row) for row in rows]
     if last is None or not last.attempts or last.outcome == Outcome.CLAIMED or last.token in {a.token for a in found}:
