@@ -32,12 +32,6 @@ class Chunk(NamedTuple):
     rows: list[Wanted]
     named: bool
 
-    def place_of(self, taken: Iterable[str]) -> tuple[int, str] | None:
-        """Return place and id of the first item with one of these ids."""
-        ids = frozenset(taken)
-        found = ((place, row.instance) for place, row in enumerate(self.rows, self.first) if row.instance in ids)
-        return next(found, None)
-
 
 def chunks(
     items: Iterable[object], name: str, payload: Payload, usual: When, priority: int, size: int
@@ -147,7 +141,8 @@ class Load:
             yield
         except Taken:
             with self.joining() as (queue, own):
-                found = chunk.place_of(queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows]))
-            if found is None:
-                raise taken(self.name, None) from None
-            raise InstanceExists(f"items[{found[0]}]: {taken(self.name, found[1])}") from None
+                ids = set(queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows]))
+            for place, row in enumerate(chunk.rows, chunk.first):
+                if row.instance in ids:
+                    raise InstanceExists(f"items[{place}]: {taken(self.name, row.instance)}") from None
+            raise taken(self.name, None) from None
