@@ -74,15 +74,10 @@ class Planner:
 
     def missing(self, jobs: Sequence[Definition]) -> list[Definition]:
         """Return the jobs without a row."""
-        mine, found = self._tasks.c.task_instance == RECURRING, set[str]()
+        named = self._store.dialect.among(self._tasks.c.task_name, [job.name for job in jobs])
+        own_rows = sa.select(self._tasks.c.task_name).where(self._tasks.c.task_instance == RECURRING, named)
         with self._store.transaction() as connection:
-            for first in range(0, len(jobs), BATCH):
-                names = [job.name for job in jobs[first : first + BATCH]]
-                found |= set(
-                    connection.scalars(
-                        sa.select(self._tasks.c.task_name).where(mine, self._tasks.c.task_name.in_(names))
-                    )
-                )
+            found = set(connection.scalars(own_rows))
         return [job for job in jobs if job.name not in found]
 
     def _together(self, jobs: Sequence[Definition], ours: Revision, from_due: timedelta | None) -> list[Plan]:

@@ -268,10 +268,8 @@ class Reader:
             late = sa.select(task, tasks.c.kind, runs_on(tasks), sa.func.count(), oldest).where(due)
             late = late.group_by(sa.text("1, 2, 3")).order_by(task)
             # Others may have written rows of any number of names: those of live workers are read, and some others.
-            names = sorted(known)
-            parts = [late.where(task.in_(names[first : first + PAGE])) for first in range(0, len(names), PAGE)]
-            parts = parts if live else [late.limit(MOST_NAMES)]
-            waiting = [row for part in parts for row in connection.execute(part)]
+            chosen = late.where(self._store.dialect.among(task, known)) if live else late.limit(MOST_NAMES)
+            waiting = connection.execute(chosen).all()
             total, oldest_due = connection.execute(sa.select(sa.func.count(), oldest).where(due)).one()
             some = sa.select(task, sa.func.count()).where(due).group_by(task).order_by(task)
             found = connection.execute(some.limit(len(known) + MOST_NAMES)).all() if live else ()
