@@ -325,24 +325,29 @@ Listener: TypeAlias = "Callable[[Event], None]"
 class Listeners:
     """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
-    A listener with a method ``wants(kind)`` decides by that what it hears; any other wants all. Unless a listener
-    ``writes_log``, events of level WARNING or above are logged here, in one line.
+    Unless a listener ``writes_log``, events of level WARNING or above are logged here, in one line.
     """
 
-    __slots__ = ("_listeners",)
+    __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear")
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
-        self._listeners = listeners
+        self._listeners: tuple[Listener, ...] = ()
+        self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
+        self._logs_trouble = True
+        #: Whether a listener wants this kind of event: check it before creating one on a hot path.
+        self.hear: Callable[[type[Event]], bool] = frozenset[type[Event]]().__contains__
+        for listener in listeners:
+            self.add(listener)
 
     def add(self, listener: Listener) -> None:
+        """Add a listener. One with a method ``wants(kind)`` decides by that what it hears; any other wants all."""
+        self.hear = lambda kind: any(wants(kind) for wants in self._wants)
         self._listeners = (*self._listeners, listener)
-
-    def hear(self, kind: type[Event]) -> bool:
-        """Return whether a listener wants this kind of event: check it before creating one on a hot path."""
-        return any(getattr(one, "wants", lambda kind: True)(kind) for one in self._listeners)
+        self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
+        self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
 
     def publish(self, event: Event) -> None:
-        if event.level >= logging.WARNING and not any(getattr(one, "writes_log", False) for one in self._listeners):
+        if self._logs_trouble and event.level >= logging.WARNING:
             facts, trouble = event.facts(), getattr(event, "exception", None)
             text = " ".join([event.name, *(f"{name}={value}" for name, value in facts.items())])
             logger.log(event.level, "%s", text, extra={"event": event.name, **facts}, exc_info=trouble)
