@@ -23,6 +23,7 @@ WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
         ("postgres://u@h/d", {"user": "u", "host": "h", "dbname": "d"}),
         ("POSTGRES://u@h/d", {"user": "u", "host": "h", "dbname": "d"}),
         ("postgresql://u:p@h:5433/d", {"user": "u", "password": "p", "host": "h", "port": "5433", "dbname": "d"}),
+        ("postgresql://h:0/d", {"host": "h", "port": "0", "dbname": "d"}),  # libpq rejects it
         ("postgresql+psycopg://h/d", {"host": "h", "dbname": "d"}),
         ("postgresql+psycopg2://h/d", {"host": "h", "dbname": "d"}),
         ("postgresql+asyncpg://h/d?ssl=require", {"host": "h", "dbname": "d", "sslmode": "require"}),

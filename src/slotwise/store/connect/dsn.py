@@ -63,9 +63,11 @@ def database_url(text: str | None) -> URL:
 
 def connect_arguments(url: URL) -> dict[str, str]:
     """Return the libpq keywords of a PostgreSQL URL made here."""
-    named = url.translate_connect_args(username="user", database="dbname")
-    listed = {key: value if isinstance(value, str) else ",".join(value) for key, value in url.query.items()}
-    return {key: str(value) for key, value in named.items()} | listed
+    named = {"user": url.username, "password": url.password, "host": url.host, "dbname": url.database}
+    arguments = {key: str(value) for key, value in named.items() if value}
+    if url.port is not None:
+        arguments["port"] = str(url.port)
+    return arguments | {key: value if isinstance(value, str) else ",".join(value) for key, value in url.query.items()}
 
 
 def psycopg() -> ModuleType:
