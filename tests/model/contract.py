@@ -216,7 +216,8 @@ class Contract:
             return None
         self._skip(late, "late")
         if late == queued:
-            self._wait_for_new()
+            self.unheld_since = None
+            self._pass_over()
             return None
         course.slot = next(slot for slot in queued if slot not in late)
         return self._begin(course, holder)
@@ -350,7 +351,7 @@ class Contract:
         return self._begin(course, holder)
 
     def _pass_over(self) -> None:
-        """No slot may start: the row waits for the next one. ``min_interval`` has passed already."""
+        """No slot may start: the row waits for the next one. Its claim asks for ``min_interval``."""
         assert self.plan is not None
         delay = self.timeline.times.delay
         slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay

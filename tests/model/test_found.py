@@ -249,6 +249,17 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("succeed", pick=0), step("run_due", pick=0),
         ],
     ),
+    "the slot behind a queue that was too late was due at the end of an interval that had passed": (
+        Terms(
+            catching="latest", grace=seconds(10), start_within=seconds(10), overlap="queue_all", attempts=2,
+            retry_pause=seconds(4), min_interval=seconds(30),
+        ),
+        every(60),
+        [
+            run(60), later(120), step("end_late", pick=0, kind="fail", by=seconds(1)), later(69), run(0),
+            step("succeed", pick=0), run(30),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [
