@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import logging
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -17,3 +18,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(autouse=True)
+def _logging_ends_with_its_test() -> Iterator[None]:
+    """A command that ran in this process has sent all log records to a stderr that is closed after its test."""
+    root = logging.getLogger()
+    level, before = root.level, list(root.handlers)
+    yield
+    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler and one not in before]:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        logging.captureWarnings(False)
