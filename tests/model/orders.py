@@ -201,13 +201,16 @@ class Orders(Endings):
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
-        """A slot of a backfill is final: the oldest queued one whose backfill has a free place is next, at its pace."""
+        """A slot of a backfill is final: the oldest queued one whose backfill has a free place is next, at its pace.
+
+        A slot whose retry is refused sets the pace by the start that it once had.
+        """
         queued = [(one.slot, one, one.backfill) for one in self.beside if one.queued and one.backfill]
         free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
         if course.origin != "backfill" or not free:
             return
         _, following, order = min(free, key=lambda found: found[0])
-        pace, began = order.pace, course.started or self.now
+        pace, began = order.pace, course.started or self.starts.get(course.slot) or self.now
         going = [other.due for other in self._awake(order) if other.holder or not other.attempt]
         following.queued, following.paused = False, self.is_paused
         following.due = max(self.now, *(at + pace for at in (began, *going))) if pace else self.now

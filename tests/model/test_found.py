@@ -260,6 +260,14 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("succeed", pick=0), run(30),
         ],
     ),
+    "a slot of a backfill whose retry was refused was taken for one that had just started": (
+        Terms(grace=seconds(10), gives_up=True), every(60),
+        [
+            *[one for _ in range(7) for one in (step("pass_until", pick=0, off=seconds(0)), run(0))],
+            step("fail", pick=0, final=False), later(60), run(0), later(300), step("fail", pick=0, final=False),
+            step("backfill", ago=seconds(400), at_once=2, failed=True, pace=15), later(15), run(0),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [
