@@ -281,8 +281,8 @@ class Laws:
             row = ledger.plan_row(job)
             if row is None or row["slot"] is None or schedule.from_end or self.definitions[job].min_interval:
                 continue
-            if self.definitions[job].catch_up.pace and row["execution_time"] > now:
-                continue  # the next missed slot waits for its pace
+            if row["execution_time"] > now and (self.definitions[job].catch_up.pace or row["attempt"]):
+                continue  # for its pace, or as a further attempt whose time comes again after a step back of the clock
             if row["slot"] + schedule.wait(row["slot"]) <= now - TICK:
                 raise self.trace.fail("nothing stays due", "not decided", job, row["slot"])
 
