@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, show
+from tests.store.bench import a_job, a_task
 
 from slotwise.settings.settings import Settings
 from slotwise.store.connect import postgresql_connections as plans
@@ -82,11 +83,11 @@ def test_plans_of_claims_are_for_any_values(database: Open) -> None:
 
 def test_a_claim_is_prepared_at_once(pg_url: str) -> None:
     """And its plan is right when the table has grown, though it was made while that was empty and unknown."""
-    store = Store(Database(Settings(database_url=pg_url)), {})
+    store = Store(Database(Settings(database_url=pg_url)), {one.name: one for one in (a_task("mail"), a_job("tick"))})
     store.database.verify()
     store.claims.claim_tasks("me", 10, lease=timedelta(seconds=9), names=["mail"])
     store.due.due_tasks(["mail"])
-    store.due.next_due(["mail"])
+    store.due.next_due(["mail", "tick"])
     with store.database.claims.begin() as connection:
         connection.exec_driver_sql(
             "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"

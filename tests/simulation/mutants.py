@@ -26,7 +26,9 @@ def _task_without(limit: str) -> Mutant:
 
 def _without(limits: Limits, limit: str) -> Limits:
     found = copy(limits)
-    found._limited = {name: replace(task, **{limit: None}) for name, task in limits._limited.items()}
+    found._definitions = {
+        name: replace(task, **{limit: None}) if task.is_limited else task for name, task in limits._definitions.items()
+    }
     return found
 
 
