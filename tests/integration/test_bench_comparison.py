@@ -130,8 +130,8 @@ def test_a_round_that_fails_ends_the_comparison(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--pairs", "3"], "--pairs: it needs --against"),
-        (["--against", "python", "--rounds", "3"], "--rounds: it does not go with --against"),
-        (["--against", "python", "--plot", "pictures"], "--plot: it does not go with --against"),
+        (["--against", "python", "--rounds", "3"], "--rounds: it cannot be used with --against"),
+        (["--against", "python", "--plot", "pictures"], "--plot: it cannot be used with --against"),
     ],
     ids=["pairs", "rounds", "plot"],
 )

@@ -201,7 +201,7 @@ def test_an_interrupted_backfill_says_what_is_done(
     with monkeypatch.context() as pressed:
         pressed.setattr(Done, "__call__", interrupt)
         message = say("backfill", "minutely", *span, "--yes", expected=exits.INTERRUPTED)
-    assert message.endswith("\ninterrupted: 4 rows are done; the same command does the rest\n")
+    assert message.endswith("\ninterrupted: 4 rows are done; run the same command again for the rest\n")
     assert say("backfill", "minutely", *span, "--yes") == "minutely: 11 slots run\n"
 
 

@@ -216,7 +216,7 @@ def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
     process = shell.start("run", "deaf")
     process.wait_for_output("waiting")
     process.signal(signal.SIGINT)
-    process.wait_for("text", text="asked the job to stop; once more does not wait for it")
+    process.wait_for("text", text="asked the job to stop; a second signal does not wait for it")
     for _ in range(1, times):
         process.signal_again(signal.SIGINT)
     assert process.end() == exits.INTERRUPTED

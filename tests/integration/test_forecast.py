@@ -165,7 +165,7 @@ def test_simulate_tells_how_far_it_is(
     """Every few seconds, on stderr, with what makes it shorter."""
     monkeypatch.setattr("slotwise.cli.simulate.PROGRESS", 0.0)
     assert status(["simulate", "--app", "simulated", "--from", "2026-10-24T00:00Z", "--days", "0.1"]) == exits.OK
-    assert "3 runs up to 2026-10-24T02:00:00Z, of at most 100,000; fewer --days, or --only NAME, take less" in (
+    assert "3 runs up to 2026-10-24T02:00:00Z, of at most 100,000; for a shorter run: fewer --days, or --only NAME" in (
         capsys.readouterr().err
     )
 

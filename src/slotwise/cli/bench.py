@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     "--cells",
     default="",
     metavar="NAMES",
-    help="What is measured, commas between; default: everything, with --against backlog,slots.",
+    help="Cells to measure, separated by commas; default: all, with --against backlog,slots.",
 )
-@click.option(
-    "--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How often each takes its turn."
-)
+@click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many rounds to run.")
 @click.option(
     "--scale",
     type=click.FloatRange(0, 100, min_open=True),
@@ -69,11 +67,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --against: how many rounds of both versions, one right after the other.",
 )
-@click.option("--markdown", is_flag=True, help="Write the tables of a page.")
+@click.option("--markdown", is_flag=True, help="Print the tables in Markdown.")
 @click.option(
-    "--plot", "pictures", type=click.Path(file_okay=False, path_type=Path), help="Draw SVG and PNG files in here."
+    "--plot", "pictures", type=click.Path(file_okay=False, path_type=Path), help="Directory for pictures, SVG and PNG."
 )
-@click.option("--list", "listing", is_flag=True, help="Name the cells, and measure nothing.")
+@click.option("--list", "listing", is_flag=True, help="List the cells, and measure nothing.")
 @common
 @pass_given
 @click.pass_context
@@ -97,7 +95,7 @@ def bench(
         print_table(["CELL", "MEASURES"], session.cells())
         return
     if not cells.strip(" ,") and context.get_parameter_source("cells") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--cells: it names no cell; see: slotwise bench --list")
+        raise click.UsageError("--cells: no cell is named; see: slotwise bench --list")
     _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
     _refuse_unknown("--peers", peers, libraries.KNOWN)
     _refuse_together(context, against)
@@ -133,7 +131,7 @@ def _refuse_together(context: click.Context, against: str | None) -> None:
     others = ["pairs"] if against is None else ["rounds", "peers", "pictures"]
     for option in context.command.params:
         if option.name in others and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            reason = "it needs --against" if against is None else "it does not go with --against"
+            reason = "it needs --against" if against is None else "it cannot be used with --against"
             raise click.UsageError(f"{option.opts[0]}: {reason}")
 
 

@@ -115,10 +115,10 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     type=click.IntRange(0, LARGEST_COUNT),
     default=0,
     show_default=True,
-    help="How many may wait for longer.",
+    help="How many rows may wait longer than that.",
 )
 @click.option(
-    "--max-orphans", type=click.IntRange(0, LARGEST_COUNT), help="How many of them may be orphans; default: any number."
+    "--max-orphans", type=click.IntRange(0, LARGEST_COUNT), help="How many orphans there may be; default: any number."
 )
 @click.option(
     "--timeout",
@@ -239,7 +239,7 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
         for name, year in found.ended_calendars.items()
     ]
     if found.paused:
-        notes.append(f"nothing starts: all is {found.paused}")
+        notes.append(f"nothing starts: everything was {found.paused}")
     if found.refused:
         notes.append(f"live workers have other schedules, which were refused: {_some(found.refused)}")
     return notes

@@ -76,7 +76,7 @@ class CrontabChoice:
 def format_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
     return click.option(
         *names, type=click.Choice(["auto", "user", "system"]), default="auto",
-        help="Whether lines name a user (system) or not (user); default: the file's place decides.",
+        help="Whether lines name a user (system) or not (user); default: the file's location decides.",
     )  # fmt: skip
 
 

@@ -44,7 +44,9 @@ _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
     guesses={
         "next": "write: slotwise schedule next NAME --app MODULE",
         **dict.fromkeys(("run", "trigger", "start"), "write: slotwise trigger NAME, or slotwise run NAME --app MODULE"),
-        **dict.fromkeys(("pause", "resume", "delete", "cancel", "retry"), "it stands alone: slotwise COMMAND NAME"),
+        **dict.fromkeys(
+            ("pause", "resume", "delete", "cancel", "retry"), "it is not a subcommand of jobs: slotwise COMMAND NAME"
+        ),
         **dict.fromkeys(("history", "slots", "runs"), "write: slotwise slots NAME"),
     },
     examples="slotwise jobs list\nslotwise jobs show nightly-report",

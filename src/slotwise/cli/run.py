@@ -159,7 +159,7 @@ def _drain(slot_run: SlotRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            _say("draining: the handler may finish within shutdown_grace; once more asks it to stop now")
+            _say("draining: the handler may finish within shutdown_grace; a second signal asks it to stop now")
         slot_run.stop()
 
     return react
@@ -219,7 +219,7 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            say("asked the job to stop; once more does not wait for it", err=True)
+            say("asked the job to stop; a second signal does not wait for it", err=True)
         single.cancel()
 
     return react

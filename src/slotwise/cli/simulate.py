@@ -104,7 +104,7 @@ class _Progress:
     def __call__(self, now: datetime, attempts: int) -> None:
         if elapsed() - self._told > PROGRESS:
             self._told = elapsed()
-            cure = "fewer --days, or --only NAME, take less"
+            cure = "for a shorter run: fewer --days, or --only NAME"
             say(f"{attempts:,} runs up to {moment(now)}, of at most {LONGEST:,}; {cure}", err=True)
 
 

@@ -32,7 +32,9 @@ from slotwise.errors import ConfigurationError
     """,
 )
 @click.option("--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C.")
-@click.option("--seconds", type=click.FloatRange(5, 3600), default=None, help="Length of the play; default: 36.")
+@click.option(
+    "--seconds", type=click.FloatRange(5, 3600), default=None, help="Length of the demo, in seconds; default: 36."
+)
 @click.option("--plain", is_flag=True, help="Lines instead of a live picture; the default when not on a terminal.")
 def demo(keep: bool, seconds: float | None, plain: bool) -> int:
     """Start a PostgreSQL of its own, three workers and six jobs; kill one worker, freeze one, restart the database.

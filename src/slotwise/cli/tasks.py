@@ -384,7 +384,7 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
 def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     near = get_close_matches(name, known, n=1)
     cure = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known)[:MOST_NAMED]) or 'none'}"
-    other = "for a task of another application, name that one with --app, or none"
+    other = "for a task of another application, name that application with --app, or leave --app out"
     return UnknownTask(f"{app} has no task {name!r}; {cure}; {other}")
 
 

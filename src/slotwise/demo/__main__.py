@@ -40,7 +40,11 @@ def perform(*, keep: bool = False, seconds: float | None = None, plain: bool = F
 @click.group(invoke_without_command=True)
 @click.option("--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C.")
 @click.option(
-    "--seconds", type=click.FloatRange(5, 3600), default=LENGTH, show_default=True, help="Length of the play."
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=LENGTH,
+    show_default=True,
+    help="Length of the demo, in seconds.",
 )
 @click.option("--plain", is_flag=True, help="Lines instead of a live picture; the default when not on a terminal.")
 @click.pass_context

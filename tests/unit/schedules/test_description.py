@@ -137,12 +137,12 @@ WHOLE = [
     ),
     (
         "CRON|*/30 * * * *|Europe/Vienna",
-        "Every 30 minutes every day, by the clocks of Europe/Vienna. When clocks change, real time goes on: it fires "
-        "in both passes of a repeated hour, and what a gap swallows does not exist.",
+        "Every 30 minutes every day, by the clocks of Europe/Vienna. When clocks change, real time continues: it fires "
+        "in both passes of a repeated hour, and not in an hour that does not exist.",
     ),
     ("DAILY|12:00,13:45:30", "At 12:00 and 13:45:30 every day, by the clocks of UTC."),
-    ("EVERY|90s", "Every 90s of real time, on a grid that counts from 1970. Changes of clocks do not matter."),
-    ("FIXED_DELAY|2m", "2m after the end of the run before, by the database's clock."),
+    ("EVERY|90s", "Every 90s of real time, counted from 1970. Changes of clocks do not matter."),
+    ("FIXED_DELAY|2m", "2m after the end of the previous run, by the database's clock."),
     ("-", "Never: the job keeps its row and does not run."),
     (
         "BETWEEN(0 2 * * *; 2026-01-01T00:00Z; 2027-01-01T00:00Z)",
@@ -150,7 +150,7 @@ WHOLE = [
     ),
     (
         "EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101]; following)",
-        "At 09:00 every day, by the clocks of UTC. Around calendar AT (1 day, weekend SAT,SUN, revision 3): where a "
+        "At 09:00 every day, by the clocks of UTC. Around calendar AT (1 day, weekend SAT,SUN, revision 3): if a "
         "slot falls on a day off, it moves to the next business day, same local time.",
     ),
     (
@@ -165,7 +165,7 @@ WHOLE = [
     (
         "ANY(0 2 * * *; EVERY|1h)",
         "At the slots of any of these; those that coincide are one:   1. At 02:00 every day, by the clocks of UTC.   "
-        "2. Every 1h of real time, on a grid that counts from 1970. Changes of clocks do not matter.",
+        "2. Every 1h of real time, counted from 1970. Changes of clocks do not matter.",
     ),
     (
         "0 2 * * * >> 2026-01-01T00:00Z >> -",

@@ -18,7 +18,7 @@ from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.model.error_text import hide_password
 from slotwise.store.connect.database_errors import describe
 
-BUG = "this is a mistake in slotwise, please report it with the lines above"
+BUG = "this is a bug in slotwise; please report it with the lines above"
 
 
 def report_error(error: BaseException, *, as_json: bool = False) -> int:

@@ -59,7 +59,7 @@ class Done:
 
     def tell_interrupted(self) -> None:
         if self.rows:
-            say(f"interrupted: {self.rows:,} rows are done; the same command does the rest", err=True)
+            say(f"interrupted: {self.rows:,} rows are done; run the same command again for the rest", err=True)
 
 
 DONE = Done()

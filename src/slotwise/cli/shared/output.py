@@ -82,7 +82,7 @@ def warn_paused(paused: Paused | None) -> None:
     if paused is not None:
         note = f": {paused.note}" if paused.note else ""
         cure = "nothing starts before: slotwise resume --all"
-        say(f"all is paused since {moment(paused.since)}, by {paused.author}{note}; {cure}", err=True)
+        say(f"everything has been paused since {moment(paused.since)}, by {paused.author}{note}; {cure}", err=True)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------

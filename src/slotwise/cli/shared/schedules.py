@@ -146,9 +146,9 @@ _ROLLS: Final = {
     "skip": "its slot does not run, and the ledger says why",
     "drop": "there is no slot at all",
     "following": "it moves to the next business day, same local time",
-    "preceding": "it moves to the business day before, same local time",
-    "modified_following": "it moves to the next business day, same local time; where that is in another month, "
-    "to the one before",
+    "preceding": "it moves to the previous business day, same local time",
+    "modified_following": "it moves to the next business day, same local time; if that is in another month, "
+    "to the previous one",
 }
 
 
@@ -162,10 +162,10 @@ def explain(schedule: Schedule) -> list[str]:
             return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
         case Every():
             begin = "1970" if schedule.anchor == EPOCH else instant_text(schedule.anchor)
-            grid = f"Every {format_duration(schedule.interval)} of real time, on a grid that counts from {begin}."
+            grid = f"Every {format_duration(schedule.interval)} of real time, counted from {begin}."
             return [grid, "Changes of clocks do not matter."]
         case FixedDelay():
-            return [f"{format_duration(schedule.delay)} after the end of the run before, by the database's clock."]
+            return [f"{format_duration(schedule.delay)} after the end of the previous run, by the database's clock."]
         case Once():
             at = instant_text(schedule.at)
             return [f"Once, at {at}; a job that is planned later runs at once, unless the slot ran already."]
@@ -182,7 +182,7 @@ def explain(schedule: Schedule) -> list[str]:
             return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
         case Excluding():
             closed, roll = _calendars(schedule), _ROLLS[schedule.roll]
-            told = f"Around {closed}: where a slot falls on a day off, {roll}."
+            told = f"Around {closed}: if a slot falls on a day off, {roll}."
             return [*explain(schedule.schedule), told]
         case BusinessDay():
             around = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
@@ -198,8 +198,8 @@ def _clock_changes(schedule: LocalSchedule) -> list[str]:
         return []
     if not schedule.fixed:
         return [
-            "When clocks change, real time goes on: it fires in both passes of a repeated hour, and what a gap "
-            "swallows does not exist."
+            "When clocks change, real time continues: it fires in both passes of a repeated hour, and not in an "
+            "hour that does not exist."
         ]
     return [
         f"When clocks change, a time that does not exist {_GAP[schedule.gap]}, and one that exists twice "
