@@ -103,7 +103,7 @@ class DatabaseUnreachable(DatabaseProblem):
 
 
 class DatabaseRefused(DatabaseUnreachable):
-    """The database server does not let us in: user, password or database are wrong."""
+    """The database server rejects the login: user, password or database name is wrong."""
 
 
 class CommitUnknown(DatabaseProblem):
@@ -152,7 +152,7 @@ class LockLost(SlotwiseError):
 
 
 class CommandFailed(SlotwiseError):
-    """The command ended badly, or could not be started."""
+    """The command failed, or could not be started."""
 
     def __init__(self, message: str | None = None, *, status: int | None = None) -> None:
         super().__init__(message)

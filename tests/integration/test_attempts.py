@@ -91,4 +91,4 @@ def test_a_job_that_is_gone_without_history(pg_url: str, tmp_path: Path) -> None
     for words in (["explain", "report"], ["explain", "report", "2020-11-25T02:00Z"]):
         answer = shell.ask(*words)
         assert answer.returncode == exits.FAILED
-        assert "ada ordered delete" in answer.stdout
+        assert "ada requested delete" in answer.stdout

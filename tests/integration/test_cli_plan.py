@@ -162,6 +162,6 @@ def test_explain_from_the_shell(worker: ManualWorker, say: Callable[..., str]) -
     head, *sentences = say("explain", "same", shown).splitlines()
     assert head.startswith("same 20")
     assert head.endswith("waiting (trigger)")
-    assert "ada ordered trigger: please" in sentences[-1]
+    assert "ada requested trigger: please" in sentences[-1]
     found = json.loads(say("explain", "same", shown, "--app", "deployed", "--json"))
     assert (found["outcome"], len(found["sentences"])) == ("waiting", len(sentences))

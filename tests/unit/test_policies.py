@@ -97,7 +97,7 @@ def test_a_strategy_with_a_mistake(strategies: dict[str, Any], caplog: pytest.Lo
     assert delay is not None
     assert 2 * SECOND <= delay <= 4 * SECOND
     assert retry.delay_after(3, NOTHING) is None
-    assert "the next attempt comes after a doubling pause" in caplog.text
+    assert "the wait before the next attempt doubles instead" in caplog.text
 
 
 @pytest.mark.parametrize(

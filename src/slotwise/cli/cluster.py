@@ -161,7 +161,7 @@ def health(
         found, zone = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # unlike a listing, the check has an answer even without a database
-            told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
+            told = str(error) if isinstance(error, DatabaseProblem) else f"database error: {describe(error)}"
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise
     if isinstance(found, list):

@@ -387,7 +387,7 @@ class Client:
             return queue.reader.page(own, name=name, state=state, after=place, size=limit)
 
     def history(self, task: Task, id: str, *, connection: Connection | None = None) -> builtins.list[TaskResult]:
-        """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
+        """The recorded ends of tasks under this id, the newest first; see ``record`` and ``result_retention``."""
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
             return queue.reader.ends(own, key)

@@ -1,4 +1,4 @@
-"""Orders for the whole cluster, given through the database: every worker obeys within one poll."""
+"""Operations on the whole cluster, through the database: every worker obeys within one poll."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class How(TypedDict, total=False):
 class Operations:
     """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
 
-    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. To pause,
-    resume or delete a job with many instances, to backfill, and to cancel that, takes a transaction for each 500 rows;
-    if that is interrupted, call it again: it continues. The default ``author`` is the user and host of this process.
-    With ``dry_run`` an operation returns what it would do, and changes nothing.
+    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. Pausing,
+    resuming and deleting a job with many instances, and backfills and their cancelling, take a transaction for each
+    500 rows; if one is interrupted, call it again, and it continues. The default ``author`` is the user and host of
+    this process. With ``dry_run`` an operation returns what it would do, and changes nothing.
     Works without a worker in this process. It waits for the database, so call it from ``async def`` in
     ``asyncio.to_thread``.
 
@@ -121,7 +121,7 @@ class Operations:
     def cancel(
         self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None, **how: Unpack[How]
     ) -> list[datetime]:
-        """Ask what runs of the job to stop, or end the given slot, also if it waits for a retry; return the slots.
+        """Ask its running handlers to stop, or end the given slot, also if it waits for a retry; return the slots.
 
         Without ``id`` this applies to all its instances; a given slot is the job's own. Handlers learn it with
         the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are cancelled. The slot ends as

@@ -66,7 +66,7 @@ class Membership:
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._is_skew_told:
             self._is_skew_told = True
-            line = "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not"
+            line = "this host's clock is %.1f s off the database's; jobs follow the database's clock, this log does not"
             logger.warning(line, skew)
         return skew
 

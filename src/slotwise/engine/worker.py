@@ -402,7 +402,7 @@ class Worker:
         if self.active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
             return 0
         count = len(self.active_claims)
-        logger.warning("%d outcomes could not be written; others take over when the leases end", count)
+        logger.warning("%d outcomes could not be written; other workers take over when the leases end", count)
         return count
 
     def _tell_end(self) -> None:

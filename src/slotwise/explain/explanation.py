@@ -51,7 +51,7 @@ def how_ended(outcome: str, reason: str | None, when: str) -> str:
 def paused_by(facts: Facts | TaskFacts) -> str:
     if (every := facts.all_paused) is not None:
         note = f": {every.note}" if every.note else ""
-        return f"All is paused since {when(every.since)}, by {every.author}{note}."
+        return f"Everything has been paused since {when(every.since)}, by {every.author}{note}."
     orders = [order for order in facts.orders if order.job is not None] if isinstance(facts, Facts) else []
     return _latest(orders, "pause", facts.now) or "The job is paused."
 
@@ -63,7 +63,7 @@ def _latest(orders: Iterable[AuditEntry], operation: str, until: datetime) -> st
 
 def said(order: AuditEntry) -> str:
     what = order.operation if order.job is not None else f"{order.operation} of all"
-    return f"At {when(order.at)} {order.author} ordered {what}{f': {order.note}' if order.note else ''}."
+    return f"At {when(order.at)} {order.author} requested {what}{f': {order.note}' if order.note else ''}."
 
 
 def when(instant: datetime) -> str:
@@ -339,7 +339,7 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
 def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
     yield from _passed_over(facts)
     if row.picked:
-        yield f"It is claimed by {row.picked_by}, which decides about it just now."
+        yield f"It is claimed by {row.picked_by}, which is deciding about it now."
     elif row.state == State.QUEUED:
         other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
         yield f"It waits until {other} has ended."
@@ -391,13 +391,13 @@ def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None
         retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
         yield f"It waits{retry}: it is due at {when(due)}, in {about(due - now)}."
         return
-    yield f"It is due since {when(due)}, and no worker has taken it."
+    yield f"It has been due since {when(due)}, and no worker has taken it."
     if facts.obstacle is not None:
         yield f"No live worker can: {facts.obstacle}."
     elif definition is not None and (limit := _limit(load, now, definition) or _no_place(load, definition)) is not None:
         yield f"A limit holds it back: {limit}."
     else:
-        yield "Workers that can are alive: they may have no capacity, or look for it within their poll interval."
+        yield "Live workers can: they may have no capacity, or will look for it within their poll interval."
 
 
 def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
@@ -419,7 +419,7 @@ def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
 def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
     yield paused_by(facts)
     if row.attempt:
-        yield "Its retry goes on when the job is resumed."
+        yield "Its retry continues when the job is resumed."
     elif row.is_plan and facts.slot <= facts.now:
         yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
 
@@ -479,23 +479,23 @@ def _upcoming(facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime) 
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
     before = f"{slots(count)} {verb} before it, the next at {when(next_slot)}"
-    yield f"It is to come, in {about(facts.slot - facts.now)}; {before}."
+    yield f"It comes in {about(facts.slot - facts.now)}; {before}."
     if plan.state == State.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
-        yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
+        yield "It starts only if the pause ends before then. Otherwise it is skipped, unless slots are to be replayed."
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
     born = from_micros(plan.created_version) if plan.created_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
         yield f"History up to {when(facts.pruned_until)} was pruned, so it is unknown whether it ran."
-        yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
+        yield "Neither ledger nor gaps have it; to run it nevertheless: slotwise backfill --forgotten."
         return
     if born is not None and facts.slot <= born:
-        yield f"The job's row was made at {when(born)}, after this slot, so it was not to run."
+        yield f"The job's row was created at {when(born)}, after this slot, so the slot was not due to run."
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
-    yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
+    yield "Neither ledger nor gaps have it; to run it nevertheless: slotwise backfill."
 
 
 # -- a job, now ----------------------------------------------------------------------------------------------------

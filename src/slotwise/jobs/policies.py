@@ -190,8 +190,8 @@ class Retry:
     A job's retry that would fall at or after the next slot to come due is not made: the slot ends as failed and the
     schedule continues. With ``past_next_slot`` it is made, and overlap decides about slots that come due meanwhile.
 
-    ``retry_on`` and ``give_up_on`` are exception types, one or several: of other errors than those of ``retry_on``, and
-    of those of ``give_up_on``, the first is the last, as with ``Fail``. A timeout and a lost worker raise nothing
+    ``retry_on`` and ``give_up_on`` are exception types, one or several. An error that is not in ``retry_on``, or is in
+    ``give_up_on``, ends the attempts, as with ``Fail``. A timeout and a lost worker raise nothing
     here, so neither applies to them.
 
     Raises InvalidJob when ``max_attempts`` is below 1, or a strategy or an exception type is of the wrong type.
@@ -264,7 +264,7 @@ class Retry:
             state.upcoming_sleep = pause.total_seconds()
             return None if self.stop is not None and self.stop(state) else pause
         except Exception:  # other outcomes of the batch must not fail with a user's strategy
-            logger.exception("%r failed; the next attempt comes after a doubling pause", self)
+            logger.exception("%r failed; the wait before the next attempt doubles instead", self)
             return _within_bounds(_FALLBACK(state))
 
 

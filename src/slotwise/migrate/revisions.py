@@ -190,7 +190,7 @@ def revert(
     schema: str | None = None,
     revision: str = "base",
 ) -> list[str]:
-    """Take the tables down to ``revision``: all their data is lost. Transactions as in ``apply``."""
+    """Downgrade the tables to ``revision``; ``base`` drops them with all data. Transactions as in ``apply``."""
     return _migrate(connection, Target(prefix=prefix, schema=schema), revision, up=False)
 
 

@@ -357,7 +357,7 @@ class Listeners:
             except KeyboardInterrupt:
                 raise  # the interrupt is for the publisher in the main thread
             except BaseException:
-                logger.exception("a listener failed on %s; the event goes on to the others", event.name)
+                logger.exception("a listener failed on %s; the others still receive the event", event.name)
 
     def skipped(self, worker: str, ranges: Sequence[tuple[Key, Gap]]) -> None:
         """Publish that these slots will not run: several ranges together, and each for listeners that want DEBUG."""

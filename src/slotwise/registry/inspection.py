@@ -78,7 +78,7 @@ class Inspection:
         """Return what the ledger has of a job: slots that started, and gaps, the newest first.
 
         A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances are among them.
-        ``since`` is the earliest instant, ``before`` the slot where the page before has ended.
+        ``since`` is the earliest instant, ``before`` the slot with which the previous page ended.
         """
         return self._read(
             lambda reader: list(
@@ -175,7 +175,7 @@ class Inspection:
         return self._read(Reader.all_paused)
 
     def audit(self, job: AnyTask | None = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
-        """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
+        """Return the recorded operations, the newest first; with ``job``, those on it and those on all jobs."""
         return self._read(lambda reader: list(reader.audit(None if job is None else name_of(job), limit)))
 
     def _read(self, work: Callable[[Reader], Result]) -> Result:

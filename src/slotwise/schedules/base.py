@@ -242,7 +242,7 @@ def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
 
 
 class Every(Schedule):
-    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. A grid runs both ways from its anchor.
+    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. Slots lie both before and after the anchor.
 
     Without an anchor the grid counts from 1970-01-01T00:00Z. Real time: changes of the clocks do not matter.
     Raises InvalidSchedule.
@@ -310,8 +310,8 @@ def _positive(kind: str, value: timedelta | str | None, **given: float) -> timed
 class FixedDelay(Schedule):
     """The end of a run plus a delay: `FixedDelay("2m")`, `FixedDelay(minutes=2)` or a timedelta.
 
-    `next_after(t)` takes the end of the run. Until the next run has ended there is one slot ahead
-    and no more, so never more than one is counted. Raises InvalidSchedule.
+    `next_after(t)` takes the end of the run. Until the next run has ended, only one slot
+    is known, so at most one is counted. Raises InvalidSchedule.
     """
 
     __slots__ = ("delay",)

@@ -55,7 +55,7 @@ class Combined(Schedule, ABC):
 class AnyOf(Combined, LineSchedule):
     """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole seconds.
 
-    A slot runs if it is to run by any of them. Raises InvalidSchedule.
+    A slot runs if any of them runs it. Raises InvalidSchedule.
     """
 
     __slots__ = ("running", "schedules")

@@ -95,7 +95,7 @@ class Settings:
     """The prefix of every table name."""
 
     poll_interval: Annotated[timedelta, duration("1us", "1d", "a zero interval would spin")] = timedelta(seconds=10)
-    """Longest pause between two looks for due rows; a known due time or a job with shorter intervals shortens it."""
+    """Longest pause between two polls for due rows; a known due time or a job with shorter intervals shortens it."""
 
     heartbeat_interval: Annotated[timedelta, duration("20ms", "1h", "each is one statement")] = timedelta(seconds=10)
     """How often held claims are renewed."""

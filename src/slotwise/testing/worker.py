@@ -167,7 +167,7 @@ class ManualWorker:
 
     @property
     def held(self) -> list[Claim]:
-        """The claims that this worker assumes to hold, the oldest first."""
+        """The claims that this worker believes it holds, the oldest first."""
         return [holding.claim for holding in self._worker.active_claims]
 
     @property

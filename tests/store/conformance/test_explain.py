@@ -302,7 +302,7 @@ def nothing(bench: Bench) -> None:
             filled,
             3,
             "succeeded",
-            ["for a backfill.", "after 0s. At 2026-01-01T12:05:00Z bob ordered backfill"],
+            ["for a backfill.", "after 0s. At 2026-01-01T12:05:00Z bob requested backfill"],
         ),
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
         (
@@ -322,20 +322,20 @@ def nothing(bench: Bench) -> None:
             "skipped",
             ["12:01:00Z was held, or waited for its retry's time: until 2026-01-01T12:04:30Z"],
         ),
-        (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada ordered pause: the disk is full."]),
-        (sleeps, 1, "waiting", ["ada ordered pause: the disk is full", "will be skipped"]),
-        (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
-        (left_out, 1, "skipped", ["An operator skipped it", "ada ordered skip-next: holiday"]),
+        (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada requested pause: the disk is full."]),
+        (sleeps, 1, "waiting", ["ada requested pause: the disk is full", "will be skipped"]),
+        (all_sleeps, 1, "waiting", ["Everything has been paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
+        (left_out, 1, "skipped", ["An operator skipped it", "ada requested skip-next: holiday"]),
         (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
         (due, 3, "undecided", ["12:01:00Z, which waits; the job's catch-up decides", "No live worker can claim it"]),
-        (sleeps, 3, "undecided", ["ada ordered pause: the disk is full", "will be skipped"]),
-        (deleted, 2, "unknown", ["no row", "ada ordered delete: replaced"]),
+        (sleeps, 3, "undecided", ["ada requested pause: the disk is full", "will be skipped"]),
+        (deleted, 2, "unknown", ["no row", "ada requested delete: replaced"]),
         (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
         (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
         (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
         (nothing, 2.5, "no-slot", ["The nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
-        (nothing, -3, "unknown", ["row was made at 2026-01-01T12:00:00Z, after this slot", "backfill"]),
-        (due, 1, "waiting", ["due since 2026-01-01T12:01:00Z, and no worker has taken it", "No live worker can"]),
+        (nothing, -3, "unknown", ["row was created at 2026-01-01T12:00:00Z, after this slot", "backfill"]),
+        (due, 1, "waiting", ["been due since 2026-01-01T12:01:00Z, and no worker has taken it", "No live worker can"]),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
@@ -376,7 +376,7 @@ def test_a_slot_to_come_of_a_paused_job_says_so(bench: Bench) -> None:
     """By name or with all: it starts only if somebody takes that back."""
     for pause in (sleeps, all_sleeps):
         pause(bench)
-        assert "It starts only if that is taken back before" in told(bench, at(40)).sentences[-1]
+        assert "It starts only if the pause ends before then" in told(bench, at(40)).sentences[-1]
         bench.client.operations.resume("plain")
 
 
@@ -388,7 +388,7 @@ def test_a_trigger_names_who_asked(bench: Bench) -> None:
     bench.settle(bench.claim_one("plain"))
     text = " ".join(told(bench, slot).sentences)
     assert "triggered by hand" in text
-    assert "ada ordered trigger: once more" in text
+    assert "ada requested trigger: once more" in text
 
 
 def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:

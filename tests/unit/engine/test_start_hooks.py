@@ -142,7 +142,7 @@ def test_an_error_on_the_way_out_changes_no_outcome(make: Make, caplog: pytest.L
     diary = Diary()
     with Rig(make(diary.handler), before_start=(diary.hook(), lambda ctx: held())) as rig:
         assert rig.run() == Succeeded()
-    assert "failed on the way out" in caplog.text
+    assert "failed on exit" in caplog.text
     assert diary.lines == ["lock taken", "handler", "lock given back"]
 
 

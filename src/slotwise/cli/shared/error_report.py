@@ -54,7 +54,7 @@ def _told(error: BaseException) -> tuple[str, int, str]:
         case SlotwiseError():
             return str(error), exits.FAILED, ""
         case SQLAlchemyError():
-            return f"the database refused: {describe(error)}", exits.DATABASE, ""
+            return f"database error: {describe(error)}", exits.DATABASE, ""
         case OSError():
             cure = "; make room there, or send the output elsewhere" if error.errno == errno.ENOSPC else ""
             return hide_password(str(error)) + cure, exits.FAILED, ""

@@ -94,8 +94,8 @@ class AdvisoryGate:
 
     ``url`` is the database in which the other programs take their locks. ``keys`` are jobs with a ``lock_key``, or
     names with keys; other jobs start without a lock. If another program holds the key, the slot ends as skipped with
-    the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key so long after it was acquired,
-    so that a program whose clock is behind does not run the same tick again. The session is looked at every
+    the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key at least this long, so
+    that a program whose clock is behind does not run the same tick again. The gate checks the session every
     ``check_every``; if it is gone, the handler is asked to stop with the reason ``lock_lost``.
 
     Each running slot has a session of its own, because the keys of a session are re-entrant. Raises InvalidSetting,

@@ -188,7 +188,7 @@ class _Reading:
         if isinstance(key, str) and key in known:
             return known[key]
         near = get_close_matches(str(key), known, n=1)
-        raise _Wrong(f"is of an unknown key; {f'did you mean {near[0]}?' if near else 'remove it'}")
+        raise _Wrong(f"is under an unknown key; {f'did you mean {near[0]}?' if near else 'remove it'}")
 
 
 #: Reads a value at a place. Raises _Wrong.
@@ -317,7 +317,7 @@ def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
         near = get_close_matches(str(key), _RESOURCES, n=1)
         if key not in _RESOURCES and "/" not in str(key) and not str(key).startswith("hugepages-"):
             cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(_RESOURCES)}, and names with a domain"
-            at.wrong(f"{place}.{key}", one, f"is of an unknown resource; {cure}")
+            at.wrong(f"{place}.{key}", one, f"is for an unknown resource; {cure}")
         elif isinstance(one, bool) or not isinstance(one, str | int | float) or not _QUANTITY.fullmatch(str(one)):
             at.wrong(f"{place}.{key}", one, f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}")
         elif "/" in key and not _size(str(one)).is_integer():

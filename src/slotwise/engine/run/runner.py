@@ -346,7 +346,7 @@ class Runner:
             try:
                 holding.held.close()
             except Exception:
-                logger.exception("what a before_start hook returned has failed on the way out; the outcome stands")
+                logger.exception("the context manager of a before_start hook failed on exit; the outcome stands")
         self.on_end(holding, outcome)
 
     def _refusal(self, holding: Holding) -> AttemptOutcome | None:

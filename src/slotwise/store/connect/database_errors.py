@@ -158,7 +158,7 @@ def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
     kinds = {_kind(one) for one in _chain(error)}
     if (_Kind.AWAY in kinds and _Kind.BUSY not in kinds) or _is_refusal(url, error):
         return unreachable(url, error)
-    return DatabaseProblem(f"the database refused: {describe(error)}")
+    return DatabaseProblem(f"database error: {describe(error)}")
 
 
 @contextmanager

@@ -202,9 +202,9 @@ class PostgreSQLLink:
         if level != "off":
             return None
         return (
-            "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and orders may vanish "
-            "and slots that had ended run again (complete_in and slots of give_up jobs are safe); set it to on for "
-            "role or database"
+            "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and operations may "
+            "vanish and slots that had ended run again (complete_in and slots of give_up jobs are safe); set it to "
+            "on for role or database"
         )
 
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:

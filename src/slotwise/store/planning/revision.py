@@ -96,7 +96,7 @@ class Revision:
         if newer.text is not None and (self.text is None or _ranked(self.text)[0] == _ranked(newer.text)[0]):
             above = f"above {newer.text}" if _ranked(newer.text)[1] else "of its own"
             cure = f"start its workers with a --revision {above}"
-        return f"if this code is the newer: {cure}"
+        return f"if this code is newer: {cure}"
 
 
 def _ranked(text: str) -> tuple[str, Any]:

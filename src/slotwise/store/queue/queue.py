@@ -72,7 +72,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """How a one-time task ended, if its ``history`` or ``result_retention`` records it."""
+    """How a one-time task ended, if its ``record`` or ``result_retention`` keeps it."""
 
     task: str
     id: str

@@ -88,7 +88,7 @@ class Facts:
     def paused(self) -> str | None:
         """Who paused the job, or all."""
         if (every := self.all_paused) is not None:
-            return f"all is {paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
+            return f"everything was {paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
         is_paused = self.plan is not None and self.plan.state == State.PAUSED and not self.plan.picked
         return "the job is paused" if is_paused else None
 

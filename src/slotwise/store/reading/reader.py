@@ -327,7 +327,7 @@ class Reader:
         return silent, unreadable
 
     def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
-        """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
+        """Return the recorded operations, the newest first; with ``job``, those on it and those on all jobs."""
         table = self._store.tables.controls
         about = [] if job is None else [(table.c.task_name == job) | table.c.task_name.is_(None)]
 

@@ -85,7 +85,7 @@ def names_in(connection: sa.Connection, column: sa.Column[str], *conditions: sa.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What is due of one name, and not claimed. ``waiting``: exact up to ``MOST``, a lower bound above it.
+    """Due rows of one name that are not claimed. ``waiting`` is exact up to ``MOST``, a lower bound above it.
 
     ``oldest``: how long the oldest of these rows has been due.
     """
