@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from slotwise.bench.cells import ALL
+from slotwise.bench.cells.costs import NEXT_DUE_CASES
 from slotwise.bench.cells.throughput import OPENTELEMETRY, PROMETHEUS
 from slotwise.bench.readings import Reading, Readings, Summary, ratio
 from slotwise.contrib.picture import Box, Label, Line, Picture, Shape
@@ -412,17 +413,12 @@ TARGETS: tuple[Target, ...] = (
         cell="nothing-due", text="claim, five priorities", bound=0.3, unit="ms", at_most=True,
         find=_median("nothing-due", "5 priorities", "server_ms"),
     ),
-    Target(
-        cell="next-due", text="look, 100,000 slots of one job", bound=1, unit="ms", at_most=True,
-        find=_median("next-due", "100,000 slots of one job", "server_ms"),
-    ),
-    Target(
-        cell="next-due", text="look, 10,000 jobs", bound=1, unit="ms", at_most=True,
-        find=_median("next-due", "10,000 jobs", "server_ms"),
-    ),
-    Target(
-        cell="next-due", text="look, 50,000 due slots of others in front", bound=1, unit="ms", at_most=True,
-        find=_median("next-due", "10,000 jobs, 50,000 due slots of others in front", "server_ms"),
+    *(
+        Target(
+            cell="next-due", text=f"look, {case}", bound=1, unit="ms", at_most=True,
+            find=_median("next-due", case, "server_ms"),
+        )
+        for case in NEXT_DUE_CASES
     ),
     Target(
         cell="blocked", text="claim behind an unknown task", bound=1, unit="ms", at_most=True,
@@ -461,7 +457,7 @@ _NOTES = {
     "rows per second, unnest": "slotwise-many-unnest",
     "rows per second, COPY": "slotwise-many-copy",
     "claim behind a paused task": "paused task",
-    "look, 100,000 slots of one job": "100,000 slots of one job",
+    **{f"look, {case}": case for case in NEXT_DUE_CASES},
 }
 
 

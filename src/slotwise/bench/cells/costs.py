@@ -111,8 +111,9 @@ BLOCKED = Cell(name="blocked", title="a claim behind 1,000,000 due rows that are
 
 
 OWN_SLOTS, OWN_JOBS, FOREIGN_SLOTS = 100_000, 10_000, 50_000
+NEXT_DUE_CASES = ("100,000 slots of one job", "10,000 jobs", "10,000 jobs, 50,000 due slots of others in front")
 
-#: Slots of so many jobs, which are due one after the other, a millisecond apart.
+#: Slots of ``jobs`` jobs, each due a millisecond after the one before.
 _SLOTS = """
 INSERT INTO scheduled_tasks
     (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule)
@@ -127,13 +128,10 @@ ORDER BY calls DESC LIMIT 1"""
 
 
 def _next_due(run: Run) -> Iterator[Reading]:
-    """Look by slotwise's store. Behind slots that nobody runs, one look in a second is a full one."""
+    """Measure the store's look. Behind due slots that no worker runs, one look per second is a full one."""
     many, jobs, foreign = run.scaled(OWN_SLOTS, 100), run.scaled(OWN_JOBS, 10), run.scaled(FOREIGN_SLOTS, 50)
-    for contender, own, rows, in_front in (
-        ("100,000 slots of one job", 1, many, 0),
-        ("10,000 jobs", jobs, jobs, 0),
-        ("10,000 jobs, 50,000 due slots of others in front", jobs, jobs, foreign),
-    ):
+    cases = ((1, many, 0), (jobs, jobs, 0), (jobs, jobs, foreign))
+    for contender, (own, rows, in_front) in zip(NEXT_DUE_CASES, cases, strict=True):
         url = run.prepared(Slotwise())
         with run.server.connect("slotwise") as connection:
             hour, fill = timedelta(hours=1), {"prefix": "bench-", "jobs": own, "count": rows}

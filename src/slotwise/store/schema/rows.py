@@ -79,7 +79,7 @@ def utc(value: object) -> Any:
 def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes of a row as they are written, with ``pending`` as one document."""
     others = {name: value for name, value in columns.items() if name not in PENDING}
-    if len(others) == len(columns) or row.flaw is not None:  # the flaw may be there, and stays for whoever mends it
+    if len(others) == len(columns) or row.flaw is not None:  # the flaw may be in it: kept as it is
         return others
     given = {name: columns.get(name, getattr(row, name)) for name in PENDING}
     pending = {name: one.isoformat() if isinstance(one, datetime) else one for name, one in given.items() if one}
