@@ -450,7 +450,7 @@ def _mark_tasks(stage: Stage, size: int) -> list[Sent]:
 #: rows of all jobs.
 READS: list[tuple[Verb, int]] = [
     (_claim_jobs, 600), (_claim_tasks, 600), (_claim_anything, 600), (_claim_one_kind, 600), (_claim_from_marks, 200),
-    (_claim_late, 600), (_claim_late_ones, 600), (_settle_jobs, 100), (_advance_jobs, 400), (_settle_tasks, 100),
+    (_claim_late, 600), (_claim_late_ones, 600), (_settle_jobs, 300), (_advance_jobs, 400), (_settle_tasks, 100),
     (_finish_tasks, 200), (_hand_back, 100), (_take_over, 300), (_beat, 200), (_mark, 1), (_mark_tasks, 2),
     (_look, 600), (_look_for_some, 500), (_held_by, 100), (_next_due_of_all, 320), (_due_tasks, 700),
 ]  # fmt: skip

@@ -907,6 +907,34 @@ def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Ben
     assert bench.gaps("plain") == [(1, 3, 3, "collapsed")]
 
 
+def test_an_order_for_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(bench: Bench) -> None:
+    """The same, after an operator has skipped the slot that follows what ledger and gaps have decided."""
+    bench.tick()
+    claim, backup = bench.claim_one("plain"), bench.backup()
+    bench.settle(claim, HandedBack("shutdown"))
+    bench.tick(3)
+    bench.settle(bench.claim_one("plain"))
+    bench.restore(backup)
+    bench.client.operations.skip_next("plain")
+    bench.take_over(claim)
+    assert bench.row("plain").slot == at(6)
+    assert bench.outcomes("plain") == [(4, "succeeded"), (5, "skipped")]
+    assert bench.gaps("plain") == [(1, 3, 3, "collapsed")]
+
+
+def test_a_restored_row_of_a_running_slot_skips_nothing_again(bench: Bench) -> None:
+    """Law 2: an operator has skipped a slot while the first attempt ran. The restored row does not know it."""
+    bench.tick()
+    claim, backup = bench.claim_one("plain"), bench.backup()
+    bench.client.operations.skip_next("plain")
+    bench.restore(backup)
+    bench.tick(3)
+    bench.settle(claim)
+    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped")]
+    assert bench.gaps("plain") == [(3, 4, 2, "overlap")]
+    assert bench.row("plain").slot == at(5)
+
+
 def test_a_restored_retry_keeps_what_was_skipped_behind_it(bench: Bench) -> None:
     """Law 2, where the slot is open still: it has its attempts, and then goes on behind the gap."""
     bench.tick()

@@ -158,7 +158,7 @@ def end_orphans(connection: sa.Connection, dialect: Dialect, plan: Key, now: dat
 def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
     """End a claim that the ledger does not know, and slots begun since: the queue was restored alone."""
     row, record, now = change.held.row, change.transition.record, change.held.now
-    if record is not None and record.final and not _is_in_a_gap(connection, dialect, row):
+    if record is not None and record.final and not is_in_a_gap(connection, dialect, row):
         _enter_ended(
             connection, dialect, row, outcome=record.outcome, reason=record.reason, error=record.error,
             attempts=record.attempts, lost=record.lost, token=row.version, worker=row.picked_by, finished=now,
@@ -269,7 +269,8 @@ def _write_open(
     return connection.execute(written.values(**values)).rowcount == 1
 
 
-def _is_in_a_gap(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+def is_in_a_gap(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+    """Return whether the slot of this row was skipped together with others."""
     gaps = dialect.tables.gaps
     covers = gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot
     return bool(connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))

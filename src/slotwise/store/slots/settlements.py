@@ -12,7 +12,7 @@ is left: the long way looks at it under its lock. A ledger row that changes afte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -79,6 +79,25 @@ def claim_of(row: Row) -> Claim:
     """Return the claim under which ``row`` is held."""
     at = row.last_heartbeat or row.execution_time
     return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A row that is held under its claim, how its attempt has ended and how long ago, and its ledger row."""
+
+    held: Held
+    claim: Claim
+    outcome: records.AttemptOutcome
+    entry: LedgerEntry | None
+    place: str | None
+    ago: timedelta
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the row may know less than ledger and gaps, for it was restored alone."""
+        row, entry = self.held.row, self.entry
+        is_known = entry is not None and not entry.final and entry.token == row.version
+        return row.is_plan and (isinstance(self.outcome, records.Died) or not is_known or row.attempt > 1)
 
 
 #: How long follow-ups wait for a lock, when they are written first and again: other outcomes wait behind them.
@@ -257,21 +276,15 @@ class Settlements:
             ended = [one for one in ended if not _has_stirred(*one)]
             keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
             entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
-            newest = self._newest(connection, ended, keys, entries)
+            found = [
+                _Ended(one, claim, outcome, *(entries[key] if key else (None, None)), ago=ago[claim.fence])
+                for one, claim, outcome in ended
+                if (key := keys[claim.fence]) is None or key in entries  # else it is locked
+            ]
             settled, attempts = [], list[dict[str, Any]]()
-            for one, claim, outcome in ended:
-                at = newest.get(one.row.key)
-                if at is not None:
-                    one = replace(one, row=replace(one.row, watermark=at))
-                key = keys[claim.fence]
-                if key is not None and key not in entries:
-                    continue  # locked
-                entry = entries[key] if key is not None else (None, None)
-                is_decided = at is not None and (entry[0] is None or entry[0].final)
-                change = self._decide(connection, one, claim, outcome, entry, ago[claim.fence], is_decided=is_decided)
-                settled.append((claim, outcome, change))
-                keeps = one.row.has_slot or self.definitions[one.row.task_name].record != "none"
-                attempts += _attempt(claim, outcome, change, entry[0], ago[claim.fence]) if keeps else ()
+            for one, change in zip(found, self._decide_all(connection, found), strict=True):
+                settled.append((one.claim, one.outcome, change))
+                attempts += _attempt(one, change) if self._keeps_attempts(one.held.row) else ()
             changes = [change for _, _, change in settled]
             self._write(connection, changes)
             words.update(self._write_follow_ups(connection, settled))
@@ -292,37 +305,50 @@ class Settlements:
         locked = self.dialect.lock(connection, others | {claim.key for claim, _ in changed}, wait=wait)
         return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
 
-    def _newest(
-        self, connection: sa.Connection, ended: Sequence[tuple[Held, Claim, records.AttemptOutcome]],
-        keys: Mapping[Fence, LedgerKey | None], entries: Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]],
-    ) -> dict[Key, datetime]:  # fmt: skip
-        """Return of rows that may have been restored alone the newest slot that ledger or gaps have decided beyond."""
-        doubtful = []
-        for one, claim, outcome in ended:
-            key = keys[claim.fence]
-            entry = entries.get(key, (None, None))[0] if key is not None else None
-            is_known = entry is not None and not entry.final and entry.token == one.row.version
-            # A claim of a first attempt has looked already.
-            if one.row.is_plan and (isinstance(outcome, records.Died) or not is_known or one.row.attempt > 1):
-                doubtful.append(one.row)
-        if not doubtful:
+    def _keeps_attempts(self, row: Row) -> bool:
+        return row.has_slot or self.definitions[row.task_name].record != "none"
+
+    def _decide_all(self, connection: sa.Connection, found: Sequence[_Ended]) -> list[Change]:
+        """Decide about each, from the newest slot that its row, ledger and gaps have decided.
+
+        Race: the queue alone is restored while a slot runs. The claim of a first attempt has looked; its settlement
+        looks again if it skips slots, for no gap covers a slot that has a ledger row.
+        """
+        newest = self._newest(connection, [one.held.row for one in found if one.is_doubtful])
+        changes = [self._decide(connection, one, newest.get(one.held.row.key)) for one in found]
+        unseen = [
+            change.held.row
+            for one, change in zip(found, changes, strict=True)
+            if change.transition.gaps and not one.is_doubtful
+        ]
+        if not (newest := self._newest(connection, unseen)):
+            return changes
+        return [
+            change if (at := newest.get(one.held.row.key)) is None else self._decide(connection, one, at)
+            for one, change in zip(found, changes, strict=True)
+        ]
+
+    def _newest(self, connection: sa.Connection, rows: Sequence[Row]) -> dict[Key, datetime]:
+        """Return the newest slot that ledger or gaps have decided, of the rows that do not know it."""
+        if not rows:
             return {}
-        strict = [row.task_name for row in doubtful if self.definitions[row.task_name].gives_up]
-        newest = self.dialect.newest_decided(connection, [row.key for row in doubtful], strict)
-        found = zip(doubtful, newest, strict=True)
+        strict = [row.task_name for row in rows if self.definitions[row.task_name].gives_up]
+        newest = self.dialect.newest_decided(connection, [row.key for row in rows], strict)
+        found = zip(rows, newest, strict=True)
         return {row.key: at for row, at in found if at is not None and (row.watermark is None or at > row.watermark)}
 
-    def _decide(
-        self, connection: sa.Connection, held: Held, claim: Claim, outcome: records.AttemptOutcome,
-        found: tuple[LedgerEntry | None, str | None], ended_ago: timedelta, *, is_decided: bool,
-    ) -> Change:  # fmt: skip
-        row, (entry, place), error, text = held.row, found, None, held.row.schedule
+    def _decide(self, connection: sa.Connection, one: _Ended, newest: datetime | None) -> Change:
+        """Decide what becomes of a row, of which ledger or gaps have decided slots up to ``newest``."""
+        held, outcome, entry = one.held, one.outcome, one.entry
+        row, error, text = held.row, None, held.row.schedule
+        if newest is not None:
+            row = replace(row, watermark=newest)
         if isinstance(outcome, records.Failed):
-            row = replace(row, trying_since=row.trying_since or claim.claimed_at)
+            row = replace(row, trying_since=row.trying_since or one.claim.claimed_at)
             if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
                 text, watermark = planned_now(connection, self.dialect, row)
                 row = replace(row, watermark=watermark)
-            held = replace(held, row=row)
+        held = replace(held, row=row)
         try:
             schedule = parse_schedule(text or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
@@ -332,13 +358,19 @@ class Settlements:
             self._warnings.newer(row, held.now, outcome.error)
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
-            ended_ago=ended_ago, is_decided=is_decided,
+            ended_ago=one.ago, is_decided=self._has_ended(connection, row, entry),
         )  # fmt: skip
         if error is not None:
             done = decide.unread(row, done, held.now, error)
         done = decide.removed(row, schedule, parked(row, done), held.now)
         stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
-        return Change(held=held, transition=done, ledger_place=place, stranger=stranger)
+        return Change(held=held, transition=done, ledger_place=one.place, stranger=stranger)
+
+    def _has_ended(self, connection: sa.Connection, row: Row, entry: LedgerEntry | None) -> bool:
+        """Whether the slot of a plan row has ended, or lies in a gap: then the row was restored alone."""
+        if not row.is_plan or row.slot is None:
+            return False
+        return entry.final if entry is not None else ledger.is_in_a_gap(connection, self.dialect, row)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         if not changes:
@@ -463,9 +495,7 @@ def _history(claim: Claim, change: Change, definition: Definition, sequel: Follo
     }  # fmt: skip
 
 
-def _attempt(
-    claim: Claim, outcome: records.AttemptOutcome, change: Change, entry: LedgerEntry | None, ended_ago: timedelta
-) -> Iterator[dict[str, Any]]:
+def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, Any]]:
     """The row of an attempt that counts; none if it succeeded, which the ledger tells.
 
     A claim of a dead holder was read from its row: when it was made is the row's version.
@@ -474,7 +504,8 @@ def _attempt(
     record = done.record or done.ended
     if record is None or record.attempts < row.attempt or record.outcome == _SUCCEEDED:
         return
-    claimed, ended = claim.claimed_at, now - ended_ago
+    claim, outcome, entry = one.claim, one.outcome, one.entry
+    claimed, ended = claim.claimed_at, now - one.ago
     if isinstance(outcome, records.Died):
         claimed, ended = min(from_micros(row.version), now), min(row.last_heartbeat or now, now)
     key = row.history_key or LedgerKey(*row.key, row.execution_time)

@@ -29,6 +29,15 @@ SELECT scheduled_slots.outcome, scheduled_slots.token, scheduled_slots.finished 
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ?;
 
+SELECT (SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
+    scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT ? OFFSET ?) AS anon_1, (SELECT scheduled_gaps.last_slot
+FROM scheduled_gaps
+WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
+ LIMIT ? OFFSET ?) AS anon_2;
+
 UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
     consecutive_failures=?, last_heartbeat=?, version=(CASE WHEN (scheduled_tasks.version > ?) THEN ? ELSE
     scheduled_tasks.version END + ?), slot=?, watermark=?, next_slot=?, schedule=?, origin=?, collapsed=?,
