@@ -213,7 +213,10 @@ def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) 
         end = EPOCH + second * SECOND
         return whole.count_between(t, end) > part.count_between(t, end)
 
-    seconds = range(floor_second(t) + 1, floor_second(until) + 1)
+    first, last, reach = floor_second(t), floor_second(until), _DAY // SECOND
+    while first + reach < last and not has_more(first + reach):
+        reach *= 2  # far counts take long
+    seconds = range(first + 1, min(first + reach, last) + 1)
     place = bisect_left(seconds, True, key=has_more)
     return EPOCH + seconds[place] * SECOND if place < len(seconds) else None
 
