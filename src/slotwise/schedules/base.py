@@ -213,7 +213,7 @@ def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) 
         end = EPOCH + second * SECOND
         return whole.count_between(t, end) > part.count_between(t, end)
 
-    first, last, reach = floor_second(t), floor_second(until), _DAY // SECOND
+    first, last, reach = floor_second(t), floor_second(until), 60
     while first + reach < last and not has_more(first + reach):
         reach *= 2  # far counts take long
     seconds = range(first + 1, min(first + reach, last) + 1)
