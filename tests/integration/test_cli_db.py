@@ -151,13 +151,24 @@ def test_check_warns_where_commits_do_not_wait_for_the_disk(
     assert json.loads(capsys.readouterr().out) == {"version": 1, "warnings": [line.removeprefix("warning: ")]}
 
 
-@pytest.mark.parametrize(("revision", "words"), [("base", "will be lost"), ("sw0001", "no data is lost")])
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [("base", "will be lost"), ("sw0001", "no data is lost"), ("sw0002", "no data is lost"), ("-2", "will be lost")],
+)
 def test_downgrade_tells_whether_data_is_lost(
     connection: sa.Connection, revision: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a terminal it refuses, and shows what it would have asked."""
     assert status(["db", "downgrade", "--revision", revision]) == exits.USAGE
     assert words in capsys.readouterr().err
+
+
+def test_upgrade_to_a_revision(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """Up to the named one; what is beyond it already stays."""
+    first = ["--revision", "sw0001"]
+    for words, told in [(first, "applied sw0001"), ([], "applied sw0002"), (first, "nothing to do")]:
+        assert status(["db", "upgrade", *words]) == exits.OK
+        assert capsys.readouterr().out.startswith(told)
 
 
 def test_check_names_revisions_that_were_not_applied(
@@ -235,9 +246,10 @@ def test_check(
     ("command", "words"),
     [
         (["downgrade", "--yes", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001, sw0002"]),
+        (["upgrade", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001, sw0002"]),
         (["upgrade"], ["revision sw9999, by scheduled_alembic_version", "upgrade slotwise here"]),
     ],
-    ids=["mistyped", "of a newer release"],
+    ids=["mistyped", "mistyped upwards", "of a newer release"],
 )
 def test_unknown_revision(
     connection: sa.Connection, command: list[str], words: list[str], capsys: pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.migrate.revisions import refuse_unversioned, unapplied
+from slotwise.migrate.revisions import known, refuse_unversioned, unapplied
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION
@@ -69,12 +69,13 @@ def _where(settings: Settings) -> _Place:
     """,
 )
 @click.option("--adopt", is_flag=True, help="Adopt an existing table of db-scheduler.")
+@click.option("--revision", default="heads", show_default="the newest", metavar="NAME", help="Up to this revision.")
 @common
 @pass_given
-def upgrade(given: Given, adopt: bool) -> None:
+def upgrade(given: Given, adopt: bool, revision: str) -> None:
     """Create the tables, or upgrade them. Several processes may run it at once."""
     with _connected(given, new=True) as (connection, where, _):
-        applied = migrate.apply(connection, adopt=adopt, **where)
+        applied = migrate.apply(connection, adopt=adopt, revision=revision, **where)
         migrate.check(connection, **where)  # alembic knows the revision only; columns may be missing
     if given.json:
         print_json({"applied": applied})
@@ -170,16 +171,16 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
 
 
 @db.command(cls=Command, examples="slotwise db downgrade --yes                drop all tables")
-@click.option("--revision", default="base", show_default=True, help="Down to this revision.")
+@click.option("--revision", default="base", show_default=True, metavar="NAME", help="Down to this revision.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common
 @pass_given
 def downgrade(given: Given, revision: str, yes: bool) -> None:
     """Drop the tables: all data is lost, the history of jobs and waiting tasks.
 
-    Down to sw0001 it drops nothing: only storage parameters of the tables are reset.
+    Down to a named revision it drops nothing: only storage parameters of the tables are reset.
     """
-    keeps = revision == "sw0001"  # later revisions change no column
+    keeps = revision in known()  # later revisions change no column
     effect = "Storage parameters of slotwise's tables will be reset; no data is lost."
     confirm(effect if keeps else "All data in slotwise's tables will be lost.", sure=yes, preview="")
     with _connected(given) as (connection, where, _):

@@ -202,7 +202,7 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
     applied: list[str] = []
 
     def steps(current: Any, _context: MigrationContext) -> Any:
-        if unknown := set(current) - _known(script):
+        if unknown := set(current) - known():
             raise SchemaMismatch(
                 f"the tables are of revision {', '.join(sorted(unknown))}, by {target.version_table}, which this "
                 "slotwise does not know; upgrade slotwise here"
@@ -228,13 +228,14 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
                     connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {function}()")
     except CommandError:  # a revision that is not among ours
         raise SchemaMismatch(
-            f"--revision {revision!r} is none of base, {', '.join(sorted(_known(script)))}; correct it"
+            f"--revision {revision!r} is none of base, {', '.join(sorted(known()))}; correct it"
         ) from None
     return applied
 
 
-def _known(script: ScriptDirectory) -> set[str]:
-    return {found.revision for found in script.walk_revisions()}
+def known() -> set[str]:
+    """Return the names of all revisions of this release."""
+    return {found.revision for found in _script_directory().walk_revisions()}
 
 
 def unapplied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> str | None:
@@ -242,7 +243,7 @@ def unapplied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: 
     script = _script_directory()
     with _alembic(Target(prefix=prefix, schema=schema).options(), connection=connection) as context:
         heads = context.get_current_heads()
-    if not set(heads) <= _known(script):
+    if not set(heads) <= known():
         return None  # a newer release has applied one that changes no column
     missing = [found.revision for found in script.iterate_revisions("heads", heads)]
     if not missing:
