@@ -59,6 +59,13 @@ TEXTS = [
     ("schedule next night-dst", exits.FAILED, "; for a job's slots write its name and --app MODULE\n"),
     ("tasks schedule a --data '{'", exits.USAGE, "'{' is not valid JSON: "),
     ("tasks schedule a --delay 5", exits.USAGE, "'5' is not a duration, such as 10s, 5m or 1h30m"),
+    (
+        "explain nightly '2026-01-31T02:00 Europe/Viena'",
+        exits.USAGE,
+        "Invalid value for '[SLOT]': '2026-01-31T02:00 Europe/Viena': unknown time zone 'Europe/Viena' (did you mean",
+    ),
+    ("tasks schedule a --at '2026-01-31T02:00 Viena'", exits.USAGE, "--at': '2026-01-31T02:00 Viena': unknown time"),
+    ("run nightly --slot '2026-01-31T02:00 Viena'", exits.USAGE, "--slot': '2026-01-31T02:00 Viena': unknown time"),
     ("tasks cancel a", exits.USAGE, "name the tasks by one of: their IDS, --state, --all; see: "),
     ("crontab check --format system x", exits.USAGE, "write --crontab-format for crontabs"),
     ("calendar show AT --year x", exits.USAGE, "'x' is not a whole number; see: slotwise calendar show --help"),

@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import click
 from click.core import ParameterSource
 
 from slotwise.cli.shared.terminal import ask, moment, say
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.settings.settings import READERS, Settings
@@ -313,14 +313,19 @@ def _before_now(text: str) -> timedelta:
 
 
 def read_written(text: str) -> Written:
-    """Parse ISO 8601, with an offset, with a zone's name after a space, or with neither. Raises ValueError."""
+    """Parse ISO 8601, with an offset, with a zone's name after a space, or with neither.
+
+    Raises ValueError, and UsageError for an unknown zone.
+    """
     plain, _, key = text.strip().rpartition(" ")
     if plain and not key[0].isdigit():
-        try:
-            zone = ZoneInfo(key)
-        except (ZoneInfoNotFoundError, OSError):
-            raise ValueError(f"unknown zone {key}") from None
         found = datetime.fromisoformat(plain)
+        from slotwise.schedules.timeline import zone_named  # late: few instants have a zone
+
+        try:
+            zone = zone_named(key)
+        except InvalidSchedule as error:
+            raise click.BadParameter(f"{text!r:.60}: {error}") from None
         return Written(text, found if found.tzinfo else found.replace(tzinfo=zone))
     found = datetime.fromisoformat(text.strip())
     with suppress(OverflowError):
