@@ -231,6 +231,8 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
         cure = "give them more threads or workers, or a longer interval"
         notes.append(f"jobs that have skipped slots at each start for a minute: {_some(found.behind)}; {cure}")
     notes += [_unreadable(one, zone) for one in found.unreadable if one.dead or _is_recent(one, found)]
+    if found.gone_workers:
+        notes.append(f"workers that vanished without signing out: {_some(found.gone_workers)}")
     if found.unreadable_workers:
         notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
     notes += [

@@ -297,6 +297,7 @@ class Reader:
         return Health(
             now=utc(now),
             live_workers=len(live),
+            gone_workers=sorted(one.worker for one in workers if not one.live and one.state != State.UNREADABLE),
             overdue=overdue,
             oldest_due=utc(oldest_due),
             silent=len(silent) - len(lost),

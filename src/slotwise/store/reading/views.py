@@ -152,6 +152,8 @@ class Health:
     unreadable: Sequence[Unreadable]
     #: Some of the jobs that have skipped slots at each start of the last minute: their workers cannot keep up.
     behind: Sequence[str] = ()
+    #: Workers that were not seen within their lease, and have not signed out.
+    gone_workers: Sequence[str] = ()
     #: Workers whose rows cannot be read; they do not count as live.
     unreadable_workers: Sequence[str] = ()
     #: Author, time and note of a pause of all; nothing is overdue then.
