@@ -224,7 +224,7 @@ def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
         "next_slot": plan.next_slot,
     }  # fmt: skip
     if plan.refused is None or plan.planned_by is None:
-        return Planned(**facts)
+        return events.PlanKept(**facts) if plan.change == "kept" else Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
         **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)

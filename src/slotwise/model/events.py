@@ -276,6 +276,10 @@ class Planned(Event, name="planned"):
     next_slot: datetime | None
 
 
+class PlanKept(Planned, level=logging.DEBUG):
+    """The row was as the code has it: a worker may have 100,000 such jobs."""
+
+
 class PlanRefused(Planned, level=logging.WARNING):
     """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
 
