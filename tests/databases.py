@@ -145,24 +145,23 @@ def pg_url(databases: Databases) -> Iterator[str]:
 @pytest.fixture
 def open_path() -> Iterator[Path]:
     """A directory like tmp_path that the account of a server can enter too; pytest's own is closed to it."""
-    path = Path(tempfile.mkdtemp(dir=_fast_directory(), prefix="slotwise-test-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with _directory() as path:
+        path.chmod(0o755)
+        yield path
 
 
 @pytest.fixture(scope="session")
-def provisioned_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def provisioned_sqlite() -> Iterator[Path]:
     """A SQLite file with the tables of slotwise, to be copied."""
-    file = tmp_path_factory.mktemp("sqlite") / "provisioned.db"
-    provision(f"sqlite:///{file}")
-    return file
+    with _directory() as path:
+        provision(f"sqlite:///{path / 'provisioned.db'}")
+        yield path / "provisioned.db"
 
 
 @pytest.fixture
-def sqlite_empty_url(tmp_path: Path) -> str:
-    """The URL of a SQLite file that does not exist yet."""
-    return f"sqlite:///{tmp_path / 'slotwise.db'}"
+def sqlite_empty_url(open_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet; each commit to it waits for the disk, if it is on one."""
+    return f"sqlite:///{open_path / 'slotwise.db'}"
 
 
 @pytest.fixture
@@ -170,6 +169,13 @@ def sqlite_url(sqlite_empty_url: str, provisioned_sqlite: Path) -> str:
     """A fresh SQLite file with the tables of slotwise."""
     shutil.copyfile(provisioned_sqlite, sqlite_empty_url.removeprefix("sqlite:///"))
     return sqlite_empty_url
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(dir=_fast_directory(), prefix="slotwise-test-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _fast_directory() -> Path:

@@ -107,9 +107,9 @@ def pg_bench(databases: Databases) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def sqlite_bench(tmp_path: Path, planned_sqlite: Path) -> Iterator[Bench]:
+def sqlite_bench(open_path: Path, planned_sqlite: Path) -> Iterator[Bench]:
     """And on SQLite only."""
-    file = tmp_path / "planned.db"
+    file = open_path / "planned.db"
     shutil.copyfile(planned_sqlite, file)
     with opened(f"sqlite:///{file}") as database:
         yield Bench(database)
