@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.databases import Databases
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
@@ -62,32 +63,38 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+def three_days(url: str) -> None:
+    """Of the jobs in three zones."""
+    with ManualWorker(load_registry("zoned", Path.cwd()), url, ManualClock(START)) as worker:
+        worker.client.schedule("mail", id="m1")
+        worker.client.schedule("mail", id="m2", delay="30d")
+        for _ in range(36):
+            worker.tick("2h")
+            while worker.run_due():
+                pass
+        worker.operations.trigger("york")
+        worker.run_due()
+    del sys.modules["zoned"]  # commands import an application that no worker has used
+
+
 @pytest.fixture
-def worker(pg_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ManualWorker]:
-    """Three days of jobs in three zones, on a host in a fourth one."""
+def zoned(databases: Databases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Three days have passed, on a host in a fourth zone."""
     (tmp_path / "zoned.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", pg_url)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "zoned", raising=False)
     time.tzset()
-    with ManualWorker(load_registry("zoned", tmp_path), pg_url, ManualClock(START)) as made:
-        made.client.schedule("mail", id="m1")
-        made.client.schedule("mail", id="m2", delay="30d")
-        for _ in range(36):
-            made.tick("2h")
-            while made.run_due():
-                pass
-        made.operations.trigger("york")
-        made.run_due()
-        yield made
+    with databases.provisioned("zoned", three_days) as url:
+        monkeypatch.setenv("DATABASE_URL", url)
+        yield
     monkeypatch.undo()
     time.tzset()
 
 
 @pytest.fixture
-def say(worker: ManualWorker, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, str, str]]:
+def say(zoned: None, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, str, str]]:
     """Run a command; its status, and what it prints."""
 
     def run(line: str) -> tuple[int, str, str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -35,9 +36,12 @@ FROM (SELECT n, statement_timestamp() + (n - 10) * interval '1 minute' AS due
 """
 
 
+disabled = cache(lambda name: a_job(name, Disabled()))
+
+
 class Stage(Explained):
     def __init__(self, url: str, names: list[str]) -> None:
-        super().__init__(url, [a_job(name, Disabled()) for name in names])
+        super().__init__(url, list(map(disabled, names)))
         self.names = names
         self.driver.execute("ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false)")
 

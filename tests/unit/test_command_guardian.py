@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -72,11 +73,15 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """It ends by somebody else's hand, and no event tells us."""
-    deadline = time.monotonic() + 60
-    while alive(pid) and time.monotonic() < deadline:
-        os.sched_yield()
-    return not alive(pid)
+    """Wait until it has ended, by somebody else's hand."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], 60)[0])
+    finally:
+        os.close(watched)
 
 
 def guardian_of(process: subprocess.Popen[str], besides: int = 0) -> int:
