@@ -156,10 +156,26 @@ def _every(wait: timedelta, case: Case) -> Retry:
     return Retry(case.attempts, tenacity.wait_fixed(wait), past_next_slot=case.past_next_slot)
 
 
+#: Two cases of hundreds of polls: with --all they are played by every way to catch up.
+LONG = {"6b", "6c"}
+
+
+@pytest.fixture(params=[pytest.param("postgresql", marks=pytest.mark.extended), "sqlite"])
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """What decides is the same code: 142 cases are first played where they take less time."""
+    found: str = request.param
+    return found
+
+
 @pytest.mark.parametrize(
     ("number", "column"),
     [
-        pytest.param(number, column, id=f"{number} {column}")
+        pytest.param(
+            number,
+            column,
+            id=f"{number} {column}",
+            marks=[pytest.mark.extended] if number in LONG and column != "all" else [],
+        )
         for number, case in CASES.items()
         for column in COLUMNS
         if column in case.expected
