@@ -143,6 +143,9 @@ def install() -> None:
     if done.returncode:
         print(done.stderr, end="", file=sys.stderr)  # only now: pip's warnings would fill a newcomer's first screen
         stop("pip failed, the reason is above; run the same command again to go on")
+    # pytest keeps what it makes of each file's assertions: else all of its processes would do that, at the same time
+    collected = [str(PYTHON), "-m", "pytest", "--collect-only", "-q"]
+    subprocess.run(collected, cwd=ROOT, env=environment(), capture_output=True)
 
 
 def environment() -> dict[str, str]:
