@@ -232,6 +232,7 @@ with transaction.atomic("default"), transaction.atomic("jobs"):
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("tables", ["with tables", pytest.param("without", marks=pytest.mark.extended)])
 def test_the_alias_of_another_database_is_refused(project: Project, tables: str) -> None:
     """Also if it has tables of slotwise, and outside a transaction: no worker of this project would see the task."""
@@ -275,6 +276,7 @@ for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: 
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("alias", "option"), [("jobs", " --database jobs"), pytest.param("default", "", marks=pytest.mark.extended)]
 )

@@ -83,7 +83,10 @@ def sentry() -> Iterator[Endpoint]:
     endpoint.server_close()
 
 
-@pytest.mark.parametrize(("way", "attempts"), [(0, [2]), (1, [1, 2])], ids=["logging", "interceptor"])
+@pytest.mark.parametrize(
+    ("way", "attempts"),
+    [pytest.param(0, [2], id="logging", marks=pytest.mark.extended), pytest.param(1, [1, 2], id="interceptor")],
+)
 def test_failures_reach_sentry(sentry: Endpoint, tmp_path: Path, way: int, attempts: list[int]) -> None:
     """By logging the slot that failed for good, once; by the interceptor each attempt that did; with traceback."""
     lines = [one.code for one in blocks(ROOT / "docs" / "monitoring.md", "python") if "import sentry_sdk" in one.code]

@@ -15,6 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_"))
 
+#: One of each kind: a job, a task, what is written in the caller's transaction, an event loop, pods.
+FIRST = ("quick_start", "one_time_task", "guarded_write", "async_job", "cron_job_pods")
+
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def address(request: pytest.FixtureRequest) -> str:
@@ -22,7 +25,10 @@ def address(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("pg_empty_url")) if request.param == "postgresql" else ""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(one, id=one.stem, marks=[] if one.stem in FIRST else pytest.mark.extended) for one in EXAMPLES],
+)
 def test_example_prints_what_it_promises(example: Path, address: str) -> None:
     """An example ends by itself with exit status 0, says nothing on stderr, and prints the promised lines in order."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")}

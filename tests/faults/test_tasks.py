@@ -34,7 +34,10 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
     assert set(shares) == {first.pid, second.pid}
 
 
-@pytest.mark.parametrize("held", [True, False], ids=["all threads busy", "in the middle"])
+@pytest.mark.parametrize(
+    "held",
+    [pytest.param(True, id="all threads busy"), pytest.param(False, id="in the middle", marks=pytest.mark.extended)],
+)
 def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, held: bool) -> None:
     """kill -9 among 3,000: what ended dead had started, none starts twice, and all others run elsewhere.
 

@@ -18,8 +18,11 @@ def leave(stage: Bench, job: str) -> None:
 
 @pytest.mark.parametrize(
     ("job", "trap"),
-    [("hold-give-up", ""), ("give-up", "handler-start:1:STOP")],
-    ids=["in the handler", "between mark and handler"],
+    [
+        pytest.param("hold-give-up", "", id="in the handler"),
+        # also among the freezes at any phase
+        pytest.param("give-up", "handler-start:1:STOP", id="between mark and handler", marks=pytest.mark.extended),
+    ],
 )
 def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, trap: str) -> None:
     """give_up: a worker frozen past its lease finishes, or even starts, late; but nobody else ever starts that slot."""

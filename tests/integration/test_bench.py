@@ -70,6 +70,7 @@ def test_cells_are_all_run_by_a_test() -> None:
     assert {name for cells in PARTS.values() for name in cells} == set(ALL)
 
 
+@pytest.mark.extended
 def test_its_own_server_is_durable_and_gone_afterwards() -> None:
     """Without an address it starts a PostgreSQL that flushes, and leaves nothing of it."""
     with Server() as server:
@@ -82,6 +83,7 @@ def test_its_own_server_is_durable_and_gone_afterwards() -> None:
     assert not home.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(peers.KNOWN))
 def test_peers_run_each_id_once(name: str) -> None:
     """An adapter fills, runs and empties its peer, where that is installed."""

@@ -112,6 +112,7 @@ def test_an_interpreter_without_slotwise_is_refused(tmp_path: Path, monkeypatch:
         Installation.find(python)
 
 
+@pytest.mark.extended
 def test_a_cell_that_the_other_version_lacks_is_refused(tmp_path: Path) -> None:
     """Before anything is measured, with the cells that it has."""
     python = broken(tmp_path)
@@ -119,6 +120,7 @@ def test_a_cell_that_the_other_version_lacks_is_refused(tmp_path: Path) -> None:
         bench.main(["--against", python, "--cells", "long,backlog"], standalone_mode=False)
 
 
+@pytest.mark.extended
 def test_a_round_that_fails_ends_the_comparison(tmp_path: Path) -> None:
     """The last line of the other version says why; it was started with the options that all versions share."""
     found = Installation.find(broken(tmp_path))

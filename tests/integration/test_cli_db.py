@@ -105,7 +105,9 @@ def test_somebody_dropped_alembics_own_table(
     assert status(["db", "upgrade"]) == exits.OK
 
 
-@pytest.mark.parametrize("lost", ["gaps", "slots", "tasks", "meta"])
+@pytest.mark.parametrize(
+    "lost", ["tasks", *(pytest.param(one, marks=pytest.mark.extended) for one in ("gaps", "slots", "meta"))]
+)
 def test_somebody_dropped_a_table(connection: sa.Connection, lost: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An upgrade does not say that all is well; what it names as the cure is one."""
     assert status(["db", "upgrade"]) == exits.OK
@@ -310,6 +312,7 @@ def test_sql_without_a_transaction(connection: sa.Connection, capsys: pytest.Cap
     assert [line for line in whole if line not in ("", "BEGIN;", "COMMIT;")] == [line for line in bare if line]
 
 
+@pytest.mark.extended
 def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     """Several deploys upgrade at once: one works, the others find nothing to do."""
     shell = Shell(tmp_path, pg_empty_url)

@@ -113,7 +113,9 @@ def harmless(text: str, line: str) -> None:
     assert not any(part.startswith("error: forged") for part in left.split("\n")), (line, left)
 
 
-@pytest.mark.parametrize("json_", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "json_", [pytest.param(False, id="text", marks=pytest.mark.extended), pytest.param(True, id="json")]
+)
 def test_through_a_pipe(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, json_: bool
 ) -> None:

@@ -131,7 +131,7 @@ def test_succeeded(shell: Shell, pg_url: str) -> None:
     assert [(job["job"], job["state"]) for job in listed] == [("good", "waiting")]
 
 
-@pytest.mark.parametrize("job", ["off", "once"])
+@pytest.mark.parametrize("job", ["off", pytest.param("once", marks=pytest.mark.extended)])
 def test_any_job(shell: Shell, pg_url: str, job: str) -> None:
     """Also a job that is switched off, and one that starts at most once per slot."""
     done = shell.run("run", job)
@@ -143,8 +143,8 @@ def test_any_job(shell: Shell, pg_url: str, job: str) -> None:
     ("job", "words", "reason"),
     [
         ("bad", ["jobs.py", 'raise ValueError("no way")', "ValueError: no way", "failed in"], None),
-        ("again", ["ValueError: no way", "failed (retry) in"], "retry"),
-        ("exits", ["SystemExit: 0", "failed in"], None),
+        pytest.param("again", ["ValueError: no way", "failed (retry) in"], "retry", marks=pytest.mark.extended),
+        pytest.param("exits", ["SystemExit: 0", "failed in"], None, marks=pytest.mark.extended),
     ],
 )
 def test_failed(shell: Shell, pg_url: str, job: str, words: list[str], reason: str | None) -> None:
@@ -194,9 +194,9 @@ def test_unknown(shell: Shell, job: str, words: str) -> None:
     ("job", "number", "status"),
     [
         ("polite", signal.SIGINT, exits.INTERRUPTED),
-        ("polite", signal.SIGTERM, exits.TERMINATED),
-        ("polite", signal.SIGHUP, exits.HUNG_UP),
-        ("loop", signal.SIGINT, exits.INTERRUPTED),
+        pytest.param("polite", signal.SIGTERM, exits.TERMINATED, marks=pytest.mark.extended),
+        pytest.param("polite", signal.SIGHUP, exits.HUNG_UP, marks=pytest.mark.extended),
+        pytest.param("loop", signal.SIGINT, exits.INTERRUPTED, marks=pytest.mark.extended),
     ],
 )
 def test_interrupted(shell: Shell, pg_url: str, job: str, number: int, status: int) -> None:
@@ -240,6 +240,7 @@ def test_async_and_lifespan(shell: Shell) -> None:
     assert (done.returncode, done.stdout.splitlines()) == (exits.OK, ["waiting state", "done", "left"])
 
 
+@pytest.mark.extended
 def test_heartbeats(shell: Shell, pg_url: str) -> None:
     """A slot longer than its lease keeps it, beside a running worker whose reaper looks for silent claims."""
     worker = shell.worker("--only", "good", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")

@@ -140,6 +140,7 @@ def test_two_pods_at_once(shell: Shell, pg_url: str, job: str) -> None:
     assert (line.slot, line.outcome, line.origin, line.attempts) == (daily_slot(shell), "succeeded", "schedule", 1)
 
 
+@pytest.mark.extended
 def test_done_elsewhere(shell: Shell) -> None:
     """The second pod ends with 0 and a line, without running anything; programs read it as JSON."""
     assert pod(shell, "daily").end() == exits.OK
@@ -173,6 +174,7 @@ def test_failed(shell: Shell) -> None:
     assert len(runs(shell)) == 1
 
 
+@pytest.mark.extended
 def test_retries_in_the_pod(shell: Shell, pg_url: str) -> None:
     """Where no worker is live, the pod itself makes the retries that the job declares."""
     done = shell.run("run", "again", "--slot", "due")
@@ -254,6 +256,7 @@ def test_cut_connections(shell: Shell, pg_url: str) -> None:
     assert [(line.outcome, line.attempts) for line in ledger(pg_url, "daily")] == [("succeeded", 1)]
 
 
+@pytest.mark.extended
 def test_no_wait(shell: Shell) -> None:
     """With --no-wait, a slot in other hands is left there, with 0 and a line."""
     first = pod(shell, "daily", TAKES="60")
@@ -290,6 +293,7 @@ AGE = """
     FROM scheduled_slots s, generate_series(400, 1600) n WHERE s.task_name = 'daily'"""
 
 
+@pytest.mark.extended
 def test_old_history_is_pruned(shell: Shell, pg_url: str) -> None:
     """Where no worker runs, a pod deletes old history after its slot, once an hour, and never the newest slot."""
     next_slot = ("run", "each", "--slot", "due", "--early", "2s")
@@ -303,6 +307,7 @@ def test_old_history_is_pruned(shell: Shell, pg_url: str) -> None:
     assert [line.outcome for line in ledger(pg_url, "daily")] == ["succeeded"]
 
 
+@pytest.mark.extended
 def test_history_that_cannot_be_pruned(shell: Shell, pg_url: str) -> None:
     """The slot has succeeded, and so has the pod."""
     with psycopg.connect(pg_url, autocommit=True) as database:
@@ -339,6 +344,7 @@ def at(slot: datetime) -> str:
     return slot.isoformat().replace("+00:00", "Z")
 
 
+@pytest.mark.extended
 def test_another_slot_fails(shell: Shell, pg_url: str) -> None:
     """Catch-up runs the newest missed slot for the one that was named: both are reported, and its failure is 1."""
     newest, previous, _ = miss(shell, pg_url, "bad")
@@ -350,6 +356,7 @@ def test_another_slot_fails(shell: Shell, pg_url: str) -> None:
     assert "ValueError: no way" in done.stderr
 
 
+@pytest.mark.extended
 def test_another_slot_is_retried(shell: Shell, pg_url: str) -> None:
     """The pod makes the retries of the slot that ran instead; an instant is treated as ``previous`` is."""
     newest, _, oldest = miss(shell, pg_url, "again")
@@ -468,6 +475,7 @@ def test_beside_a_pool(shell: Shell, pg_url: str) -> None:
     assert len(lines) == len(starts)
 
 
+@pytest.mark.extended
 def test_a_live_worker_holds_the_slot(shell: Shell, pg_url: str) -> None:
     """The worker finishes the slot, and others of its pool would take it over: the pod ends with 0."""
     shell.environment["CRON"] = "* * * * * *"

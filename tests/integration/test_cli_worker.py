@@ -130,6 +130,7 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
     assert shell.ask("workers", "--json").stdout.strip() == "[]"
 
 
+@pytest.mark.extended
 def test_second_signal(shell: Shell, pg_url: str) -> None:
     """The second one does not wait: what runs is told to stop."""
     worker = started(shell, "polite", "--shutdown-grace", "1h")
@@ -328,6 +329,7 @@ class TestDatabaseAway:
             assert len(list(worker.events("database-lost"))) == 1
             assert worker.stop() == exits.OK
 
+    @pytest.mark.extended
     def test_stopped_while_waiting(self, shell: Shell) -> None:
         """A signal ends the wait."""
         worker = shell.worker("--database-url", "postgresql://a:secret@127.0.0.1:1/c")
@@ -335,6 +337,7 @@ class TestDatabaseAway:
         assert worker.stop() == exits.OK
         assert "secret" not in str(worker.seen)
 
+    @pytest.mark.extended
     def test_it_is_said_again(self, shell: Shell) -> None:
         """A minute later, for whoever looks then; here a minute is shorter."""
         shell.write(
@@ -396,6 +399,7 @@ def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> No
         assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -> None:
     """It is left to others, counted, and the exit status says so."""
     with databases.provisioned() as url:

@@ -263,6 +263,7 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
     second.signal_again(signal.SIGTERM).end()
 
 
+@pytest.mark.extended
 def test_lines_that_cannot_run(shell: Shell) -> None:
     """A worker says all of them, with place and cure, and does not start; or runs the others, and says it."""
     crontab(shell, "CRON_TZ=UTC\n@reboot a\n61 * * * * b\n@daily c\n")

@@ -17,6 +17,7 @@ COMMAND = [sys.executable, "-m", "slotwise.embedded"]
 PATIENCE = 60
 
 
+@pytest.mark.extended
 def test_it_runs_until_it_is_interrupted() -> None:
     """The line on stdout can be pasted; the data are there at the next start."""
     name = f"test-{uuid4().hex[:8]}"
@@ -41,6 +42,7 @@ def test_it_runs_until_it_is_interrupted() -> None:
         shutil.rmtree(state_directory() / name, ignore_errors=True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("arguments", [["../etc"], ["a", "b"], ["--help"]])
 def test_wrong_arguments(arguments: list[str]) -> None:
     """One line says how it is called."""

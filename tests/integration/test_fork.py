@@ -193,6 +193,7 @@ def test_a_database_in_memory_is_copied_with_its_process(tmp_path: Path) -> None
     assert said == ["True", "1"]
 
 
+@pytest.mark.extended
 def test_a_child_that_ends_closes_nothing_of_the_parents(pg_url: str, tmp_path: Path) -> None:
     """Not even one that ends in order, with everything that Python does then: atexit, and the garbage collector."""
     said = run(

@@ -282,6 +282,7 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
 
 
+@pytest.mark.extended
 def test_a_start_hook_runs_in_the_parent(place: Place, run: Run) -> None:
     """It holds what it returns while the child runs, also when it stops the child; a start that it refuses has none."""
     process = run("held", "refused", "robbed")
@@ -365,6 +366,7 @@ def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
     place.wait(lambda: not is_alive(child))
 
 
+@pytest.mark.extended
 def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
     """Killed before the worker leaves, so that its slot can run elsewhere at once."""
     process = run("endless")

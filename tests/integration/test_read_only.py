@@ -67,6 +67,7 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made.close()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not can_confine(), reason="takes root on Linux, and util-linux's unshare")
 def test_a_worker_needs_no_place_to_write(shell: Shell) -> None:
     """Processes, threads, children and commands with something to read: all run, and the worker drains in order."""

@@ -106,7 +106,7 @@ def waiting_rows(url: str) -> list[tuple[bool, int]]:
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)])
 def test_a_signal_drains_and_then_ends_the_process(start: Start, sqlite_url: str, number: int) -> None:
     """What runs may finish and is settled; then the signal does what it would have done: status -15."""
     script = start("run(a_registry()); sleep_on()")
@@ -134,7 +134,7 @@ def test_sigint_drains_and_then_interrupts(start: Start) -> None:
     assert script.end() == (0, ["finished None", "interrupted", "['MainThread']"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.extended)])
 def test_a_second_signal_cancels(start: Start, sqlite_url: str, number: int) -> None:
     """Who asks twice does not want to wait: the handler is told, its slot goes back."""
     script = start(

@@ -124,6 +124,7 @@ Database(Settings.load(environ={}, database_url=sys.argv[1])).verify(new=True)
 """
 
 
+@pytest.mark.extended
 def test_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """The first to come makes the file and sets its mode, nobody fails."""
     command = [sys.executable, "-c", FIRST, f"sqlite:///{tmp_path / 'new.db'}"]

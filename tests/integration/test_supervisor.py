@@ -83,6 +83,7 @@ def up(pool: Process, count: int) -> list[int]:
     return [int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)]
 
 
+@pytest.mark.extended
 def test_pool(shell: Shell) -> None:
     """As many children as wanted, each an interpreter of its own; SIGTERM drains all, and all have ended."""
     pool = shell.worker("--processes", "3")

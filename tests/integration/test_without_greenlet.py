@@ -68,7 +68,7 @@ def test_the_client_names_the_extra(pg_url: str) -> None:
     assert run(CLIENT, pg_url) == [CURE, "on a thread"]
 
 
-@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+@pytest.mark.parametrize("verb", ["guard", pytest.param("complete_in", marks=pytest.mark.extended)])
 def test_a_handler_names_the_extra(pg_url: str, verb: str) -> None:
     """So it stands in the ledger, at the end of the attempt's error, and no other error above it."""
     *above, last = run(HANDLER.format(verb=verb), pg_url)

@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     wanted = metafunc.config.getoption("--seeds", None)
     seeds = _seeds(wanted or SEEDS)
-    for name, some, few in (("seed", seeds, 4), ("rare_seed", seeds[::4], 1)):
+    for name, some, few in (("seed", seeds, 2), ("rare_seed", seeds[::4], 1)):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, [
                 pytest.param(seed, id=f"seed-{seed}", marks=_marks(wanted, at < few))

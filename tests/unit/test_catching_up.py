@@ -200,14 +200,19 @@ def lag(overlap: Overlap, catch_up: CatchUp, run: timedelta = 5 * MINUTE) -> tim
     return late
 
 
+FURTHER = pytest.mark.extended
+
+
 @pytest.mark.parametrize(
     ("overlap", "catch_up", "least", "most"),
     [
-        pytest.param(Overlap.allow(2), CatchUp.all(), 20, 60, id="allow: too few places for all"),
+        pytest.param(Overlap.allow(2), CatchUp.all(), 20, 60, id="allow: too few places for all", marks=FURTHER),
         pytest.param(Overlap.allow(2), CatchUp.all(max=3), 0, 3, id="allow: the newest three"),
-        pytest.param(Overlap.allow(2), CatchUp.all(window="8m"), 0, 8, id="allow: none that is older"),
-        pytest.param(Overlap.allow(6), CatchUp.all(), 0, 1, id="allow: places enough"),
-        pytest.param(Overlap.cancel_previous(), CatchUp.all(), 20, 60, id="cancel_previous: one place for all"),
+        pytest.param(Overlap.allow(2), CatchUp.all(window="8m"), 0, 8, id="allow: none that is older", marks=FURTHER),
+        pytest.param(Overlap.allow(6), CatchUp.all(), 0, 1, id="allow: places enough", marks=FURTHER),
+        pytest.param(
+            Overlap.cancel_previous(), CatchUp.all(), 20, 60, id="cancel_previous: one place for all", marks=FURTHER
+        ),
         pytest.param(Overlap.cancel_previous(), CatchUp.all(max=3), 0, 3, id="cancel_previous: the newest three"),
         pytest.param(Overlap.skip(), CatchUp.all(), 0, 1, id="skip: ends by itself"),
     ],

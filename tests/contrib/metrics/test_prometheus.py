@@ -60,6 +60,7 @@ def test_what_a_worker_exports(shell: Shell) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
+@pytest.mark.extended
 def test_processes_are_summed(shell: Shell) -> None:
     """Counters and capacity are added up; the worst of the others counts."""
     pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0")
@@ -74,6 +75,7 @@ def test_processes_are_summed(shell: Shell) -> None:
     assert found['slotwise_duration_seconds_bucket{kind="slot",le="+Inf",name="tick"}'] == total
 
 
+@pytest.mark.extended
 def test_names_are_bounded(shell: Shell) -> None:
     """The first names have labels of their own; all others are one."""
     worker = shell.worker("--http", "127.0.0.1:0", "--metrics-max-names", "1")
@@ -85,6 +87,7 @@ def test_names_are_bounded(shell: Shell) -> None:
     assert "other" in names
 
 
+@pytest.mark.extended
 def test_prometheus_scrapes_a_worker(shell: Shell) -> None:
     """The figures arrive, and the shipped rules are evaluated on them: the alarm for failed attempts fires."""
     binary = program("prometheus", "prometheus")

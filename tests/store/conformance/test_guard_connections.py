@@ -91,7 +91,11 @@ async def psycopg_async(user: User, level: str) -> AsyncIterator[Door]:
 
 Open = Callable[[User, str], AbstractAsyncContextManager[Door]]
 DOORS: list[Open] = [connection, session, async_connection, async_session, psycopg_connection, psycopg_async]
-doors = pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+FIRST: list[Open] = [connection, async_session, psycopg_async]
+doors = pytest.mark.parametrize(
+    "door",
+    [pytest.param(door, id=door.__name__, marks=[] if door in FIRST else pytest.mark.extended) for door in DOORS],
+)
 levels = pytest.mark.parametrize("level", LEVELS)
 verbs = pytest.mark.parametrize("verb", ["guard", "complete_in"])
 
