@@ -471,13 +471,14 @@ for context in (transaction.atomic(), nullcontext()):
                 "scheduled",
             ],
         ),
-        (
+        pytest.param(
             ":memory:",
             [
                 "DATABASES['default'] is SQLite in memory, which slotwise's own connections cannot see; use a file (in "
                 "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
             ]
             * 2,
+            marks=pytest.mark.extended,
         ),
     ],
 )

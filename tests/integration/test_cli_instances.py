@@ -70,7 +70,11 @@ def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -
     assert "feed: 25 recurring instances; see: slotwise jobs instances feed" in say("jobs", "list")
 
 
-@pytest.mark.parametrize("page", [1, 7, 500], ids=lambda page: f"pages-of-{page}")
+@pytest.mark.parametrize(
+    "page",
+    [7, *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 500))],
+    ids=lambda page: f"pages-of-{page}",
+)
 def test_instances_are_listed_by_id(say: Say, ask: Ask, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     """Twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
     monkeypatch.setattr("slotwise.cli.jobs.PAGE", page)

@@ -92,7 +92,11 @@ class TestSlots:
         assert out == "send mail: no slots in this range\n"
         assert err == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
 
-    @pytest.mark.parametrize("page", [1, 2, 3, 7, 500], ids=lambda page: f"pages-of-{page}")
+    @pytest.mark.parametrize(
+        "page",
+        [2, 500, *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 3, 7))],
+        ids=lambda page: f"pages-of-{page}",
+    )
     def test_all(self, history: Store, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: int) -> None:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end together."""
         monkeypatch.setattr("slotwise.store.reading.reader.PAGE", page)
@@ -105,21 +109,22 @@ class TestSlots:
         together = [line["count"] for line in lines if (line["last"] or line["slot"]) == "2026-01-01T00:20:00Z"]
         assert together == [1, 3]
 
-    def test_some(self, history: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize("size", [11, *(pytest.param(one, marks=pytest.mark.extended) for one in (10, 12))])
+    def test_some(self, history: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str], size: int) -> None:
         """The newest twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
         assert len(ask("slots", "report")) == 20
         whole = ask("slots", "report", "--all")
-        for size in (10, 11, 12):
-            pages, again = ask("slots", "report", "-n", f"{size}"), [*["slots", "report", "-n"], f"{size}"]
-            assert len(pages) == size
-            while True:
-                status(again)
-                err = capsys.readouterr().err
-                if "… more: slotwise " not in err:
-                    break
-                again = shlex.split(err.split("… more: slotwise ")[1])
-                pages += ask(*again)
-            assert pages == whole, size
+        again = ["slots", "report", "-n", f"{size}"]
+        pages = ask(*again)
+        assert len(pages) == size
+        while True:
+            status(again)
+            err = capsys.readouterr().err
+            if "… more: slotwise " not in err:
+                break
+            again = shlex.split(err.split("… more: slotwise ")[1])
+            pages += ask(*again)
+        assert pages == whole
 
     def test_the_way_on(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """It is the same command, with all that this one was told."""

@@ -25,7 +25,12 @@ def test_what_is_there_is_not_looked_through_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(700, GENERATION), (0, 0), (1_000_000, 1_000_000)], ids=["usual", "off", "rarer still"]
+    ("before", "after"),
+    [
+        pytest.param(700, GENERATION, id="usual"),
+        pytest.param(0, 0, id="off", marks=pytest.mark.extended),
+        pytest.param(1_000_000, 1_000_000, id="rarer still", marks=pytest.mark.extended),
+    ],
 )
 def test_how_often_it_comes(before: int, after: int) -> None:
     """Not with every hundredth claim; but an application that wants it less often, or never, is heard."""

@@ -48,13 +48,12 @@ WAYS = {
 CATCH_UPS = pytest.mark.parametrize(
     ("catch_up", "runs", "reason"),
     [
-        (CatchUp.latest(), slice(-1, None), "collapsed"),
-        (CatchUp.first(), slice(0, 1), "collapsed"),
-        (CatchUp.all(), slice(None), ""),
-        (CatchUp.all(max=2), slice(-2, None), "collapsed"),
-        (CatchUp.none(grace="10s"), slice(0, 0), "late"),
+        pytest.param(CatchUp.latest(), slice(-1, None), "collapsed", id="latest"),
+        pytest.param(CatchUp.first(), slice(0, 1), "collapsed", id="first", marks=pytest.mark.extended),
+        pytest.param(CatchUp.all(), slice(None), "", id="all"),
+        pytest.param(CatchUp.all(max=2), slice(-2, None), "collapsed", id="two", marks=pytest.mark.extended),
+        pytest.param(CatchUp.none(grace="10s"), slice(0, 0), "late", id="none", marks=pytest.mark.extended),
     ],
-    ids=["latest", "first", "all", "two", "none"],
 )
 
 
