@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterator
 import pytest
 
 pytest_plugins = [
-    "tests.databases", "tests.kit.lasting", "tests.kit.progress", "tests.kit.selection", "tests.ledger_author",
+    "tests.databases", "tests.kit.lasting", "tests.kit.order", "tests.kit.progress", "tests.kit.selection",
+    "tests.ledger_author",
 ]  # fmt: skip
 
 
