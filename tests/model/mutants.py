@@ -104,7 +104,7 @@ MUTANTS: dict[str, Mutant] = {
         + answering(points.AS_HELD, _by_key)
         + answering(points.OPEN_ENTRY, _by_slot)
     ),
-    "complete_in outlives its holder": always(points.HAS_COMPLETED, False),
+    "complete_in outlives its holder": always(points.HAS_COMPLETED, False) + always(points.HAS_ENDED, False),
     # give_up
     "the ledger starts a slot that gives up once": given(points.LEDGER_ENTRY, strict=lambda a: False),
     "a slot that gives up stays as it ended": always(points.KEEP_AS_ENDED, None),

@@ -12,13 +12,14 @@ from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import detached, ledger
 from slotwise.store.slots.gates import MinInterval
-from slotwise.store.slots.settlements import onward
+from slotwise.store.slots.settlements import Settlements, onward
 
 # ends
 LOST = ending._lost
 FINAL = ending.final
 HAND_BACK = ending.hand_back
 HAS_COMPLETED = ending._has_completed
+HAS_ENDED = Settlements._has_ended
 IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
