@@ -115,7 +115,9 @@ def postgres(testrun_uid: str) -> Iterator[EmbeddedPostgres | GivenPostgres]:
     """
     given = os.environ.get("SLOTWISE_TEST_DSN")
     home = _fast_directory() / f"slotwise-tests-{testrun_uid}"
-    server = GivenPostgres(given) if given else EmbeddedPostgres(home, durable=False, temporary=True)
+    # Each DROP DATABASE waits for a process that was frozen while it connected: a minute, by default.
+    settings = {"authentication_timeout": "5s"}
+    server = GivenPostgres(given) if given else EmbeddedPostgres(home, durable=False, temporary=True, settings=settings)
     with server:
         yield server
 
