@@ -164,6 +164,7 @@ def project(databases: Databases, tmp_path: Path) -> Iterator[Project]:
 OF_DEVELOPMENT = [("of development", None)] * 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("alias", "tests"),
     [

@@ -139,6 +139,7 @@ def test_missing_tables_end_the_servers_start(pg_empty_url: str) -> None:
     registry.database.close()
 
 
+@pytest.mark.extended
 def test_a_server_starts_while_the_database_is_away(open_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It serves, its readiness says why not yet, and the worker follows when the database is back."""
     server = EmbeddedPostgres(open_path / "pg", durable=False)

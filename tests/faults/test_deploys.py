@@ -114,6 +114,7 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
     assert stage.events.all("handed-back", by=old, reason="newer")
 
 
+@pytest.mark.extended
 def test_a_job_whose_version_was_raised_is_left_to_the_new_release(bench: MakeBench) -> None:
     """From its first plan on, beside workers of the old release; no slot is lost."""
     stage = bench("renewed", poll_interval="100ms")

@@ -85,6 +85,7 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], cap
     assert caplog.text == ""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", ["DROP TABLE", "DELETE FROM"])
 def test_somebody_dropped_alembics_own_table(
     connection: sa.Connection, damage: str, capsys: pytest.CaptureFixture[str]
@@ -209,6 +210,7 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
     assert status(["db", "check", *where]) == exits.DATABASE
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -286,6 +288,7 @@ def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[
     assert status(["db", "upgrade", "--table-prefix", "mine_"]) == exits.OK
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("again", [False, True], ids=["empty", "after a downgrade"])
 def test_sql(connection: sa.Connection, again: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever runs the printed SQL has what ``db upgrade`` makes; a version table that is left changes nothing."""

@@ -113,6 +113,7 @@ def harmless(text: str, line: str) -> None:
     assert not any(part.startswith("error: forged") for part in left.split("\n")), (line, left)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "json_", [pytest.param(False, id="text", marks=pytest.mark.extended), pytest.param(True, id="json")]
 )
@@ -166,6 +167,7 @@ def on_a_terminal(place: Path, directory: Path, lines: list[str], *, notes: bool
     return text.split("=====")[1:]
 
 
+@pytest.mark.extended
 def test_on_a_terminal(place: Path, tmp_path: Path) -> None:
     """The same on a pseudo-terminal, with colours."""
     told = on_a_terminal(place, tmp_path, LINES, notes=True)
@@ -189,6 +191,7 @@ registry = JobRegistry(jobs=[settle, month])
 """
 
 
+@pytest.mark.extended
 def test_no_listing_is_wider_than_the_terminal(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that there is, whatever is in its cells."""
     (tmp_path / "wide.py").write_text(WIDE)
@@ -231,6 +234,7 @@ MALFORMED_WORKERS = [
 MALFORMED_PLANS: list[Any] = [[1], {"deployed": "x"}, {"deployed": 1}, {"runs_on": [1]}, {"runs_on": 7}, "text"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
 def test_malformed_rows(
     url: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -176,6 +176,7 @@ def test_plan_without_tables(pg_empty_url: str, capsys: pytest.CaptureFixture[st
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
 def test_unknown_names(url: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     """Of jobs and of tasks: status 1, and what to do."""

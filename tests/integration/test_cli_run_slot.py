@@ -165,6 +165,7 @@ def test_an_instant(shell: Shell, pg_url: str) -> None:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_failed(shell: Shell) -> None:
     """A failed slot is 1, for the pod that ran it and for the one that the restart policy starts after it."""
     first, second = (shell.run("run", "bad", "--slot", "due") for _ in range(2))
@@ -402,6 +403,7 @@ def test_another_slot_is_drained(shell: Shell, pg_url: str) -> None:
 # -- stops ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_drained_pod(shell: Shell, pg_url: str) -> None:
     """SIGTERM drains like a worker: the slot is handed back for another attempt, and the status is not 0."""
     first = pod(shell, "daily", name="a", TAKES="60", POLITE="1", SLOTWISE_SHUTDOWN_GRACE="0s")

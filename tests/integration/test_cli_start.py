@@ -23,6 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.extended
 def test_what_it_writes_works(place: Path, sqlite_empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command that it names runs, in the directory that it made, with no further option."""
     assert status(["init", "shop"]) == 0

@@ -109,6 +109,7 @@ def say(zoned: None, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tupl
 Say = Callable[[str], tuple[int, str, str]]
 
 
+@pytest.mark.extended
 def test_what_is_printed_can_be_pasted(say: Say) -> None:
     """Each instant of each listing into each command: none is refused as an instant, none is read in another zone."""
     instants: set[str] = set()
@@ -135,6 +136,7 @@ def test_what_is_printed_can_be_pasted(say: Say) -> None:
             assert found != exits.BUG, (line, text, err)
 
 
+@pytest.mark.extended
 def test_a_slot_of_a_listing_is_the_slot_that_is_explained(say: Say) -> None:
     """With the milliseconds of a trigger, too: the outcome is that of the listing."""
     for name in ("vienna", "york", "grid"):
@@ -222,6 +224,7 @@ registry = JobRegistry(jobs=[vienna, grid], tasks=[mail])
 """
 
 
+@pytest.mark.extended
 def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
     pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

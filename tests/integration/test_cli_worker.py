@@ -156,6 +156,7 @@ def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
     assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
 
 
+@pytest.mark.extended
 def test_third_signal(shell: Shell, pg_url: str) -> None:
     """The third one ends the process at once; the claim stays for a reaper."""
     worker = started(shell, "deaf")
@@ -167,6 +168,7 @@ def test_third_signal(shell: Shell, pg_url: str) -> None:
     assert [line.outcome for line in ledger(pg_url, "deaf")] == ["running"]
 
 
+@pytest.mark.extended
 def test_deaf_handler(shell: Shell, pg_url: str) -> None:
     """A handler that does not listen is handed back when its time is up, and the process ends all the same."""
     worker = started(shell, "deaf", "--shutdown-grace", "0s")
@@ -176,6 +178,7 @@ def test_deaf_handler(shell: Shell, pg_url: str) -> None:
     assert next(worker.events("drain-end"))["unfinished"] == 1
 
 
+@pytest.mark.extended
 def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
     """Its slot is handed back by the last write before the process ends, after the lifespan; it starts elsewhere then.
 
@@ -224,6 +227,7 @@ def test_a_fork_is_not_the_worker(shell: Shell) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_events(shell: Shell) -> None:
     """Each phase is told when it happens, with job, slot, attempt, token and worker."""
     worker = shell.worker(ONLY="bad")

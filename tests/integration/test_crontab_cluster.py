@@ -96,6 +96,7 @@ def runs(record: Path) -> Counter[tuple[str, str]]:
     return Counter((line.split(" ")[0], line.split(" ")[1]) for line in record.read_text().splitlines())
 
 
+@pytest.mark.extended
 def test_three_workers_run_each_line_once_per_slot(shell: Shell, pg_url: str) -> None:
     """The lines of packages: each runs once, on one of three, as its user, with the command that stands there."""
     file, record = record_all(shell, SYSTEM)

@@ -46,6 +46,7 @@ def test_an_ordinary_day() -> None:
     assert list(remarkable(found.slots["hourly"])) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("catch_up", "odd"),
     [
@@ -148,6 +149,7 @@ def say(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return run
 
 
+@pytest.mark.extended
 def test_simulate_tells_what_is_out_of_the_ordinary(say: Callable[..., str]) -> None:
     """Counts for each job; then slots that were missed, and those that a change of the clocks has doubled."""
     out = say("--days", "2", "--outage", "2026-10-24T05:30Z/3h")

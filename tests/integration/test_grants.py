@@ -162,6 +162,7 @@ def test_one_role_for_workers_and_enqueuers(pg_url: str, monkeypatch: pytest.Mon
             assert len(worker.run_due()) == 3
 
 
+@pytest.mark.extended
 def test_grants_wait_for_seconds_only(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 """
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
 def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
     """No claim, heartbeat or settlement reads one; ``TESTS_BIG_ROWS=1000`` is the long form."""

@@ -263,6 +263,7 @@ def run(place: Place) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 Run = Callable[..., subprocess.Popen[bytes]]
 
 
+@pytest.mark.extended
 def test_what_comes_back(place: Place, run: Run) -> None:
     """Outcomes of every kind, as data; handlers, interceptors and lifespan are those of the application."""
     names = ["well", "awaited", "raises", "cancels", "exits", "crashes", "strict", "completes"]
@@ -299,6 +300,7 @@ def test_a_start_hook_runs_in_the_parent(place: Place, run: Run) -> None:
     assert (place.entry("refused")["outcome"], place.entry("refused")["reason"]) == ("skipped", "lock_held")
 
 
+@pytest.mark.extended
 def test_what_has_committed_is_done(place: Place, run: Run) -> None:
     """Race: complete_in has committed, and the child is killed before it says so. Nobody runs the task again."""
     names = ["paid-and-killed", "paid-and-deaf", "paid-too-late"]
@@ -347,6 +349,7 @@ def test_what_it_starts_can_be_ended(place: Place, run: Run) -> None:
     assert [text for _, text in place.notes()] == [f"ended {-signal.SIGTERM}"]
 
 
+@pytest.mark.extended
 def test_it_dies_with_its_worker(place: Place, run: Run) -> None:
     """Killed without a word, a worker leaves no handler behind."""
     process = run("endless")
@@ -356,6 +359,7 @@ def test_it_dies_with_its_worker(place: Place, run: Run) -> None:
     place.wait(lambda: not is_alive(child))
 
 
+@pytest.mark.extended
 def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
     """As soon as the worker learns of it; whatever the handler does."""
     run("endless")

@@ -104,6 +104,7 @@ def is_one_clear_line(error: BaseException, url: str, other_url: str) -> None:
     assert said.endswith("pass a connection to that database, or none")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
 @pytest.mark.parametrize("connect", [plain, connection, session], ids=lambda one: one.__name__)
 def test_it_is_refused(

@@ -644,6 +644,7 @@ def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
     assert registry.worker is None
 
 
+@pytest.mark.extended
 def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) -> None:
     """The process goes on, and so does the handler: nobody else may start it at its side, until it has returned."""
     entered, told, go = threading.Event(), threading.Event(), threading.Event()

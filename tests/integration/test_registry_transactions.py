@@ -222,6 +222,7 @@ def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.extended
 @KINDS
 @pytest.mark.parametrize(
     ("has_tables", "words"),

@@ -104,6 +104,7 @@ def test_processes_in_code(shell: Shell) -> None:
     assert pool.stop() == exits.OK
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "number",
     [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.extended) for one in (signal.SIGTERM, signal.SIGSEGV))],
@@ -223,6 +224,7 @@ def test_frozen_child(shell: Shell) -> None:
     assert not any(map(alive, pids))
 
 
+@pytest.mark.extended
 def test_supervisor_dies(shell: Shell, store: Store) -> None:
     """Without their supervisor the children drain: what runs may finish, and nobody is left behind."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "1s", ONLY="polite")

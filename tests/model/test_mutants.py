@@ -173,6 +173,7 @@ SHOWN_BY = {
 }
 
 
+@pytest.mark.extended
 def test_an_unbroken_product_passes(plain: Database) -> None:
     """What these scripts show, they show of the broken ones alone."""
     for terms, times, script in SHOWN.values():
@@ -191,6 +192,7 @@ def test_a_point_is_there(mutant: Mutant) -> None:
 SHOWN_ELSEWHERE = {"gaps count as decided"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("rule", [rule for rule in MUTANTS if rule not in SHOWN_ELSEWHERE])
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
@@ -198,6 +200,7 @@ def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> No
         assert _fails_a_known_script(plain, rule) or _fails_a_generated_script(plain)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("rule", POLICIES_MEET)
 def test_where_policies_meet_each_rule_has_its_script(plain: Database, rule: str) -> None:
     with MUTANTS[rule].at_large():

@@ -153,6 +153,7 @@ def bounded(examples: int) -> settings:
     )  # fmt: skip
 
 
+@pytest.mark.extended
 @bounded(EXAMPLES)
 @given(st.sampled_from(COLUMNS), histories(("skip", "queue", "queue_all", "allow", "cancel_previous")), orders())
 def test_no_slot_is_decided_twice_or_forgotten(column: str, case: Case, orderly: Orderly) -> None:
@@ -164,6 +165,7 @@ def test_no_slot_is_decided_twice_or_forgotten(column: str, case: Case, orderly:
     assert not forgotten
 
 
+@pytest.mark.extended
 @bounded(EXAMPLES)
 @given(histories(("skip", "queue", "queue_all")), orders())
 def test_every_catch_up_by_all_comes_to_an_end(case: Case, orderly: Orderly) -> None:

@@ -29,6 +29,7 @@ GROWN = 100_000
 JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]
 TASKS = [a_task(f"task-{number:03}") for number in range(200)]
 BATCHES = [1, 100, 500]
+SIZES = [pytest.param(size, marks=pytest.mark.extended if size != 100 else ()) for size in BATCHES]
 MARK = datetime(2020, 1, 1, tzinfo=UTC)
 
 FILL = """
@@ -225,7 +226,7 @@ VERBS: list[Verb] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", BATCHES)
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
 def test_no_large_table_is_read_from_end_to_end(
     stage: Stage, verb: Callable[[Stage, int], list[Sent]], size: int
@@ -306,7 +307,7 @@ def test_what_is_parked_is_found_among_many_that_wait(stage: Stage, play: Callab
         assert not scanned(plan)
 
 
-@pytest.mark.parametrize("size", BATCHES)
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "verb",
     [
@@ -456,6 +457,7 @@ READS: list[tuple[Verb, int]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("verb", "rows"), READS, ids=[verb.__name__.strip("_") for verb, _ in READS])
 def test_what_is_read_does_not_grow_with_the_tables(grown: Grown, verb: Verb, rows: int) -> None:
     """Each statement reads the rows of its batch, and those that are due or held: not those that wait, nor history."""

@@ -92,6 +92,7 @@ def pages_read(plan: dict[str, Any]) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
 def test_of_100_000_instances_the_first_is_read(databases: Databases, is_analysed: bool) -> None:
     """By the front of the index of due times, and not by the key, which would read and sort them all."""

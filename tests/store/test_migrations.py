@@ -712,6 +712,7 @@ def test_include_name_by_schema() -> None:
     assert not migrate.include_name("scheduled_alembic_version", "table", {"schema_name": None})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("arguments", "url", "words"),
     [
@@ -776,6 +777,7 @@ def test_the_same_sql_makes_different_installations(kind: str, request: pytest.F
     assert len(ids) == 2
 
 
+@pytest.mark.extended
 def test_alembics_own_sql(pg_empty_url: str) -> None:
     """alembic upgrade head --sql says the same."""
     done = process("upgrade", "head", "--sql", url=pg_empty_url)

@@ -203,6 +203,7 @@ def lag(overlap: Overlap, catch_up: CatchUp, run: timedelta = 5 * MINUTE) -> tim
 FURTHER = pytest.mark.extended
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("overlap", "catch_up", "least", "most"),
     [

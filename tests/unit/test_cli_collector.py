@@ -24,6 +24,7 @@ def test_what_is_there_is_not_looked_through_again() -> None:
     assert gc.get_freeze_count() > 1000
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("before", "after"),
     [

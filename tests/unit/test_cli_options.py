@@ -257,6 +257,7 @@ LOADS = [
 ]
 
 
+@pytest.mark.extended
 def test_loads_what_it_needs(sqlite_url: str) -> None:
     """A probe that runs every few seconds loads neither alembic nor the engine."""
     script = (

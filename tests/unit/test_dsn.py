@@ -183,6 +183,7 @@ def test_safe_leaves_the_rest(text: str) -> None:
     assert hide_password(text) == text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "piece",
     [

@@ -70,6 +70,7 @@ def test_every_reason_has_a_sentence(reason: Reason) -> None:
     assert not (found.waits or "").endswith(".")
 
 
+@pytest.mark.extended
 def test_only_members_have_sentences() -> None:
     """The core registers its own reasons only: in a fresh process, since tests of features register theirs."""
     code = (

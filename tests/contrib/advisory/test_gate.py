@@ -220,6 +220,7 @@ def test_a_lost_lease_stops_the_handler(pg_empty_url: str, java: ShedLockSQL, ot
     provider.close()
 
 
+@pytest.mark.extended
 def test_an_outage_of_the_locks(java: ShedLockSQL, pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing runs without an answer. It is counted, logged once, and the ledger has a failed slot for each start."""
     ran: list[object] = []

@@ -141,6 +141,7 @@ def at_work(shell: Shell, who: str, **environment: str) -> Iterator[Process]:
     yield worker
 
 
+@pytest.mark.extended
 def test_a_killed_worker_frees_its_key(shell: Shell, url: str) -> None:
     """The other program follows at once, another worker takes the slot over, and no two of them overlap."""
     with at_work(shell, "a") as first, Other(url) as other:
@@ -175,6 +176,7 @@ def test_a_frozen_worker_keeps_its_key(shell: Shell, url: str) -> None:
     assert unaccounted(url) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", ["cut", pytest.param("restart", marks=pytest.mark.extended)])
 def test_a_broken_session_stops_the_handler(
     shell: Shell, url: str, pg_empty_url: str, open_path: Path, fault: str

@@ -110,6 +110,7 @@ def test_the_validator_sees_mistakes() -> None:
         validate(objects)
 
 
+@pytest.mark.extended
 def test_hostile_names() -> None:
     """Each name arrives in the pod as it is, and makes an object name of its own that Kubernetes accepts."""
     made = registry(*HOSTILE)

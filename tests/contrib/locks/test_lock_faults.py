@@ -22,6 +22,7 @@ from slotwise.embedded import EmbeddedPostgres
 from slotwise.locks import Lock, LockLost, LockNotAcquired, LockProvider, LockUnavailable, SQLLocks, counts
 
 
+@pytest.mark.extended
 def test_a_killed_holder_is_followed(locks_url: str, provider: LockProvider, name: str) -> None:
     """After kill -9 during a block with renewals, the lock is free after at_most_for, and not before."""
     lock = Lock(name, at_most_for="1h", provider=provider)
@@ -185,6 +186,7 @@ def test_cut_connections_are_replaced(proxy: Proxy, distant: SQLLocks, name: str
     assert counts(distant).lost == 0
 
 
+@pytest.mark.extended
 def test_a_stalled_network_ends_the_lease(
     proxy: Proxy, distant: SQLLocks, shedlock_url: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +236,7 @@ def test_a_lost_reply_leaves_one_lock(proxy: Proxy, distant: SQLLocks, name: str
 # -- the servers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_postgresql_restarts(open_path: Path, name: str) -> None:
     """A lock survives a crash of the server; its holder renews, and others are refused."""
     with EmbeddedPostgres(open_path / "pg", temporary=True) as server:

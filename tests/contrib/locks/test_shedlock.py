@@ -62,6 +62,7 @@ def test_java_keeps_us_out(shared_url: str, ours: LockProvider, name: str) -> No
             pass
 
 
+@pytest.mark.extended
 def test_a_killed_java_process_is_followed(shared_url: str, ours: LockProvider, name: str) -> None:
     """After kill -9, the lock is free when ShedLock's lockAtMostFor has passed, not before."""
     lock = Lock(name, at_most_for="1h", provider=ours)
@@ -73,6 +74,7 @@ def test_a_killed_java_process_is_followed(shared_url: str, ours: LockProvider, 
         lock.acquire(wait="20s").release()
 
 
+@pytest.mark.extended
 def test_java_follows_our_killed_process(shared_url: str, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
     """After kill -9 of our holder, ShedLock gets the lock when at_most_for has passed, not before."""
     with Holder("slotwise", shared_url, name, 1.0) as holder:
@@ -117,6 +119,7 @@ def test_at_least_for_of_each_binds_the_other(
     lock.acquire(wait="20s")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("total", [40, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_contended_acquisitions_never_overlap(locks_url: str, name: str, tmp_path: Path, total: int) -> None:
     """Processes of both sides fight for one lock: no two blocks overlap, and our tokens rise in the blocks' order."""

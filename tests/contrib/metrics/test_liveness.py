@@ -53,7 +53,7 @@ def test_a_healthy_worker(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "loop", [one if one in ("heartbeat", "poller") else pytest.param(one, marks=pytest.mark.extended) for one in LOOPS]
+    "loop", [one if one == "heartbeat" else pytest.param(one, marks=pytest.mark.extended) for one in LOOPS]
 )
 def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None:
     """Each loop by itself: the port says which one, and the file is not written any more."""
@@ -69,6 +69,7 @@ def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None
     assert any("not alive" in str(event.get("message")) for event in worker.seen)
 
 
+@pytest.mark.extended
 def test_without_its_database_a_worker_is_alive(shell: Shell) -> None:
     """From the start on: a restart would not help. It is not ready."""
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/nothing"

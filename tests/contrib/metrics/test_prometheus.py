@@ -30,6 +30,7 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made.close()
 
 
+@pytest.mark.extended
 def test_what_a_worker_exports(shell: Shell) -> None:
     """Every figure of the table, of the right kind and with its labels; promtool has no complaint."""
     worker = shell.worker("--http", "127.0.0.1:0", ONLY="tick,bad,slow,mail")

@@ -54,6 +54,7 @@ BAD_DOCUMENT = """'{"catch_up_until": "the day after"}'"""
 LONG_NUMBER = f"""'{{"a": {"9" * 5000}}}'"""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", ["-infinity", "infinity", "BC", "year 20000"])
 def test_no_table_takes_an_instant_that_nobody_can_read(bench: Bench, what: str) -> None:
     """Not in any column: a worker that reads such a value would read none of its batch."""

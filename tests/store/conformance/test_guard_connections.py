@@ -100,6 +100,7 @@ levels = pytest.mark.parametrize("level", LEVELS)
 verbs = pytest.mark.parametrize("verb", ["guard", "complete_in"])
 
 
+@pytest.mark.extended
 @doors
 @levels
 @verbs
@@ -162,6 +163,7 @@ def _beat(bench: Bench, claim: Any) -> None:
     assert bench.store.held.beat(claim.holder, [claim]) == set()
 
 
+@pytest.mark.extended
 @doors
 @levels
 @verbs

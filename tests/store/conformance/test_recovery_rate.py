@@ -101,6 +101,7 @@ def test_a_slot_in_time_needs_no_place(database: Database) -> None:
     assert busiest(starts) == 12
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("outage", [10 * MINUTE, 30 * SECOND], ids=["long", "short"])
 def test_a_second_outage_is_no_stampede(database: Database, outage: timedelta) -> None:
     """Tokens that were promised have lapsed; a slot that was put off is late by its slot, and needs one still."""

@@ -216,6 +216,7 @@ UNIONS = {
 }
 
 
+@pytest.mark.extended
 @given(near=NEAR_CHANGES, **UNIONS, **RULES)
 @examples(30)
 def test_unions_are_those_of_the_minutes_walked(
@@ -225,6 +226,7 @@ def test_unions_are_those_of_the_minutes_walked(
     check_union(specs, [near[0], *zones], near[1], near[2], gap, fold)
 
 
+@pytest.mark.extended
 @given(data=st.data(), zone=st.sampled_from(["UTC", "Asia/Tokyo", "America/Bogota"]), specs=UNIONS["specs"])
 @examples(25)
 def test_unions_without_holidays_are_cronsims(data: st.DataObject, zone: str, specs: list[Spec]) -> None:
