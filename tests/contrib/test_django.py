@@ -236,10 +236,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         r"SLOTWISE\['DATABASE'\] is 'jobs', which is no alias in DATABASES; known",
     ),
     "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
-    "no such module": ({"JOBS": ["shop.jbos"]}, r"SLOTWISE\['JOBS'\]: there is no module shop; "),
+    "no such module": ({"JOBS": ["nowhere.jobs"]}, r"SLOTWISE\['JOBS'\]: there is no module nowhere; "),
     "no such listener": (
-        {"LISTENERS": ["shop.listen"]},
-        r"SLOTWISE\['LISTENERS'\]: 'shop\.listen': there is no module shop; ",
+        {"LISTENERS": ["nowhere.listen"]},
+        r"SLOTWISE\['LISTENERS'\]: 'nowhere\.listen': there is no module nowhere; ",
     ),
     "a wrong list": ({"LISTNERS": []}, r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?"),
     "a setting of the registry": ({"TASKS": []}, r"SLOTWISE: TASKS is not a setting; "),
