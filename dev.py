@@ -81,6 +81,8 @@ def main(words: list[str]) -> int:
         return compat(arguments) if command == "compat" else oldest(arguments)
     if command in ("check", "constraints", "release"):
         return {"check": check, "constraints": constraints, "release": release}[command]()
+    if "--all" in arguments:
+        os.environ["TESTS_ALL"] = "1"  # generated examples in full number
     return become([*PROGRAMS[command], *forwarded(command, arguments)])
 
 

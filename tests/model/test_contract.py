@@ -22,10 +22,10 @@ from tests.model.timeline import Times
 from slotwise.errors import InvalidJob
 from slotwise.store.connect.database import Database
 
-USUAL = 50
+USUAL = 80 if "TESTS_ALL" in os.environ else 50
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
 #: PostgreSQL takes its time: so much fewer there.
-SHARE = 12
+SHARE = 20 if "TESTS_ALL" in os.environ else 12
 #: On a busy machine an example may take seconds. A timeout that strikes within one is reported as a FlakyFailure of it.
 pytestmark = pytest.mark.timeout(280 if EXAMPLES == USUAL else 0)
 

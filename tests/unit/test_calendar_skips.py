@@ -234,7 +234,7 @@ PAUSES = st.lists(st.timedeltas(timedelta(minutes=1), 3 * DAY), min_size=3, max_
 
 @pytest.mark.extended
 @given(schedule=SCHEDULES, policies=POLICIES, pauses=PAUSES, runs=st.lists(st.timedeltas(HOUR / 60, DAY), max_size=5))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_books_are_right_whatever_happens(
     schedule: Schedule, policies: dict[str, Any], pauses: list[timedelta], runs: list[timedelta]
 ) -> None:

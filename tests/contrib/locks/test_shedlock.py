@@ -120,7 +120,7 @@ def test_at_least_for_of_each_binds_the_other(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("total", [40, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("total", [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_contended_acquisitions_never_overlap(locks_url: str, name: str, tmp_path: Path, total: int) -> None:
     """Processes of both sides fight for one lock: no two blocks overlap, and our tokens rise in the blocks' order."""
     sides = ("slotwise",) * 3 if locks_url.startswith("sqlite") else ("slotwise", "slotwise", "shedlock", "shedlock")

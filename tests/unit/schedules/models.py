@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -174,7 +175,8 @@ def every_change() -> list[tuple[str, datetime]]:
 
 
 def examples(count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return settings(max_examples=count, deadline=None)
+    """Settings for so many examples with ``dev.py test --all``, else for half of them."""
+    return settings(max_examples=count if "TESTS_ALL" in os.environ else count // 2, deadline=None)
 
 
 RULES = {"gap": st.sampled_from(["end", "shift"]), "fold": st.sampled_from(["first", "second", "both"])}

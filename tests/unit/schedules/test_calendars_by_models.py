@@ -158,7 +158,7 @@ def check_union(specs: list[Spec], zones: list[str], change: datetime, minutes_o
 
 
 @given(data=st.data(), spec=SPECS, near=NEAR_CHANGES, roll=st.sampled_from(ROLLS), **RULES)
-@examples(50)
+@examples(100)
 def test_rolls_are_those_of_the_days_walked(
     data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], roll: str, gap: str, fold: str
 ) -> None:
@@ -167,7 +167,7 @@ def test_rolls_are_those_of_the_days_walked(
 
 
 @given(data=st.data(), spec=SPECS, near=NEAR_CHANGES, n=st.integers(-23, 23).filter(bool), **RULES)
-@examples(50)
+@examples(100)
 def test_numbered_business_days_are_those_of_the_days_walked(
     data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], n: int, gap: str, fold: str
 ) -> None:
@@ -179,7 +179,7 @@ PLACES = st.dates(date(FIRST_YEAR, 1, 1), date(LAST_YEAR, 12, 31))
 
 
 @given(data=st.data(), spec=SPECS, near=PLACES, roll=st.sampled_from(ROLLS[1:]))
-@examples(50)
+@examples(100)
 def test_rolled_days_are_those_walked(data: st.DataObject, spec: Spec, near: date, roll: str) -> None:
     """The days alone, over seven weeks about closed weeks and ends of months."""
     calendar = data.draw(calendars(near))
@@ -198,7 +198,7 @@ DENSE = st.sampled_from(["3-59/4 0-23", "5-55/10 0-23", "7,27 0-12", "11-50/13 0
 
 
 @given(near=NEAR_CHANGES, times=st.lists(DENSE, min_size=2, max_size=3), **RULES)
-@examples(25)
+@examples(40)
 def test_dense_unions_are_counted_as_they_are_walked(
     near: tuple[str, datetime, int], times: list[str], gap: str, fold: str
 ) -> None:
@@ -218,7 +218,7 @@ UNIONS = {
 
 @pytest.mark.extended
 @given(near=NEAR_CHANGES, **UNIONS, **RULES)
-@examples(30)
+@examples(60)
 def test_unions_are_those_of_the_minutes_walked(
     near: tuple[str, datetime, int], specs: list[Spec], zones: list[str], gap: str, fold: str
 ) -> None:
@@ -228,7 +228,7 @@ def test_unions_are_those_of_the_minutes_walked(
 
 @pytest.mark.extended
 @given(data=st.data(), zone=st.sampled_from(["UTC", "Asia/Tokyo", "America/Bogota"]), specs=UNIONS["specs"])
-@examples(25)
+@examples(40)
 def test_unions_without_holidays_are_cronsims(data: st.DataObject, zone: str, specs: list[Spec]) -> None:
     """What cronsim names, one by one, less the days of a calendar."""
     begin = datetime(data.draw(st.integers(FIRST_YEAR, LAST_YEAR)), 12, 20, tzinfo=UTC)

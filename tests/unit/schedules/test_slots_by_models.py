@@ -113,7 +113,7 @@ def check_against_model(spec: Spec, near: tuple[str, datetime, int], gap: str, f
 
 
 @given(spec=SPECS, near=NEAR_CHANGES, **RULES)
-@examples(75)
+@examples(150)
 def test_slots_are_those_of_the_minutes_walked(
     spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_slots_are_those_of_the_minutes_walked(
 
 
 @given(spec=VIXIE_SPECS, near=NEAR_CHANGES)
-@examples(75)
+@examples(150)
 def test_slots_are_cronsims(spec: Spec, near: tuple[str, datetime, int]) -> None:
     """By the rules of Debian's cron, cronsim names the same slots."""
     assume(spec.fixed or changes_by_whole_hours(near[0]))
@@ -164,7 +164,7 @@ def simulated(expression: str, zone: ZoneInfo, begin: datetime, end: datetime) -
 
 
 @given(SCHEDULES, INSTANTS, st.floats(0, 1))
-@examples(75)
+@examples(150)
 def test_slots_rise_and_do_not_depend_on_the_start(schedule: Schedule, t: datetime, fraction: float) -> None:
     """From any instant between two slots, the next one is the same; and each is later than the one before."""
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_slots_rise_and_do_not_depend_on_the_start(schedule: Schedule, t: dateti
 
 
 @given(SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=40)))
-@examples(75)
+@examples(150)
 def test_walking_back_and_counting_agree_with_walking_on(schedule: Schedule, a: datetime, span: timedelta) -> None:
     """`slots`, `count_between` and `latest_before` say what repeated `next_after` says."""
     walked: list[datetime] = []
@@ -199,7 +199,7 @@ def test_walking_back_and_counting_agree_with_walking_on(schedule: Schedule, a: 
 
 
 @given(SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=4000)), st.floats(0, 1))
-@examples(50)
+@examples(100)
 def test_counts_add_up(schedule: Schedule, a: datetime, span: timedelta, cut: float) -> None:
     """A count over years is the sum of the counts over its parts."""
     middle = a + span * cut
@@ -208,7 +208,7 @@ def test_counts_add_up(schedule: Schedule, a: datetime, span: timedelta, cut: fl
 
 
 @given(SCHEDULES)
-@examples(50)
+@examples(100)
 def test_text_is_complete(schedule: Schedule) -> None:
     """The text of a schedule makes an equal one."""
     assert parse_schedule(str(schedule)) == schedule
