@@ -9,12 +9,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from slotwise import Context, DistributedJob, Every, JobContext, JobRegistry, job, task
 from slotwise.bench.journal import Journal
-from slotwise.jobs.context import Context, JobContext
-from slotwise.jobs.job import DistributedJob, FunctionTask, job, task
+from slotwise.jobs.job import FunctionTask
 from slotwise.jobs.policies import OnLost
-from slotwise.registry.registry import JobRegistry
-from slotwise.schedules import Every
 
 TASK = "bench"
 OTHER = "bench-other"

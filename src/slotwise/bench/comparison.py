@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from slotwise import ConfigurationError
 from slotwise.bench import machine
 from slotwise.bench.crew import clean_environment
 from slotwise.bench.journal import RanWrong
 from slotwise.bench.report import aligned, markdown_table, number
 from slotwise.bench.server import Server
 from slotwise.bench.session import ends_cleanly, split
-from slotwise.errors import ConfigurationError
 from slotwise.model.clock import elapsed
 
 #: Measured where the caller names no cells.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from slotwise.errors import SlotwiseError
+from slotwise import SlotwiseError
 
 _WIDTH = 8
 

@@ -22,10 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
+from slotwise import ConfigurationError
 from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal
 from slotwise.bench.run import Contender, Send, micros, python
-from slotwise.errors import ConfigurationError
 from slotwise.store.connect.dsn import database_url, psycopg
 
 

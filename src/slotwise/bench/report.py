@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from slotwise import ConfigurationError
 from slotwise.bench.cells import ALL
 from slotwise.bench.cells.costs import NEXT_DUE_CASES
 from slotwise.bench.cells.throughput import OPENTELEMETRY, PROMETHEUS
 from slotwise.bench.readings import Reading, Readings, Summary, ratio
 from slotwise.contrib.picture import Box, Label, Line, Picture, Shape
-from slotwise.errors import ConfigurationError
 
 #: In the order of the columns; a figure that is not here stands behind them under its own name.
 _TITLES = {

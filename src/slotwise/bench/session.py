@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from slotwise import ConfigurationError
 from slotwise.bench import machine, peers, report
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading
 from slotwise.bench.report import Report, number
 from slotwise.bench.run import Cell, Run, measure
 from slotwise.bench.server import Server
-from slotwise.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise import migrate
+from slotwise import Context, Every, JobRegistry, job, migrate, task
 from slotwise.bench.app import TASK, job_name
 from slotwise.bench.crew import Command
 from slotwise.bench.run import Contender, Send
-from slotwise.jobs.context import Context
 from slotwise.jobs.definition import define
-from slotwise.jobs.job import job, task
 from slotwise.jobs.policies import OnLost
-from slotwise.registry.registry import JobRegistry
-from slotwise.schedules import Every
 from slotwise.store.connect.dsn import database_url, psycopg
 from slotwise.store.planning.revision import Declared
 

@@ -27,7 +27,6 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.cli.shared.terminal import moment, say
-from slotwise.decide.ending import A_WHILE
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
@@ -36,6 +35,7 @@ from slotwise.schedules.description import UTC
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
 from slotwise.store.reading.worker_registry import WorkerInfo
+from slotwise.store.slots.store import NEWER_PATIENCE
 
 Answer = TypeVar("Answer")
 
@@ -274,7 +274,7 @@ def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
 
 def _is_recent(found: Unreadable, health: Health) -> bool:
     """Whether the rows wait for a newer worker no longer than a rolling deploy may take to start one."""
-    return found.newer and found.since is not None and health.now - found.since < A_WHILE
+    return found.newer and found.since is not None and health.now - found.since < NEWER_PATIENCE
 
 
 def _summary(found: Health) -> str:

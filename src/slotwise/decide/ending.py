@@ -396,8 +396,6 @@ UNREADABLE = "unreadable: "
 #: The same, of a row that a newer release has written; and the shortest pause before it comes up again.
 NEWER = "waits for a newer worker: "
 _SHORTEST = timedelta(seconds=1)
-#: How long rows may wait for a newer worker, as in a rolling deploy, before that is a problem.
-A_WHILE = timedelta(minutes=1)
 
 
 def hand_back(row: Row, reason: str | None) -> Transition:

@@ -14,10 +14,10 @@ import click
 import sqlalchemy as sa
 from rich.console import Console
 
+from slotwise import SlotwiseError
 from slotwise.demo.play import LENGTH, Play, pronounce
 from slotwise.demo.stage import Stage
 from slotwise.demo.view import LiveView, PlainView
-from slotwise.errors import SlotwiseError
 from slotwise.store.connect.dsn import database_url
 
 

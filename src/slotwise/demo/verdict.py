@@ -24,11 +24,10 @@ from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.jobs.context import JobContext
+from slotwise import JobContext, Schedule, parse_schedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK
 from slotwise.model.vocabulary import PLANNED, Outcome
-from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.tables import Tables, tables
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from slotwise import JobRegistry
 from slotwise.bench.app import TASK, make_jobs
 from slotwise.bench.cells.throughput import BEST
 from slotwise.bench.crew import Crew
@@ -19,7 +20,6 @@ from slotwise.bench.readings import Reading
 from slotwise.bench.run import Cell, Run
 from slotwise.bench.slotwise_contender import Slotwise, fill_tasks, registry_for
 from slotwise.model.clock import elapsed
-from slotwise.registry.registry import JobRegistry
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.store import Store
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise import Item
 from slotwise.bench.app import TASK
 from slotwise.bench.crew import Crew, Sample
 from slotwise.bench.journal import RanWrong, expect_once
@@ -29,7 +30,6 @@ from slotwise.bench.slotwise_contender import (
     fill_tasks,
     registry_for,
 )
-from slotwise.client.arguments import Item
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.dsn import database_url, psycopg
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.decide.ending import A_WHILE
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
@@ -87,6 +86,8 @@ def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
 
 #: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
 MINUTE, HOUR, MANY = 60.0, 3_600.0, 100
+#: How long rows may wait for a newer worker, as in a rolling deploy, before that is a problem.
+NEWER_PATIENCE = timedelta(minutes=1)
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class RowWarnings:
     def newer(self, row: Row, now: datetime, error: str) -> None:
         """Warn about a row that has waited for a newer worker for a minute; at most once per task and minute."""
         name, since, self.newer_at = row.task_name, row.slot or row.due, self._elapsed()
-        if now - since >= A_WHILE and (rows := self.count(name, "newer")):
+        if now - since >= NEWER_PATIENCE and (rows := self.count(name, "newer")):
             logger.warning("%s: rows (%d) wait for a newer worker, since %s: %s", name, rows, since, error)
 
     @property
