@@ -404,6 +404,12 @@ class Grown(Stage):
         self.analysed += found
         return sent
 
+    def give_back(self) -> None:
+        """Without the dead entries that a test has left: how many there are depends on which tests ran before."""
+        super().give_back()
+        for table in ("scheduled_tasks", "scheduled_slots", "scheduled_gaps"):
+            self.driver.execute(f"VACUUM {table}".encode())
+
 
 @pytest.fixture(scope="module", params=[GROWN, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def grown_tables(databases: Databases, request: pytest.FixtureRequest) -> Iterator[Grown]:
@@ -456,6 +462,10 @@ READS: list[tuple[Verb, int]] = [
     (_look, 600), (_look_for_some, 500), (_held_by, 100), (_next_due_of_all, 320), (_due_tasks, 700),
 ]  # fmt: skip
 
+#: The most pages that one statement touches: 45 for each row of the batch, which is locked, written, and entered into
+#: up to nine indexes.
+PAGES = 4500
+
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("verb", "rows"), READS, ids=[verb.__name__.strip("_") for verb, _ in READS])
@@ -466,4 +476,4 @@ def test_what_is_read_does_not_grow_with_the_tables(grown: Grown, verb: Verb, ro
     for found in grown.analysed:
         shown = f"{found.mode}:\n{found.statement}\n{json.dumps(found.plan, indent=1)}"
         assert found.rows <= rows, shown
-        assert found.pages <= 3000, shown
+        assert found.pages <= PAGES, shown
