@@ -66,6 +66,12 @@ TEXTS = [
     ),
     ("tasks schedule a --at '2026-01-31T02:00 Viena'", exits.USAGE, "--at': '2026-01-31T02:00 Viena': unknown time"),
     ("run nightly --slot '2026-01-31T02:00 Viena'", exits.USAGE, "--slot': '2026-01-31T02:00 Viena': unknown time"),
+    ("schedule next '@hourly' --after '2026-01-31T02:00 Viena'", exits.USAGE, "--after: '2026-01-31T02:00 Viena': un"),
+    (
+        "simulate --app jobs --outage '2026-01-31T02:00 Viena/3h'",
+        exits.USAGE,
+        "--outage: '2026-01-31T02:00 Viena': unknown time zone 'Viena'",
+    ),
     ("tasks cancel a", exits.USAGE, "name the tasks by one of: their IDS, --state, --all; see: "),
     ("crontab check --format system x", exits.USAGE, "write --crontab-format for crontabs"),
     ("calendar show AT --year x", exits.USAGE, "'x' is not a whole number; see: slotwise calendar show --help"),

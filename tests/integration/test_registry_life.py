@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -104,7 +105,8 @@ def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
             registry._configured(threads=3)
         assert registry.stop() == 0
         assert registry.stop() == 0
-    assert [event.change for event in heard.of("planned")] == ["added", "kept", "kept"]
+    told = [(event.change, event.level) for event in heard.of("planned")]
+    assert told == [("added", logging.INFO), ("kept", logging.DEBUG), ("kept", logging.DEBUG)]
     assert len({event.worker for event in heard.of("worker-start")}) == 3
 
 

@@ -481,7 +481,7 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
     with suppress(InvalidSetting):
         return datetime.now(UTC) + parse_duration(text)
     try:
-        written = read_written(text)
+        written = read_written(text, "--after")
     except ValueError:
         forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
         raise click.UsageError(f"--after {text}: {forms}") from None

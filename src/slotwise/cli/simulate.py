@@ -120,7 +120,7 @@ def _outage(text: str, zone: ZoneInfo | None) -> Outage:
     if match is None:
         raise click.UsageError(f"--outage {text}: write TIME/DURATION, for instance 2026-02-01T01:00Z/3h")
     try:
-        start = read_written(match["start"]).within(zone, "--outage")
+        start = read_written(match["start"], "--outage").within(zone, "--outage")
         length = parse_duration(match["length"])
     except (ValueError, SlotwiseError) as error:
         raise click.UsageError(f"--outage {text}: {error}") from None

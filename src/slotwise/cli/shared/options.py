@@ -312,10 +312,10 @@ def _before_now(text: str) -> timedelta:
     return parse_duration(text if said == text.strip() else re.sub(r"\.\d+(?= s$)", "", said).replace(" min", "m"))
 
 
-def read_written(text: str) -> Written:
+def read_written(text: str, option: str | None = None) -> Written:
     """Parse ISO 8601, with an offset, with a zone's name after a space, or with neither.
 
-    Raises ValueError, and UsageError for an unknown zone.
+    Raises ValueError, and BadParameter for an unknown zone. A callback of click needs to name no ``option``.
     """
     plain, _, key = text.strip().rpartition(" ")
     if plain and not key[0].isdigit():
@@ -325,7 +325,7 @@ def read_written(text: str) -> Written:
         try:
             zone = zone_named(key)
         except InvalidSchedule as error:
-            raise click.BadParameter(f"{text!r:.60}: {error}") from None
+            raise click.BadParameter(f"{text!r:.60}: {error}", param_hint=option) from None
         return Written(text, found if found.tzinfo else found.replace(tzinfo=zone))
     found = datetime.fromisoformat(text.strip())
     with suppress(OverflowError):
