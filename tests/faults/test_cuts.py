@@ -25,7 +25,7 @@ from tests.faults.proxy import CAN_CUT, Proxy
 from tests.kit.laws import Ledger, none_in_two_places
 
 from slotwise.model.durations import parse_duration
-from slotwise.store.schema.column_types import from_micros
+from slotwise.model.records import from_micros
 from slotwise.store.schema.tables import tables
 
 USUAL = 3

@@ -20,9 +20,9 @@ from tests.faults.conftest import MakeBench
 from slotwise import AnyOf, Once
 from slotwise.demo.verdict import Line
 from slotwise.embedded import EmbeddedPostgres
+from slotwise.model.records import from_micros
 from slotwise.schedules import parse_schedule, spread_out
 from slotwise.store.reading.reader import Reader
-from slotwise.store.schema.column_types import from_micros
 from slotwise.store.slots.store import Store
 
 pytestmark = pytest.mark.extended

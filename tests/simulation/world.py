@@ -18,8 +18,7 @@ from tests.simulation.operators import audit
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ClaimLost
-from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded
-from slotwise.store.schema.column_types import to_micros
+from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded, to_micros
 from slotwise.store.slots.store import LedgerFence
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.

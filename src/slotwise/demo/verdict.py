@@ -26,9 +26,8 @@ import sqlalchemy as sa
 
 from slotwise import JobContext, Schedule, parse_schedule
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK
+from slotwise.model.records import RECURRING, TICK, from_micros
 from slotwise.model.vocabulary import PLANNED, Outcome
-from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.tables import Tables, tables
 
 # -- evidence -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from slotwise.explain.no_slot import why_no_slot
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.error_text import error_summary
-from slotwise.model.records import RECURRING, TICK, Row
+from slotwise.model.records import RECURRING, TICK, Row, from_micros
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
 from slotwise.schedules.description import short_text
@@ -19,7 +19,6 @@ from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import AttemptInfo, JobInfo, SlotInfo
-from slotwise.store.schema.column_types import from_micros
 from slotwise.store.slots.store import Store
 
 # -- what a reason in the ledger means ------------------------------------------------------------------------------

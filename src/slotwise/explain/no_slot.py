@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from slotwise.model.durations import about, format_duration
+from slotwise.model.records import EPOCH, TICK
 from slotwise.schedules import Cron, Daily, Every, Schedule
-from slotwise.schedules.base import EPOCH, MICROSECOND, instant_text
+from slotwise.schedules.base import instant_text
 from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
 from slotwise.schedules.cron_fields import DAY, FIELDS, MONTH, WEEKDAY
 from slotwise.schedules.local_time import Walk, time_text
@@ -30,7 +31,7 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
             yield f"The schedule begins at {instant_text(schedule.start)}."
         case Between() if schedule.end is not None and instant >= schedule.end:
             yield f"The schedule ended before {instant_text(schedule.end)}."
-        case Arranged() if schedule.schedule.next_after(instant - MICROSECOND) == instant:
+        case Arranged() if schedule.schedule.next_after(instant - TICK) == instant:
             names, day = ", ".join(schedule.calendars) or "Monday to Friday", instant.astimezone(schedule.schedule.zone)
             why = "is a day off" if isinstance(schedule, Excluding) else "is not the wanted business day of the month"
             yield f"{day:%A %Y-%m-%d} {why}, by the calendar {names}."

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from slotwise.errors import ConfigurationError
-from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.records import FOREVER, RECURRING, to_micros
 from slotwise.model.vocabulary import Kind
-from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots.gates import BUCKET
 from slotwise.store.slots.retention import PRUNED_UNTIL, TURN

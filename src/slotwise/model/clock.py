@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeAlias
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from slotwise.model.records import from_micros
 
 #: Seconds on a monotonic clock; only differences are meaningful.
 Stopwatch: TypeAlias = Callable[[], float]
@@ -73,4 +73,4 @@ Clock: TypeAlias = DatabaseClock | ManualClock
 
 def host_now() -> datetime:
     """Return this host's wall clock: the database time of SQLite, and one side of the clock drift."""
-    return _EPOCH + timedelta(microseconds=time.time_ns() // 1000)
+    return from_micros(time.time_ns() // 1000)

@@ -19,6 +19,7 @@ EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 
 #: The smallest step between two instants: what both databases store.
 TICK = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The instance of a job's plan row.
 RECURRING = "recurring"
@@ -26,6 +27,16 @@ RECURRING = "recurring"
 _new: Any = tuple.__new__
 #: Looked up once: this is slow in Python 3.11, and needed once per execution.
 _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
+
+
+def to_micros(instant: datetime) -> int:
+    """Microseconds since 1970-01-01T00:00Z, exactly."""
+    return (instant - EPOCH) // TICK
+
+
+def from_micros(value: int) -> datetime:
+    """The inverse of ``to_micros``."""
+    return EPOCH + timedelta(microseconds=value)
 
 
 def is_known(instant: datetime) -> bool:

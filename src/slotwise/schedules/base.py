@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
+from slotwise.model.records import EPOCH, TICK, from_micros, to_micros
+from slotwise.schedules.timeline import BEGINNING, DAY, END, NOTHING, SECOND, Delay, Grid, Line, Window
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from slotwise.schedules.days import Calendar, Roll
     from slotwise.schedules.local_time import LocalSchedule
-    from slotwise.schedules.timeline import Line
 
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND: Final = timedelta(microseconds=1)
-SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 
 
@@ -43,16 +41,6 @@ def in_utc(value: datetime | str) -> datetime:
     raise InvalidSchedule(f"{value!r:.60} {cure}")
 
 
-def floor_second(instant: datetime) -> int:
-    """The last whole second since 1970 that is not after the instant."""
-    return (instant - EPOCH) // SECOND
-
-
-def ceiling_second(instant: datetime) -> int:
-    """The first whole second since 1970 that is not before the instant."""
-    return -((EPOCH - instant) // SECOND)
-
-
 class Schedule(ABC):
     """When a job is due: a strictly increasing sequence of slots, each an instant in UTC.
 
@@ -60,30 +48,35 @@ class Schedule(ABC):
     depend on earlier calls. All datetimes given must be aware; all returned are in UTC.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("_text", "line")
     _text: str
+    line: Line
 
     from_end: ClassVar[bool] = False
     """True where the next slot is defined by the end of the run, so that `next_after` takes that end."""
 
-    @abstractmethod
+    combines: ClassVar[bool] = False
+    """Whether AnyOf takes it: all slots are at whole seconds of real time."""
+
     def next_after(self, t: datetime) -> datetime | None:
         """The first slot strictly after `t`; None if there is none."""
+        return _instant(self.line.first(max(to_micros(t) + 1, BEGINNING), END))
 
-    @abstractmethod
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
         """The newest slot strictly before `t`, and strictly after `floor` if given; None without one."""
+        low = BEGINNING if floor is None else max(to_micros(floor) + 1, BEGINNING)
+        return _instant(self.line.last(low, min(to_micros(t), END)))
 
-    @abstractmethod
     def count_between(self, a: datetime, b: datetime) -> int:
         """The number of slots after `a` up to and including `b`: exact, and cheap over years of seconds."""
+        return self.line.count(max(to_micros(a) + 1, BEGINNING), min(to_micros(b) + 1, END))
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The slots after `a` up to and including `b`, in order."""
         slot = self.next_after(a)
         while slot is not None and slot <= b:
             yield slot
-            slot = self.next_after(slot)
+            slot = None if self.from_end else self.next_after(slot)
 
     def first_after(self, t: datetime) -> datetime | None:
         """The slot of a job that is planned for the first time at `t`."""
@@ -109,7 +102,7 @@ class Schedule(ABC):
 
     def runs(self, slot: datetime) -> bool:
         """Whether a slot runs: false if a calendar excludes it."""
-        before = slot - MICROSECOND
+        before = slot - TICK
         return self.running is self or self.running.next_after(before) == slot or self.next_after(before) != slot
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
@@ -168,11 +161,6 @@ class Schedule(ABC):
         )
 
     @property
-    def line(self) -> Line:
-        """Its slots as a timeline, for combining. Raises InvalidSchedule if they are not at whole seconds."""
-        raise InvalidSchedule(f"{self} cannot be combined: only slots at whole seconds of real time can")
-
-    @property
     def local_zone(self) -> ZoneInfo | None:
         """The time zone of its local times; None if it has none, or several."""
         return None
@@ -206,19 +194,22 @@ class Schedule(ABC):
             object.__setattr__(self, name, value)
 
 
+def _instant(found: int | None) -> datetime | None:
+    return None if found is None else from_micros(found)
+
+
 def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
     """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole seconds."""
 
-    def has_more(second: int) -> bool:
-        end = EPOCH + second * SECOND
-        return whole.count_between(t, end) > part.count_between(t, end)
+    def has_more(end: int) -> bool:
+        return whole.count_between(t, from_micros(end)) > part.count_between(t, from_micros(end))
 
-    first, last, reach = floor_second(t), floor_second(until), 60
+    first, last, reach = to_micros(t) // SECOND * SECOND, to_micros(until), 60 * SECOND
     while first + reach < last and not has_more(first + reach):
         reach *= 2  # far counts take long
-    seconds = range(first + 1, min(first + reach, last) + 1)
+    seconds = range(first + SECOND, min(first + reach, last) + 1, SECOND)
     place = bisect_left(seconds, True, key=has_more)
-    return EPOCH + seconds[place] * SECOND if place < len(seconds) else None
+    return from_micros(seconds[place]) if place < len(seconds) else None
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
@@ -251,7 +242,7 @@ class Every(Schedule):
     Raises InvalidSchedule.
     """
 
-    __slots__ = ("anchor", "interval")
+    __slots__ = ("anchor", "combines", "interval")
     interval: timedelta
     anchor: datetime
 
@@ -266,36 +257,10 @@ class Every(Schedule):
         seconds: float = 0,
     ) -> None:
         span = _positive("Every", interval, days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._set(interval=span, anchor=in_utc(anchor))
-        self._set(_text=f"EVERY|{format_duration(self.interval)}|{instant_text(self.anchor)}")
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return self._slot(self._number(t) + 1)
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        slot = self._slot(self._number(t - MICROSECOND))
-        return slot if slot is not None and (floor is None or slot > floor) else None
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return max(0, self._number(b) - self._number(a))
-
-    @property
-    def line(self) -> Line:
-        if self.interval % SECOND or (self.anchor - EPOCH) % SECOND:
-            return super().line
-        from slotwise.schedules.timeline import Grid
-
-        return Grid(floor_second(self.anchor), self.interval // SECOND)
-
-    def _number(self, t: datetime) -> int:
-        """The number on the grid of the newest slot at or before `t`."""
-        return (t - self.anchor) // self.interval
-
-    def _slot(self, number: int) -> datetime | None:
-        try:
-            return self.anchor + number * self.interval
-        except OverflowError:
-            return None
+        grid = Grid(to_micros(in_utc(anchor)), span // TICK)
+        self._set(interval=span, anchor=in_utc(anchor), line=grid)
+        self._set(combines=not (grid.start % SECOND or grid.step % SECOND))
+        self._set(_text=f"EVERY|{format_duration(span)}|{instant_text(self.anchor)}")
 
 
 def _positive(kind: str, value: timedelta | str | None, **given: float) -> timedelta:
@@ -330,26 +295,8 @@ class FixedDelay(Schedule):
         minutes: int = 0,
         seconds: float = 0,
     ) -> None:
-        self._set(delay=_positive("FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds))
-        self._set(_text=f"FIXED_DELAY|{format_duration(self.delay)}")
-
-    def next_after(self, t: datetime) -> datetime | None:
-        try:
-            return in_utc(t) + self.delay
-        except OverflowError:
-            return None
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        slot = None if floor is None else self.next_after(floor)
-        return slot if slot is not None and slot < t else None
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return sum(1 for _ in self.slots(a, b))
-
-    def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
-        slot = self.next_after(a)
-        if slot is not None and slot <= b:
-            yield slot
+        span = _positive("FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._set(delay=span, line=Delay(span // TICK), _text=f"FIXED_DELAY|{format_duration(span)}")
 
     def first_after(self, t: datetime) -> datetime | None:
         return in_utc(t)
@@ -362,33 +309,17 @@ class Once(Schedule):
     Raises InvalidSchedule.
     """
 
-    __slots__ = ("at",)
+    __slots__ = ("at", "combines")
     at: datetime
 
     def __init__(self, at: datetime | str) -> None:
         self._set(at=in_utc(at))
+        slot = to_micros(self.at)
+        self._set(line=Window(Grid(slot, DAY), slot, slot + 1), combines=not slot % SECOND)
         self._set(_text=f"ONCE|{instant_text(self.at)}")
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return self.at if self.at > t else None
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        return self.at if self.at < t and (floor is None or self.at > floor) else None
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return int(a < self.at <= b)
 
     def first_after(self, t: datetime) -> datetime | None:
         return self.at
-
-    @property
-    def line(self) -> Line:
-        if (self.at - EPOCH) % SECOND:
-            return super().line
-        from slotwise.schedules.timeline import DAY, Grid, Window
-
-        at = floor_second(self.at)
-        return Window(Grid(at, DAY), at, at + 1)
 
 
 class Disabled(Schedule):
@@ -397,13 +328,4 @@ class Disabled(Schedule):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._set(_text="-")
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return None
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        return None
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return 0
+        self._set(line=NOTHING, _text="-")

@@ -13,10 +13,11 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.schedules.base import MICROSECOND, Schedule, ceiling_second, in_utc, instant_text
+from slotwise.model.records import TICK, to_micros
+from slotwise.schedules.base import Schedule, in_utc, instant_text
 from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
-from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
+from slotwise.schedules.timeline import BEGINNING, END, Chain, Line, Unbound, Union, Window
 
 MOST_PARTS = 32
 
@@ -52,13 +53,14 @@ class Combined(Schedule, ABC):
         return zones.pop() if len(zones) == 1 else None
 
 
-class AnyOf(Combined, LineSchedule):
+class AnyOf(Combined):
     """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole seconds.
 
     A slot runs if any of them runs it. Raises InvalidSchedule.
     """
 
     __slots__ = ("running", "schedules")
+    combines = True
 
     def __init__(self, *schedules: Schedule) -> None:
         for schedule in schedules:
@@ -68,6 +70,9 @@ class AnyOf(Combined, LineSchedule):
         parts = tuple(dict.fromkeys(chain.from_iterable(inner)))
         if not 1 <= len(parts) <= MOST_PARTS:
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
+        for part in parts:
+            if not part.combines:
+                raise InvalidSchedule(f"{part} cannot be combined: only slots at whole seconds of real time can")
         self._set(line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
         self._combine(*parts)
 
@@ -81,7 +86,7 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC)
 class Between(Combined):
     """The slots of a schedule from `start` on and before `end`, after any roll. Raises InvalidSchedule without one."""
 
-    __slots__ = ("end", "from_end", "running", "schedule", "schedules", "start")
+    __slots__ = ("combines", "end", "from_end", "running", "schedule", "schedules", "start")
     schedule: Schedule
     start: datetime | None
     end: datetime | None
@@ -96,7 +101,9 @@ class Between(Combined):
             raise InvalidSchedule(
                 f"between {bounds[0]} and {bounds[1]} there are no slots: the start must be before the end"
             )
-        self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
+        first, last = BEGINNING if start is None else to_micros(start), END if end is None else to_micros(end)
+        self._set(schedule=schedule, start=start, end=end, line=Window(schedule.line, first, last))
+        self._set(from_end=schedule.from_end, combines=schedule.combines)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
         is_empty = False
         if not schedule.from_end:
@@ -110,31 +117,8 @@ class Between(Combined):
     def _on(self, *schedules: Schedule) -> Schedule:
         return Between(schedules[0], self.start, self.end)
 
-    def next_after(self, t: datetime) -> datetime | None:
-        return self._within(self.schedule.next_after(self._opening(t)))
-
     def first_after(self, t: datetime) -> datetime | None:
-        return self._within(self.schedule.first_after(self._opening(t)))
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        low = self.start - MICROSECOND if floor is None and self.start else floor and self._opening(floor)
-        high = t if self.end is None else min(t, self.end)
-        return self.schedule.latest_before(high, floor=low) if low is None or low < high else None
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        low, high = self._opening(a), b if self.end is None else min(b, self.end - MICROSECOND)
-        return self.schedule.count_between(low, high) if low < high else 0
-
-    @property
-    def line(self) -> Line:
-        start = BEGINNING if self.start is None else ceiling_second(self.start)
-        return Window(self.schedule.line, start, END if self.end is None else ceiling_second(self.end))
-
-    def _opening(self, t: datetime) -> datetime:
-        """The instant after which the slots after `t` are to be looked for."""
-        return t if self.start is None else max(t, self.start - MICROSECOND)
-
-    def _within(self, slot: datetime | None) -> datetime | None:
+        slot = self.schedule.first_after(t if self.start is None else max(t, self.start - TICK))
         if slot is None or (self.end is not None and slot >= self.end):
             return None
         if self.start is None or slot >= self.start:
@@ -157,25 +141,16 @@ class Spread(Combined):
             by = parse_duration(by)
         if schedule.from_end:
             raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
-        if by < MICROSECOND:
+        if by < TICK:
             raise InvalidSchedule(f"{schedule} spread by {format_duration(by)}; more than zero is needed")
-        self._set(schedule=schedule, by=by, _text=f"SPREAD({schedule}; {format_duration(by)})")
+        self._set(schedule=schedule, by=by, line=schedule.line, _text=f"SPREAD({schedule}; {format_duration(by)})")
         self._combine(schedule)
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Spread(schedules[0], self.by)
 
-    def next_after(self, t: datetime) -> datetime | None:
-        return self.schedule.next_after(t)
-
     def first_after(self, t: datetime) -> datetime | None:
         return self.schedule.first_after(t)
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        return self.schedule.latest_before(t, floor=floor)
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return self.schedule.count_between(a, b)
 
     def wait(self, slot: datetime) -> timedelta:
         return self.by
@@ -191,12 +166,13 @@ def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
 MOST_CALENDARS = 8
 
 
-class Arranged(LineSchedule, ABC):
+class Arranged(Schedule, ABC):
     """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
 
     __slots__ = ("calendars", "schedule")
     schedule: LocalSchedule
     calendars: Mapping[str, Calendar | None]
+    combines = True
 
     def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
         bound = {one.name: one for one in given if isinstance(one, Calendar)}
@@ -290,28 +266,13 @@ class Succession(Schedule):
     after: Schedule
 
     def __init__(self, before: Schedule, at: datetime, after: Schedule) -> None:
-        text = f"{before} >> {instant_text(at)} >> {after}"
-        self._set(before=before, at=at, after=after, from_end=after.from_end, _text=text)
-
-    def next_after(self, t: datetime) -> datetime | None:
-        slot = self.before.next_after(t) if t < self.at else None
-        return slot if slot is not None and slot <= self.at else self.after.next_after(max(t, self.at))
+        self._set(before=before, at=at, after=after, from_end=after.from_end)
+        self._set(line=Chain(before.line, to_micros(at) + 1, after.line))
+        self._set(_text=f"{before} >> {instant_text(at)} >> {after}")
 
     def first_after(self, t: datetime) -> datetime | None:
         slot = self.before.first_after(t) if t < self.at else None
         return slot if slot is not None and slot <= self.at else self.after.first_after(max(t, self.at))
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        low = self.at if floor is None else max(floor, self.at)
-        slot = self.after.latest_before(t, floor=low) if low < t else None
-        high = min(t, self.at + MICROSECOND)
-        if slot is not None or (floor is not None and floor >= high):
-            return slot
-        return self.before.latest_before(high, floor=floor)
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        earlier = self.before.count_between(a, min(b, self.at)) if a < self.at else 0
-        return earlier + (self.after.count_between(max(a, self.at), b) if self.at < b else 0)
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         if a < self.at:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import product
+from itertools import product, starmap
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
@@ -23,7 +23,7 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import Calendar, DatePattern, days_of
-from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of
+from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of, since_midnight
 from slotwise.schedules.timeline import Unbound, zone_named
 
 DayRule = Literal["or", "and", "vixie"]
@@ -122,7 +122,7 @@ def _parse(
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
-    times = [hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds)]
+    times = starmap(since_midnight, product(hours, minutes, seconds))
     fixed = not (minute.startswith("*") or hour.startswith("*"))
     return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
 

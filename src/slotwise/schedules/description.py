@@ -9,7 +9,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from slotwise.model.durations import format_duration
-from slotwise.schedules.base import EPOCH, Disabled, Every, FixedDelay, Once, Schedule, instant_text
+from slotwise.model.records import EPOCH
+from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, instant_text
 from slotwise.schedules.combinators import AnyOf, Between, BusinessDay, Excluding, Spread
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.cron_fields import has_hash

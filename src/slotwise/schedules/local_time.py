@@ -18,9 +18,10 @@ from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import EPOCH, SECOND, Schedule
+from slotwise.model.records import to_micros
+from slotwise.schedules.base import Schedule
 from slotwise.schedules.days import EVERY_DAY, DaySet, days_of
-from slotwise.schedules.timeline import DAY, LineSchedule, Span, Unbound, span_at, zone_named
+from slotwise.schedules.timeline import DAY, SECOND, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -30,10 +31,10 @@ HORIZON: Final = 100 * 366 * DAY
 
 
 class LocalPattern:
-    """Times of day (sorted seconds after midnight) on certain days; `rank` counts those before a local time."""
+    """Times of day (sorted, since midnight) on certain days; `rank` counts those before a local time."""
 
     def __init__(self, days: DaySet, times: Iterable[int]) -> None:
-        self.days, self.times = days, array("i", times)
+        self.days, self.times = days, array("q", times)
 
     def rank(self, local: int) -> int:
         day, time = divmod(local, DAY)
@@ -155,11 +156,11 @@ class Walk:
         return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
 
 
-_SAMPLE_START: Final = (datetime(2024, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
+_SAMPLE_START: Final = to_micros(datetime(2024, 1, 1, tzinfo=UTC))
 _SAMPLE_END: Final = _SAMPLE_START + 40 * 366 * DAY  # in which even 29 February meets every weekday
 
 
-class LocalSchedule(LineSchedule, ABC):
+class LocalSchedule(Schedule, ABC):
     """Slots at whole seconds of a zone's local time.
 
     `gap` and `fold` say what becomes of fixed times when clocks change. Slots lie in the years 1900 to 8999.
@@ -171,6 +172,7 @@ class LocalSchedule(LineSchedule, ABC):
     fold: Fold
     fixed: bool
     line: Walk | Unbound
+    combines = True
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -202,6 +204,11 @@ def one_of(name: str, value: object, choice: object) -> None:
         raise InvalidSchedule(f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}")
 
 
+def since_midnight(hour: int, minute: int, second: int) -> int:
+    """A time of day as a local pattern has it."""
+    return ((hour * 60 + minute) * 60 + second) * SECOND
+
+
 _TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 _MOST_TIMES: Final = 1440
 
@@ -220,7 +227,7 @@ class Daily(LocalSchedule):
         if not 1 <= len(times) <= _MOST_TIMES:
             raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
         listed = sorted({_time_of_day(value) for value in times})
-        pattern = LocalPattern(days_of(EVERY_DAY), [one.hour * 3600 + one.minute * 60 + one.second for one in listed])
+        pattern = LocalPattern(days_of(EVERY_DAY), [since_midnight(one.hour, one.minute, one.second) for one in listed])
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
         text = ",".join(map(time_text, listed))
         self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")

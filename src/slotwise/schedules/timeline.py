@@ -1,37 +1,40 @@
-"""The time line: spans of a zone with one offset, and lines of slots, in whole seconds since 1970, 1900 to 8999."""
+"""The time line: spans of a zone with one offset, and lines of slots; in microseconds since 1970, from 1900 to 8999.
+
+Every schedule has its slots as a line. Schedules made of others combine their lines.
+"""
 
 from __future__ import annotations
 
 import difflib
-from abc import ABC
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, timezone
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple, NoReturn, Protocol
 from zoneinfo import ZoneInfo, available_timezones
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import EPOCH, SECOND, Schedule, ceiling_second, floor_second
+from slotwise.model.records import EARLIEST, FOREVER, TICK, from_micros, to_micros
 
-DAY: Final = 86_400
-BEGINNING: Final = (datetime(1900, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
-"""Schedules know no slot before this instant (seconds since 1970)…"""
-END: Final = (datetime(9000, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
+SECOND: Final = 1_000_000
+DAY: Final = 86_400 * SECOND
+BEGINNING: Final = to_micros(EARLIEST)
+"""Schedules know no slot before this instant…"""
+END: Final = to_micros(FOREVER)
 """… and none from this one on."""
 
 _LONGEST_NAME: Final = 64
 _MACHINE_DEPENDENT: Final = frozenset({"localtime", "posixrules", "Factory"})
-_CHUNK: Final = 25  # a chunk of the time line is 2**25 seconds, about 388 days
+_CHUNK: Final = 45  # a chunk of the time line is 2**45 microseconds, about 407 days
 _PROBE: Final = 2 * DAY  # the shortest span in the whole tz database is just under 7 days
 _MARGIN: Final = 3 * DAY  # no change of offset is felt further away than two days
 _PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
 
 
 class Span(NamedTuple):
-    """UTC seconds from `start` to before `end` with one `offset`; `before` and `after` are its neighbours' offsets."""
+    """UTC from `start` to before `end` with one `offset`; `before` and `after` are its neighbours' offsets."""
 
     start: int
     end: int
@@ -90,7 +93,7 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
     """The spans that meet a chunk, in order; each begins and ends at a change, or well outside the chunk."""
     fixed = zone.utcoffset(None)
     if fixed is not None:
-        offset = fixed // SECOND
+        offset = fixed // TICK
         return (Span(BEGINNING, END, offset, offset, offset),)
     changes = [change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)]
     start, end = (chunk - 1 << _CHUNK) + _MARGIN, (chunk + 2 << _CHUNK) - _MARGIN
@@ -114,15 +117,15 @@ def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
 
 
 def _offset(zone: ZoneInfo, instant: int) -> int:
-    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    offset = from_micros(instant).astimezone(zone).utcoffset()
     assert offset is not None
-    return offset // SECOND
+    return offset // TICK
 
 
 class Line(Protocol):
     """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`.
 
-    `LineSchedule` keeps both within BEGINNING and END.
+    `Schedule` keeps both within BEGINNING and END.
     """
 
     def first(self, low: int, high: int) -> int | None: ...
@@ -133,26 +136,9 @@ class Line(Protocol):
         """All of them, in no order; for a few."""
 
 
-class LineSchedule(Schedule, ABC):
-    """A schedule whose slots are a line."""
-
-    __slots__ = ("line",)
-    line: Line
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return _instant(self.line.first(max(floor_second(t) + 1, BEGINNING), END))
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        low = BEGINNING if floor is None else max(floor_second(floor) + 1, BEGINNING)
-        return _instant(self.line.last(low, min(ceiling_second(t), END)))
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return self.line.count(max(floor_second(a) + 1, BEGINNING), min(floor_second(b) + 1, END))
-
-
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every `step` seconds, through `start`."""
+    """Every `step`, through `start`."""
 
     start: int
     step: int
@@ -196,6 +182,53 @@ class Window:
         return max(low, self.start), min(high, self.end)
 
 
+NOTHING: Final = Window(Grid(0, DAY), 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """One slot: `by` after the end of a run. The tick after that end is `low`; without an end there is no slot."""
+
+    by: int
+
+    def first(self, low: int, high: int) -> int | None:
+        found = low - 1 + self.by
+        return found if found < high else None
+
+    def last(self, low: int, high: int) -> int | None:
+        return None if low == BEGINNING else self.first(low, high)
+
+    def count(self, low: int, high: int) -> int:
+        return len(self.within(low, high))
+
+    def within(self, low: int, high: int) -> list[int]:
+        found = self.first(low, high)
+        return [] if found is None else [found]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The slots of one line before an instant, and those of another one from it on."""
+
+    before: Line
+    at: int
+    after: Line
+
+    def first(self, low: int, high: int) -> int | None:
+        found = self.before.first(low, min(high, self.at))
+        return self.after.first(max(low, self.at), high) if found is None else found
+
+    def last(self, low: int, high: int) -> int | None:
+        found = self.after.last(max(low, self.at), high)
+        return self.before.last(low, min(high, self.at)) if found is None else found
+
+    def count(self, low: int, high: int) -> int:
+        return self.before.count(low, min(high, self.at)) + self.after.count(max(low, self.at), high)
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return chain(self.before.within(low, min(high, self.at)), self.after.within(max(low, self.at), high))
+
+
 @dataclass(frozen=True, slots=True)
 class Union:
     """The slots of all these lines; those that coincide are one."""
@@ -234,7 +267,3 @@ class Unbound:
         raise InvalidSchedule(self.lack)
 
     first = last = count = within = _refuse
-
-
-def _instant(seconds: int | None) -> datetime | None:
-    return None if seconds is None else EPOCH + timedelta(seconds=seconds)

@@ -11,12 +11,11 @@ from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise.explain.explanation import Explanation, explain
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack
+from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack, to_micros
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.facts import facts
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.schema.column_types import to_micros
 from slotwise.store.slots.retention import Pruner
 
 

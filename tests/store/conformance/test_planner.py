@@ -14,12 +14,11 @@ from slotwise.errors import NewerPayload, PlanMissing
 from slotwise.explain.explanation import explain_now
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
+from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded, to_micros
 from slotwise.model.vocabulary import Reason
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.column_types import to_micros
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 

@@ -10,9 +10,20 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
-from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded, Wanted, When
+from slotwise.model.records import (
+    FOREVER,
+    RECURRING,
+    Failed,
+    HandedBack,
+    Key,
+    Row,
+    Snoozed,
+    Succeeded,
+    Wanted,
+    When,
+    to_micros,
+)
 from slotwise.store.queue.queue import queue_of
-from slotwise.store.schema.column_types import to_micros
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
 

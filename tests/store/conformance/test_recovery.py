@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
 from slotwise.client.operations import Operations
-from slotwise.model.records import Failed, Succeeded
-from slotwise.store.schema.column_types import to_micros
+from slotwise.model.records import Failed, Succeeded, to_micros
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from tests.store.bench import Bench, at
 
 from slotwise import JobContext, job, task
 from slotwise.errors import InstanceExists
-from slotwise.model.records import FOREVER
+from slotwise.model.records import FOREVER, to_micros
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
-from slotwise.store.schema.column_types import to_micros
 from slotwise.testing import ManualClock, ManualWorker
 
 

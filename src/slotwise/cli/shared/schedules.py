@@ -10,16 +10,8 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.model.durations import format_duration
-from slotwise.schedules.base import (
-    EPOCH,
-    Disabled,
-    Every,
-    FixedDelay,
-    Once,
-    Schedule,
-    floor_second,
-    instant_text,
-)
+from slotwise.model.records import EPOCH, from_micros, to_micros
+from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, instant_text
 from slotwise.schedules.combinators import (
     AnyOf,
     Arranged,
@@ -35,7 +27,7 @@ from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, F
 from slotwise.schedules.days import weekend_text
 from slotwise.schedules.description import UTC, clock, few_times, local_moment
 from slotwise.schedules.local_time import Daily, LocalSchedule, Walk, time_text
-from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
+from slotwise.schedules.timeline import DAY, END, changes_between, span_at
 
 _BY_NAME: Final = "(H is decided by the name of the job)"
 _EVERY_HOUR: Final = " of every hour"
@@ -263,9 +255,9 @@ def marked(schedule: Schedule, slot: datetime, zone: ZoneInfo) -> str:
 
 def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Iterator[Entry]:
     """The changes of the clocks after `a` up to and including `b`; of a longer time, those of the year before `b`."""
-    low, high = floor_second(max(a, b - _FAR)) + 1, min(floor_second(b) + 1, END)
+    low, high = to_micros(max(a, b - _FAR)) + 1, min(to_micros(b) + 1, END)
     for span in changes_between(zone, low, high):
-        instant = EPOCH + timedelta(seconds=span.start)
+        instant = from_micros(span.start)
         form = "%Y-%m-%d %H:%M" if abs(span.offset - span.before) >= DAY else "%H:%M"
         before, after = (f"{_local(span.start + offset):{form}}" for offset in (span.before, span.offset))
         told = f"clocks go {'forward' if span.offset > span.before else 'back'} from {before} to {after}"
@@ -278,7 +270,7 @@ def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Ite
 
 def _moved(schedule: Schedule, slot: datetime) -> str:
     """Which local times have this slot because they do not exist; with their date, where it is another one."""
-    at = floor_second(slot)
+    at = to_micros(slot)
     found = {(local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)}
     moved = dict.fromkeys(
         str(_local(local) if local // DAY != (at + span_at(zone, at).offset) // DAY else _local(local).time())
@@ -301,10 +293,10 @@ def _walks(schedule: Schedule) -> Iterator[Walk]:
             yield from (walk for part in schedule.schedules for walk in _walks(part))
         case Succession():
             yield from (*_walks(schedule.before), *_walks(schedule.after))
-        case LineSchedule() if isinstance(schedule.line, Walk):
+        case _ if isinstance(schedule.line, Walk):
             yield schedule.line
 
 
-def _local(seconds: int) -> datetime:
-    """A local time, given in seconds as if the clocks showed UTC."""
-    return (EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None)
+def _local(micros: int) -> datetime:
+    """A local time, given as if the clocks showed UTC."""
+    return from_micros(micros).replace(tzinfo=None)

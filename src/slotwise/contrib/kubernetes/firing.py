@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Final
 
 from slotwise.errors import ConfigurationError
+from slotwise.model.records import EPOCH
 from slotwise.schedules import Cron, Daily, Every, Schedule
-from slotwise.schedules.base import EPOCH
 from slotwise.schedules.combinators import Arranged, Between, Excluding, Spread
 from slotwise.schedules.cron_fields import DAY, HOUR, MINUTE, MONTH, WEEKDAY, Field
 from slotwise.schedules.local_time import LocalSchedule

@@ -19,13 +19,13 @@ from slotwise.decide.claim import is_weighed, of_gap, without
 from slotwise.decide.ending import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model import records
 from slotwise.model.clock import Clock
-from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, to_micros
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect, Order, Upsert
 from slotwise.store.dialects.task_statements import PortableTasks, TaskStatements
-from slotwise.store.schema.column_types import Instant, to_micros
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
     CLAIMED_DATA,

@@ -28,12 +28,12 @@ import sqlalchemy as sa
 from slotwise.decide.claim import Advance, slots_in
 from slotwise.decide.pause import owed_by, passing
 from slotwise.errors import ConfigurationError
-from slotwise.model.records import FOREVER, Row
+from slotwise.model.records import FOREVER, Row, to_micros
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import Operation, Progress, registered, schedule_in
-from slotwise.store.schema.column_types import Instant, to_micros
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
 from slotwise.store.slots import ledger

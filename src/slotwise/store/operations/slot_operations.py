@@ -24,14 +24,13 @@ import sqlalchemy as sa
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row
+from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row, to_micros
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.port import Dialect, Order
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
-from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.tables import of_plan
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach, freed, plan_of

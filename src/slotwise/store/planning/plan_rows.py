@@ -12,14 +12,13 @@ import sqlalchemy as sa
 from slotwise.decide.claim import Advance, ahead, of_gap, slots_between, undecided, without
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
-from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row
+from slotwise.model.records import EARLIEST, RECURRING, TICK, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Reason, State
 from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.dialects.portable import of_key
-from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
 

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import FOREVER, FollowUps, IfExists, Key, Wanted, When
+from slotwise.model.records import FOREVER, FollowUps, IfExists, Key, Wanted, When, from_micros, to_micros
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
-from slotwise.store.schema.column_types import from_micros, to_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
 

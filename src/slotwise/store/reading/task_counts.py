@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from slotwise.model.records import RECURRING
+from slotwise.model.records import RECURRING, from_micros
 from slotwise.model.vocabulary import State
-from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.slots.store import Store

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Interval
 from sqlalchemy.types import TypeDecorator
 
+from slotwise.model.records import TICK, from_micros, to_micros
+
 #: A document that is read and written as a whole.
 Json = JSON(none_as_null=True)
 
@@ -19,20 +21,6 @@ def document(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text if isinstance(text, str) else text.decode(errors="replace")
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def to_micros(instant: datetime) -> int:
-    """Microseconds since 1970-01-01T00:00Z, exactly."""
-    return (instant - _EPOCH) // _MICROSECOND
-
-
-def from_micros(value: int) -> datetime:
-    """The inverse of ``to_micros``."""
-    return _EPOCH + timedelta(microseconds=value)
 
 
 class Instant(TypeDecorator[datetime]):
@@ -57,7 +45,7 @@ class Duration(TypeDecorator[timedelta]):
     cache_ok = True
 
     def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
-        return value // _MICROSECOND if value is not None and dialect.name == "sqlite" else value
+        return value // TICK if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
-        return value * _MICROSECOND if value is not None and dialect.name == "sqlite" else value
+        return value * TICK if value is not None and dialect.name == "sqlite" else value

@@ -26,12 +26,12 @@ import sqlalchemy as sa
 from slotwise.jobs.context import Skip
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import Rate
-from slotwise.model.records import TICK, Key, Row
+from slotwise.model.records import TICK, Key, Row, from_micros, to_micros
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
 from slotwise.schedules.text import readable
 from slotwise.settings.settings import Settings
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.column_types import Instant, from_micros, to_micros
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import Tables, is_detached
 

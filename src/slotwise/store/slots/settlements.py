@@ -37,7 +37,6 @@ from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
 from slotwise.store.queue.queue import queue_of, write_follow_ups
-from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
@@ -507,7 +506,7 @@ def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, Any]]:
     claim, outcome, entry = one.claim, one.outcome, one.entry
     claimed, ended = claim.claimed_at, now - one.ago
     if isinstance(outcome, records.Died):
-        claimed, ended = min(from_micros(row.version), now), min(row.last_heartbeat or now, now)
+        claimed, ended = min(records.from_micros(row.version), now), min(row.last_heartbeat or now, now)
     key = row.history_key or LedgerKey(*row.key, row.execution_time)
     yield {
         **key._asdict(), "token": row.version, "number": row.attempt, "worker": claim.holder, "claimed": claimed,

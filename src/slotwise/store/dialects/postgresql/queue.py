@@ -21,13 +21,13 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.records import IfExists, Wanted
+from slotwise.model.records import IfExists, Wanted, to_micros
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import Expression, Parameters, Taken, TaskStatements
-from slotwise.store.schema.column_types import Instant, to_micros
+from slotwise.store.schema.column_types import Instant
 
 #: The columns that are written, in this order.
 COPIED = (
