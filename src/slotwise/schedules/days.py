@@ -1,37 +1,39 @@
 """Days: those that a date pattern picks, business calendars, and the days arranged around these.
 
-Days are numbered, so they are counted without walking. Weekends recur, so their effect is computed once per kind of
-year. The effect of each listed day of a calendar is computed around it, and kept in two lists of differences.
+Days are numbered, so they are counted without walking. Years of one kind are alike, weekdays included, so their days
+are picked once per kind. The years in which the listed days of a calendar matter are picked one by one.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from calendar import isleap, monthrange
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import date
-from functools import lru_cache
+from datetime import MAXYEAR, date
+from functools import lru_cache, partial
 from itertools import accumulate, groupby
 from typing import Final, Literal, TypeAlias
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.cron_fields import LAST, WEEKDAY, quoted
 
-_CYCLE_YEARS: Final = 400
-_CYCLE: Final = 146_097  # days in 400 years: the calendar then repeats, weekdays included
 _BEFORE_1970: Final = 719_162  # days from 1 January of year 1, a Monday, to 1970
 
-_YEAR_STARTS: Final = (0, *accumulate(365 + isleap(year) for year in range(1, _CYCLE_YEARS + 1)))
-#: Years of one kind are alike, weekdays included: whether it is a leap year, and the weekday on which it begins.
-_YEAR_KINDS: Final = tuple((isleap(year), _YEAR_STARTS[year - 1] % 7) for year in range(1, _CYCLE_YEARS + 1))
-_SPECIMENS: Final = {kind: year for year, kind in enumerate(_YEAR_KINDS)}
+#: The first day of each year, from year 1 on.
+_YEAR_STARTS: Final = tuple(accumulate((365 + isleap(year) for year in range(1, MAXYEAR + 1)), initial=-_BEFORE_1970))
 
 
 def weekday(day: int) -> int:
     """Sunday = 0; 1 January 1970 was a Thursday."""
     return (day + 4) % 7
+
+
+#: The kind of each year: the weekday on which it begins, plus 7 for a leap year. After 400 years all recurs.
+_KINDS: Final = tuple(weekday(_YEAR_STARTS[year - 1]) + 7 * isleap(year) for year in range(1, 401))
+_SPECIMENS: Final = {kind: place for place, kind in enumerate(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,74 +80,68 @@ def _nearest_working_day(day: int, length: int, first: int) -> int:
     return day
 
 
-class Days:
-    """Sorted days, numbered from 1 January 1970 = 0; `pick` gives those of a year, for all years of the same kind.
+#: Gives the days that it picks, from the first one up to and including the second one.
+Pick: TypeAlias = Callable[[int, int], Iterable[int]]
 
-    `rank(day)` counts the days before a day, `at(rank)` is its inverse; both take a few look-ups.
+
+class Days:
+    """Sorted days, numbered from 1 January 1970 = 0: those that `usual` picks for a year, and all years of its kind.
+
+    In years with one of the `unusual_days`, those that `unusual` picks. `rank(day)` counts the days before a day,
+    `at(rank)` is its inverse; both take a few look-ups.
     """
 
-    __slots__ = ("_of_year", "_starts")
+    __slots__ = ("_kinds", "_ranks", "_unusual")
 
-    def __init__(self, pick: Callable[[int, int], Iterable[int]]) -> None:
-        kinds = {}
-        for kind, year in _SPECIMENS.items():
-            first, end = (start - _BEFORE_1970 for start in _YEAR_STARTS[year : year + 2])
-            kinds[kind] = tuple(sorted(day - first for day in pick(first, end - 1)))
-        self._of_year = tuple(kinds[kind] for kind in _YEAR_KINDS)
-        self._starts = (0, *accumulate(map(len, self._of_year)))
+    def __init__(self, usual: Pick, unusual: Pick | None = None, unusual_days: Iterable[int] = ()) -> None:
+        self._kinds = {kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()}
+        self._unusual = {place: _of_year(place, unusual or usual) for place in set(map(_year_of, unusual_days))}
+        lengths = [len(self._kinds[kind]) for kind in _KINDS] * (MAXYEAR // 400 + 1)
+        for place, days in self._unusual.items():
+            lengths[place] = len(days)
+        self._ranks = array("i", accumulate(lengths, initial=0))
 
     def __bool__(self) -> bool:
-        return self._starts[-1] > 0
+        return any(self._kinds.values())  # what comes back for ever; a few days of certain years make no schedule
+
+    def _in_year(self, place: int) -> tuple[int, ...]:
+        found = self._unusual.get(place)
+        return self._kinds[_KINDS[place % 400]] if found is None else found
 
     def rank(self, day: int) -> int:
-        cycle, day = divmod(day + _BEFORE_1970, _CYCLE)
-        year = bisect_right(_YEAR_STARTS, day) - 1
-        before = self._starts[year] + bisect_left(self._of_year[year], day - _YEAR_STARTS[year])
-        return cycle * self._starts[-1] + before
+        place = _year_of(day)
+        return self._ranks[place] + bisect_left(self._in_year(place), day - _YEAR_STARTS[place])
 
     def at(self, rank: int) -> int:
-        cycle, rank = divmod(rank, self._starts[-1])
-        year = bisect_right(self._starts, rank) - 1
-        day = _YEAR_STARTS[year] + self._of_year[year][rank - self._starts[year]]
-        return cycle * _CYCLE + day - _BEFORE_1970
+        place = bisect_right(self._ranks, rank) - 1
+        return _YEAR_STARTS[place] + self._in_year(place)[rank - self._ranks[place]]
 
     def within(self, first: int, last: int) -> list[int]:
+        """All of them from the first one up to and including the second one."""
         found: list[int] = []
-        place = first
-        while place <= last:
-            cycle, day = divmod(place + _BEFORE_1970, _CYCLE)
-            year = bisect_right(_YEAR_STARTS, day) - 1
-            start = cycle * _CYCLE + _YEAR_STARTS[year] - _BEFORE_1970
-            days = self._of_year[year]
-            found += [start + day for day in days[bisect_left(days, place - start) : bisect_right(days, last - start)]]
-            place = start + _YEAR_STARTS[year + 1] - _YEAR_STARTS[year]
+        for place in range(_year_of(first), _year_of(last) + 1):
+            start, days = _YEAR_STARTS[place], self._in_year(place)
+            found += [start + day for day in days[bisect_left(days, first - start) : bisect_right(days, last - start)]]
         return found
 
+    def following(self, day: int) -> int:
+        """The day itself if it is one of them, else the next one."""
+        return self.at(self.rank(day))
 
-class ChangedDays:
-    """Days of which some are missing and to which some are added: two short lists, each sorted."""
-
-    __slots__ = ("_added", "_days", "_missing")
-
-    def __init__(self, days: DaySet, missing: Iterable[int], added: Iterable[int]) -> None:
-        self._days, self._missing, self._added = days, sorted(missing), sorted(added)
-
-    def __bool__(self) -> bool:
-        return bool(self._days)  # what comes back for ever; a few days of certain years do not make a schedule
-
-    def rank(self, day: int) -> int:
-        return self._days.rank(day) - bisect_left(self._missing, day) + bisect_left(self._added, day)
-
-    def at(self, rank: int) -> int:
-        low, high = self._days.at(rank - len(self._added)), self._days.at(rank + len(self._missing))
-        return low + bisect_left(range(low, high), rank + 1, key=lambda day: self.rank(day + 1))
-
-    def within(self, first: int, last: int) -> list[int]:
-        added = self._added[bisect_left(self._added, first) : bisect_right(self._added, last)]
-        return sorted({*self._days.within(first, last)}.difference(self._missing).union(added))
+    def preceding(self, day: int) -> int:
+        """The day itself if it is one of them, else the one before."""
+        return self.at(self.rank(day + 1) - 1)
 
 
-DaySet: TypeAlias = Days | ChangedDays
+def _year_of(day: int) -> int:
+    """The place of its year in the lists of years."""
+    return bisect_right(_YEAR_STARTS, day) - 1
+
+
+def _of_year(place: int, pick: Pick) -> tuple[int, ...]:
+    """The days that it picks in a year, counted from 0."""
+    first, end = _YEAR_STARTS[place : place + 2]
+    return tuple(sorted(day - first for day in pick(first, end - 1)))
 
 
 @lru_cache(maxsize=1024)
@@ -272,35 +268,19 @@ def _days(text: str) -> Iterable[date]:
 Roll = Literal["skip", "drop", "following", "preceding", "modified_following"]
 
 
-class BusinessDays:
-    """The days that are worked on: all but weekends and the listed days."""
-
-    def __init__(self, weekend: frozenset[int], listed: Iterable[int] = ()) -> None:
-        self.listed = tuple(sorted(day for day in listed if weekday(day) not in weekend))
-        self._days = ChangedDays(_weeks(weekend), self.listed, ()) if self.listed else _weeks(weekend)
-        self.within = self._days.within
-
-    def following(self, day: int) -> int:
-        """The day itself if it is one, else the next one."""
-        return self._days.at(self._days.rank(day))
-
-    def preceding(self, day: int) -> int:
-        """The day itself if it is one, else the one before."""
-        return self._days.at(self._days.rank(day + 1) - 1)
-
-    def rolled(self, day: int, roll: Roll) -> int:
-        """The day to which a slot of this day moves."""
-        following = self.following(day)
-        if roll == "preceding" or (roll == "modified_following" and following > month_around(day)[1]):
-            return self.preceding(day)
-        return following
+def _rolled(day: int, roll: Roll, business: Days) -> int:
+    """The business day to which a slot of this day moves."""
+    following = business.following(day)
+    if roll == "preceding" or (roll == "modified_following" and following > month_around(day)[1]):
+        return business.preceding(day)
+    return following
 
 
 #: What calendars do to days: a roll, or only the n-th business day of each month (from its end if negative).
 Arrangement: TypeAlias = Roll | int
 
 
-def _picked(days: DaySet, how: Arrangement, business: BusinessDays, first: int, last: int) -> Iterator[int]:
+def _picked(days: Days, how: Arrangement, business: Days, first: int, last: int) -> Iterator[int]:
     """The days from `first` up to and including `last` that come out of it, in no order."""
     if isinstance(how, int):
         wanted = set(days.within(first, last))
@@ -311,44 +291,31 @@ def _picked(days: DaySet, how: Arrangement, business: BusinessDays, first: int, 
                 yield from wanted & {open_days[how - 1 if how > 0 else how]}
             first = end + 1
     elif how in ("skip", "drop"):
-        yield from (day for day in days.within(first, last) if business.following(day) == day)
+        yield from set(days.within(first, last)).intersection(business.within(first, last))
     else:
         reach = business.preceding(first - 1), business.following(last + 1)
-        moved = {business.rolled(day, how) for day in days.within(*reach)}
+        stay = set(business.within(*reach))
+        moved = {day if day in stay else _rolled(day, how, business) for day in days.within(*reach)}
         yield from (day for day in moved if first <= day <= last)
 
 
 @lru_cache(maxsize=1024)
-def arranged(days: DaySet, how: Arrangement, calendars: tuple[Calendar, ...]) -> DaySet:
+def arranged(days: Days, how: Arrangement, calendars: tuple[Calendar, ...]) -> Days:
     """What these calendars together make of the days; computed once for all schedules that share it."""
     weekend = frozenset[int]().union(*(calendar.weekend for calendar in calendars))
-    usual = BusinessDays(weekend)
-    business = BusinessDays(
-        weekend, {day.toordinal() - _BEFORE_1970 - 1 for calendar in calendars for day in calendar.days}
-    )
-
-    def around(listed: int) -> tuple[int, int]:
-        """The first and last day at which a listed day can make a difference."""
-        return (
-            month_around(listed) if isinstance(how, int) else (business.preceding(listed), business.following(listed))
-        )
-
-    missing: set[int] = set()
-    added: set[int] = set()
-    for first, last in set(map(around, business.listed)):
-        expected, found = (set(_picked(days, how, one, first, last)) for one in (usual, business))
-        missing |= expected - found
-        added |= found - expected
-    recurring = _every_year(days, how, weekend)
-    return ChangedDays(recurring, missing, added) if missing or added else recurring
-
-
-@lru_cache(maxsize=1024)
-def _every_year(days: DaySet, how: Arrangement, weekend: frozenset[int]) -> Days:
-    usual = BusinessDays(weekend)
-    return Days(lambda first, last: _picked(days, how, usual, first, last))
+    listed = [day.toordinal() - _BEFORE_1970 - 1 for calendar in calendars for day in calendar.days]
+    usual, business = _business_days(weekend), _business_days(weekend, frozenset(listed))
+    if not business:
+        return business
+    changed = [near for day in listed for near in (business.preceding(day), day, business.following(day))]
+    return Days(partial(_picked, days, how, usual), partial(_picked, days, how, business), changed)
 
 
 @lru_cache(maxsize=128)
-def _weeks(weekend: frozenset[int]) -> Days:
-    return Days(lambda first, last: (day for day in range(first, last + 1) if weekday(day) not in weekend))
+def _business_days(weekend: frozenset[int], listed: frozenset[int] = frozenset()) -> Days:
+    """The days that are worked on: all but weekends and the listed days."""
+
+    def usual(first: int, last: int) -> Iterable[int]:
+        return (day for day in range(first, last + 1) if weekday(day) not in weekend)
+
+    return Days(usual, lambda first, last: set(usual(first, last)) - listed, listed)

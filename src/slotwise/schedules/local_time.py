@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import to_micros
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.days import EVERY_DAY, DaySet, days_of
+from slotwise.schedules.days import EVERY_DAY, Days, days_of
 from slotwise.schedules.timeline import DAY, SECOND, Span, Unbound, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
@@ -33,7 +33,7 @@ HORIZON: Final = 100 * 366 * DAY
 class LocalPattern:
     """Times of day (sorted, since midnight) on certain days; `rank` counts those before a local time."""
 
-    def __init__(self, days: DaySet, times: Iterable[int]) -> None:
+    def __init__(self, days: Days, times: Iterable[int]) -> None:
         self.days, self.times = days, array("q", times)
 
     def rank(self, local: int) -> int:
@@ -70,7 +70,7 @@ class Walk:
     gap: Gap
     fold: Fold
 
-    def on(self, days: DaySet) -> Walk:
+    def on(self, days: Days) -> Walk:
         """The same times, zone and rules on other days."""
         return replace(self, pattern=LocalPattern(days, self.pattern.times))
 

@@ -177,6 +177,20 @@ def test_a_calendar_is_a_value() -> None:
     assert not OFFICE.is_business_day(date(2026, 12, 24))
 
 
+def test_weekends_that_leave_no_day_are_refused() -> None:
+    """Two calendars together may close the whole week."""
+    first, second = (
+        Calendar(name="A", weekend=frozenset({0, 1, 2, 3})),
+        Calendar(name="B", weekend=frozenset({4, 5, 6})),
+    )
+    for make in (
+        lambda: NOON.excluding(first, second, roll="following"),
+        lambda: NOON.nth_business_day(1, first, second),
+    ):
+        with pytest.raises(InvalidSchedule, match="never fires: none of its days is left"):
+            make()
+
+
 def test_weekends_are_configurable() -> None:
     """Friday and Saturday, one day, or none."""
     gulf = Calendar(name="gulf", weekend=frozenset({5, 6}))
