@@ -5,8 +5,9 @@ from __future__ import annotations
 from slotwise.decide import claim, ending, pause
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
-from slotwise.store.dialects import portable
-from slotwise.store.dialects.portable import Portable
+from slotwise.store.dialects import by_row, port
+from slotwise.store.dialects.by_row import ByRow
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
@@ -25,10 +26,10 @@ TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 REFUSAL = Runner._refusal
-HELD = Portable.held
-HOLD = Portable.hold
-AS_HELD = Portable.under
-OPEN_ENTRY = Portable._open_entry
+HELD = ByRow.held
+HOLD = Dialect.hold
+AS_HELD = ByRow.under
+OPEN_ENTRY = ByRow._open_entry
 
 # where overlap and catch-up meet
 HELD_UNTIL = ending._held_until
@@ -62,9 +63,9 @@ BACKFILLS_NEWEST_START = detached._Queue._newest_start
 FREED = detached.freed
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = portable._entry
+LEDGER_ENTRY = by_row._entry
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = portable._newest_of
+NEWEST_DECIDED = port._newest_of
 FIRST_SLOT = plan_rows.first_slot
 REPLANNED = plan_rows.replanned
 OWED = plan_rows._owed

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from slotwise.decide import ending
 from slotwise.jobs.definition import Definition
-from slotwise.store.dialects.portable import Portable
+from slotwise.store.dialects.by_row import ByRow
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
 from slotwise.store.slots.settlements import Settlements, onward
 from slotwise.store.slots.store import HeldRows
 
 # claims
-ENTER = Portable.enter
-RANK = Portable._rank
+ENTER = ByRow.enter
+RANK = ByRow._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 MARK_RUNNING = HeldRows.mark_running
 LOST = ending._lost
 
 # ends
-GAPS = Portable.gaps
+GAPS = Dialect.gaps
 TAKE_OVER = Settlements.take_over
 
 # the rate of a recovery

@@ -15,7 +15,7 @@ from tests.store.bench import MINUTE, NOON, Bench, at, claim_due
 from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
-from slotwise.store.dialects import portable
+from slotwise.store.dialects import port
 from slotwise.store.dialects.postgresql import dialect as postgresql
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
@@ -157,7 +157,7 @@ def test_a_number_that_python_does_not_read(bench: Bench, caplog: pytest.LogCapt
 
 def test_a_reaper_reads_some_thousands_of_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those with the oldest heartbeats: what nobody renews is among them, however many others are held."""
-    for module in (postgresql, portable):
+    for module in (postgresql, port):
         monkeypatch.setattr(module, "MOST_HELD", 2)
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -31,13 +31,9 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskStatements(Protocol):
-    """By default the portable form: it writes a chunk row by row, and sends no notification to other processes."""
+class TaskStatements:
+    """The portable form: it writes a chunk row by row, and sends no notification to other processes."""
 
-    dialect: Dialect
-    tasks: sa.Table
-    key_columns: list[sa.Column[Any]]
-    _statements: dict[Hashable, sa.Executable]
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
@@ -45,7 +41,7 @@ class TaskStatements(Protocol):
     def __init__(self, dialect: Dialect) -> None:
         self.dialect, self.tasks = dialect, dialect.tables.tasks
         self.key_columns = [self.tasks.c.task_name, self.tasks.c.task_instance]
-        self._statements = {}
+        self._statements: dict[Hashable, sa.Executable] = {}
 
     def now(self) -> Expression:
         """Return the time as a part of a statement that is kept."""
@@ -201,10 +197,6 @@ class TaskStatements(Protocol):
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return found
-
-
-class PortableTasks(TaskStatements):
-    """The statements of a database that does nothing in a way of its own."""
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

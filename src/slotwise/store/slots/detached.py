@@ -27,8 +27,8 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import FOREVER, RECURRING, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
 from slotwise.store.connect.database import Database
+from slotwise.store.dialects.by_row import of_key
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import of_plan
 

@@ -21,8 +21,8 @@ from slotwise.decide.pause import as_decided
 from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
+from slotwise.store.dialects.by_row import of_key
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.portable import of_key
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import Tables, of_plan

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
@@ -20,18 +20,18 @@ import sqlalchemy as sa
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock, DatabaseClock, Stopwatch, host_now
+from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
+from slotwise.store.dialects.by_row import of_key
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.portable import Portable, of_key
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
-from slotwise.store.schema.tables import Tables, tables
+from slotwise.store.schema.tables import tables
 from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import BATCH, Claims, Due
 from slotwise.store.slots.settlements import Settlements, claim_of
@@ -76,12 +76,12 @@ class Store:
             return self.dialect.now(connection)
 
 
-def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
+def _dialect(name: str) -> type[Dialect]:
     if name == PostgreSQL.name:
         return PostgreSQL
-    from sqlalchemy.dialects.sqlite import insert  # late, as its driver
+    from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
 
-    return lambda tables, clock: Portable(tables, clock, insert, lambda connection: clock.override() or host_now())
+    return SQLite
 
 
 #: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
@@ -171,7 +171,7 @@ class HeldRows:
         """Return the claims that this worker holds by the database, to find those that it does not know of."""
         tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
-            mine = sa.select(*self.dialect.by_row.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
+            mine = sa.select(*self.dialect.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
             return [claim_of(row_of(values, names=HOLD_COLUMNS)) for values in connection.execute(mine)]
 
 

@@ -18,8 +18,8 @@ from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.port import Order, Parted, Range
-from slotwise.store.dialects.portable import Portable, of_key
+from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.port import Dialect, Order, Parted, Range
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.task_statements import Parameters, TaskStatements
@@ -53,20 +53,17 @@ _NOW = sa.text("SELECT statement_timestamp()")
 UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
-class PostgreSQL:
-    """The reference: whole batches, one statement each."""
+class PostgreSQL(Dialect):
+    """The reference: whole batches, one statement each. Every verb of claims, held rows and the ledger is its own."""
 
     name = "postgresql"
     has_fast_finish = True
     insert = staticmethod(insert)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
-        self.tables = tables
-        self.clock = clock
+        super().__init__(tables, clock)
         # A database's own language may sort in another way.
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
-        self.by_row = Portable(tables, clock, insert, self.now)
-        self.row_columns = self.by_row.row_columns
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._is_manual = clock.override() is not None
         self._names = {
@@ -230,7 +227,7 @@ class PostgreSQL:
                 whole = self.tables.gaps
                 mine = *of_key(whole, row.plan_key), whole.c.first_slot == gap.first, whole.c.last_slot == gap.last
                 connection.execute(whole.delete().where(*mine))
-                self.by_row.gaps(connection, [(row, part) for part in parts], now)
+                super().gaps(connection, [(row, part) for part in parts], now)
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         # Twice, the second time by name: texts alone are compared faster than keys.
