@@ -11,7 +11,7 @@ from typing import Any
 
 from slotwise import migrate
 from slotwise.engine.loops.poller import Peers
-from slotwise.engine.loops.service import Common
+from slotwise.engine.loops.service import Common, WorkerCommon
 from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
@@ -21,14 +21,12 @@ from slotwise.model.identity import Identity
 from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
-from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import describe, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import BATCH, Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -115,19 +113,11 @@ class SignIn:
     """The steps of a worker into the cluster: verify the tables, plan the jobs, register."""
 
     def __init__(
-        self,
-        common: Common,
-        identity: Identity,
-        settings: Settings,
-        store: Store,
-        *,
-        capacity: int,
-        version: str,
-        born: float | None,
+        self, common: WorkerCommon, identity: Identity, *, capacity: int, version: str, born: float | None
     ) -> None:
         """``born``: see ``Worker``."""
-        self.membership = Membership(WorkerRegistry(store), self._make_badge)
-        self._common, self._identity, self._settings, self._store = common, identity, settings, store
+        self._common, self._identity, self._settings, self._store = common, identity, common.settings, common.store
+        self.membership = Membership(WorkerRegistry(common.store), self._make_badge)
         self._capacity, self._version, self._born = capacity, version, born
         self._refused: set[str] = set()
         #: The new jobs that are to be planned after the worker has joined, and its deploy.

@@ -108,6 +108,11 @@ class Worker:
 
     #: The class that runs handlers; the test kit replaces it.
     runner_class: ClassVar[type[Runner]] = Runner
+    is_starting = False
+    #: A stop that the starting thread itself requested.
+    asked_meanwhile: Callable[[], int] | None = None
+    #: Number of handlers, outcomes and lifespans that a stop has left behind; None before its end.
+    _left_behind: int | None = None
 
     def __init__(
         self,
@@ -146,32 +151,28 @@ class Worker:
         self._stopping = threading.Event()
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
-        self.is_starting = False
-        #: Number of handlers, outcomes and lifespans that a stop has left behind; None before its end.
-        self._left_behind: int | None = None
-        #: A stop that the starting thread itself requested.
-        self.asked_meanwhile: Callable[[], int] | None = None
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
         self.common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
-        self.entrance = SignIn(
-            self.common, self.identity, settings, self.store, capacity=self.capacity, version=version, born=born
-        )
-        self.runner = self.runner_class(
+        self.entrance = SignIn(self.common, self.identity, capacity=self.capacity, version=version, born=born)
+        self._before_start = hooks.before_start
+        self.runner = self._make_runner(client, interceptors, isolate)
+        self._make_loops(claimed)
+
+    def _make_runner(self, client: object, interceptors: tuple[Interceptor, ...], isolate: Isolate | None) -> Runner:
+        return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             active_claims=self.active_claims,
-            listeners=listeners,
+            listeners=self.listeners,
             mark_running=self.store.held.mark_running,
             make_context=context_maker(self.store, client, lambda: self.is_draining, self.loop),
-            margin=settings.heartbeat_interval,
+            margin=self.settings.heartbeat_interval,
             loop=self.loop,
             interceptors=interceptors,
-            before_start=hooks.before_start,
+            before_start=self._before_start,
             isolate=isolate,
         )
-        self._before_start = hooks.before_start
-        self._make_loops(claimed)
 
     def _make_loops(self, claimed: Sequence[str]) -> None:
         """Make the loops and connect them to the runner."""

@@ -84,7 +84,8 @@ class WorkerCommon(Common):
         super().__init__(
             listeners, worker, elapsed=active_claims.elapsed, longest_pause=min(timedelta(seconds=15), interval)
         )
-        self.store, self.active_claims, self.interval, self.lease = store, active_claims, interval, settings.lease
+        self.settings, self.store, self.active_claims = settings, store, active_claims
+        self.interval, self.lease = interval, settings.lease
 
 
 class Service(ABC):
