@@ -12,6 +12,7 @@ from tests.databases import Databases
 from tests.store.explained import Explained
 
 from slotwise.model.records import Key
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.ledger import end_orphans
@@ -76,8 +77,8 @@ def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) 
 
     def play() -> None:
         with long.store.transaction() as connection:
-            trigger(connection, long.store.dialect, "feed", "customer-8")
-            end_orphans(connection, long.store.dialect, Key("feed", "customer-9"), DEEP)
+            trigger(long.store, connection, "feed", "customer-8")
+            end_orphans(Transaction(connection, long.store.dialect, DEEP), Key("feed", "customer-9"))
             connection.rollback()
 
     sent = [(statement, given) for statement, given in long.sent(play) if "INSERT" not in statement]

@@ -210,7 +210,7 @@ def test_a_trigger_is_a_slot_of_its_own(bench: Bench) -> None:
     bench.tick(0.5)
     before = bench.row("plain")
     with bench.store.transaction() as connection:
-        instance = trigger(connection, bench.store.dialect, "plain").task_instance
+        instance = trigger(bench.store, connection, "plain").task_instance
     claim = bench.claim_one("plain")
     assert (claim.row.task_instance, claim.slot) == (instance, at(0.5))
     entry = bench.slot("plain")
@@ -226,7 +226,7 @@ def test_triggers_of_one_instant_are_different_slots(bench: Bench) -> None:
     claims = []
     for _ in range(3):
         with bench.store.transaction() as connection:
-            trigger(connection, bench.store.dialect, "plain")
+            trigger(bench.store, connection, "plain")
         claims += bench.claim("plain")
     assert [claim.slot for claim in claims] == [NOON + number * timedelta(microseconds=1) for number in range(1, 4)]
 

@@ -17,9 +17,7 @@ from slotwise.store.slots.detached import detach
 
 def detached(bench: Bench, slot: datetime, name: str = "plain", **columns: Any) -> Key | None:
     with bench.store.transaction() as connection:
-        return detach(
-            connection, bench.store.dialect, bench.clock.now(), name=name, slot=slot, origin="backfill", **columns
-        )
+        return detach(bench.store.at(connection), name=name, slot=slot, origin="backfill", **columns)
 
 
 def test_a_detached_row_is_a_slot_of_its_own(bench: Bench) -> None:
@@ -158,7 +156,7 @@ def test_triggers_of_one_instant_all_run(bench: Bench) -> None:
 
     def ask(_: int) -> None:
         with bench.store.transaction() as connection:
-            trigger(connection, bench.store.dialect, "plain")
+            trigger(bench.store, connection, "plain")
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(ask, range(8)))

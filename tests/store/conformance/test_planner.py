@@ -580,7 +580,7 @@ def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
     bench.delete("plain")
     bench.plan("plain")
     with bench.store.transaction() as connection:
-        trigger(connection, bench.store.dialect, "plain")
+        trigger(bench.store, connection, "plain")
     bench.settle(bench.claim_one("plain"))
     bench.delete("plain")
     bench.clock.set(at(3.5))
@@ -813,7 +813,7 @@ def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
 
     if state == "triggered":
         with bench.store.transaction() as connection:
-            trigger(connection, bench.store.dialect, "retried")
+            trigger(bench.store, connection, "retried")
     else:
         bench.tick()
     claim = bench.claim_one("retried")

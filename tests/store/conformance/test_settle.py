@@ -272,7 +272,7 @@ def test_a_fixed_delay_counts_from_the_settlement(bench: Bench) -> None:
 def test_a_detached_row_goes_when_its_slot_is_final(bench: Bench) -> None:
     """And comes again when it is not."""
     with bench.store.transaction() as connection:
-        instance = trigger(connection, bench.store.dialect, "retried").task_instance
+        instance = trigger(bench.store, connection, "retried").task_instance
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     assert bench.row("retried", instance).attempt == 1
     bench.tick(0.1)

@@ -402,6 +402,14 @@ class Dialect(ABC):
         return connection.execute(extended).rowcount == 1
 
 
+class Transaction(NamedTuple):
+    """A transaction that writes: its connection, the dialect of its statements, and the time at which it decides."""
+
+    connection: sa.Connection
+    dialect: Dialect
+    now: datetime
+
+
 def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:
     return max((found for found in (in_ledger, in_gaps) if found), default=None)
 

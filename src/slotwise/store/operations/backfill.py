@@ -74,13 +74,13 @@ def backfill(
         concurrency=concurrency, pace=None if pace is None else format_duration(pace), failed=failed or None,
     )  # fmt: skip
     entries, missing = _missing(at, row, chunk, again)
-    ledger.reopen(at.connection, at.dialect, row, missing, Reason.BACKFILL)
+    ledger.reopen(at.transaction, row, missing, Reason.BACKFILL)
     _refuse_pruned(at, row, oldest)
     begun = {slot: (entry["attempts"], entry["finished"]) for slot, entry in entries.items() if entry["attempts"]}
-    queue_backfill(at.connection, at.dialect, at.now, row, missing, begun, number)
+    queue_backfill(at.transaction, row, missing, begun, number)
     rows = so_far.rows + len(chunk)
     if is_done := rows == len(found.slots):
-        start_backfill(at.connection, at.dialect, at.now, row, number, concurrency, pace)
+        start_backfill(at.transaction, row, number, concurrency, pace)
     return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
 
 

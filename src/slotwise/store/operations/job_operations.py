@@ -207,7 +207,7 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
 def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> None:
     """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
     if row.attempt:
-        ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
+        ledger.cancel_retry(at.transaction, row, reason)
     if passed is not None:
         at.skip(row, *passed.gaps)
 
@@ -219,7 +219,7 @@ def new_epoch(at: Operation) -> Epoch:
     held = at.rows(tasks.c.picked)
     for row in held:
         token = max(number, row.version) + 1
-        ledger.raise_token(at.connection, at.dialect, row, token)
+        ledger.raise_token(at.transaction, row, token)
         at.change(row, version=token)
     raised = tasks.update().where(tasks.c.version < number).values(version=number)
     count = at.connection.execute(raised).rowcount + len(held)

@@ -28,7 +28,8 @@ from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row, to
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
-from slotwise.store.dialects.port import Dialect, Order
+from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.port import Order, Transaction
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in
 from slotwise.store.schema.tables import of_plan
@@ -48,62 +49,56 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
     """
     family = at.family(job, instance)
     plan = at.plan_among(family, job, instance)
-    slot = _free_slot(at.connection, at.dialect, job, instance, owed_by(plan), at.now)
+    slot = _free_slot(at.transaction, Key(job, instance), owed_by(plan))
     number = at.sign("trigger", job=job, slot=slot, overlap=overlap, id=instance)
     is_busy = _is_busy(family)
     if overlap == "skip" and is_busy:
         row = replace(plan, slot=slot, origin=Origin.TRIGGER)
-        ledger.end_unbegun(at.connection, at.dialect, row, Outcome.SKIPPED, Reason.OVERLAP, at.now)
+        ledger.end_unbegun(at.transaction, row, Outcome.SKIPPED, Reason.OVERLAP)
         return slot
     is_queued = overlap == "queue" and is_busy
-    _detach_trigger(at.connection, at.dialect, at.now, job, slot, instance, is_queued=is_queued, control=number)
+    _detach_trigger(at.transaction, Key(job, instance), slot, is_queued=is_queued, control=number)
     for row in family if is_queued else ():
         if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
             at.change(row, control=number)
     return slot
 
 
-def trigger(
-    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
-) -> Key:
+def trigger(store: Store, connection: sa.Connection, name: str, plan_instance: str = RECURRING, **columns: Any) -> Key:
     """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
-    if (plan := plan_of(connection, dialect, Key(name, plan_instance), lock=True)) is None:
+    key = Key(name, plan_instance)
+    if (plan := plan_of(connection, store.dialect, key, lock=True)) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
-    now = dialect.now(connection)
-    slot = _free_slot(connection, dialect, name, plan_instance, readable(plan.schedule) or Disabled(), now)
-    return _detach_trigger(connection, dialect, now, name, slot, plan_instance, **columns)
+    at = store.at(connection)
+    slot = _free_slot(at, key, readable(plan.schedule) or Disabled())
+    return _detach_trigger(at, key, slot, **columns)
 
 
-def _detach_trigger(
-    connection: sa.Connection, dialect: Dialect, now: datetime, name: str, slot: datetime,
-    plan_instance: str = RECURRING, *, is_queued: bool = False, **columns: Any,
-) -> Key:  # fmt: skip
+def _detach_trigger(at: Transaction, plan: Key, slot: datetime, *, is_queued: bool = False, **columns: Any) -> Key:
     """A trigger's row; its id begins with the time. The caller has locked the plan row, and has found the slot free."""
-    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
-    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
+    token = uuid.UUID(int=(to_micros(at.now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
+    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": at.now, "due": FOREVER} if is_queued else {}
     key = detach(
-        connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
-        plan_instance=plan_instance, **waits, **columns,
+        at, name=plan.task_name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
+        plan_instance=plan.task_instance, **waits, **columns,
     )  # fmt: skip
     assert key is not None  # the id is new
     return key
 
 
-def _free_slot(
-    connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
-) -> datetime:
+def _free_slot(at: Transaction, plan: Key, schedule: Schedule) -> datetime:
     """The time of the request, moved on by a microsecond while it is taken, or a slot of the schedule."""
-    slot = now
-    while schedule.next_after(slot - TICK) == slot or _is_taken(connection, dialect, name, instance, slot):
+    slot = at.now
+    while schedule.next_after(slot - TICK) == slot or _is_taken(at, plan, slot):
         slot += TICK
     return slot
 
 
-def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: str, slot: datetime) -> bool:
-    slots, tasks, one = dialect.tables.slots, dialect.tables.tasks, sa.select(sa.literal(1))
-    known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
-    waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
-    return connection.execute(known.union_all(waits)).first() is not None
+def _is_taken(at: Transaction, plan: Key, slot: datetime) -> bool:
+    slots, tasks, one = at.dialect.tables.slots, at.dialect.tables.tasks, sa.select(sa.literal(1))
+    known = one.where(*of_key(slots, plan), slots.c.slot == slot)
+    waits = one.where(tasks.c.task_name == plan.task_name, of_plan(tasks, plan.task_instance), tasks.c.slot == slot)
+    return at.connection.execute(known.union_all(waits)).first() is not None
 
 
 def _is_busy(family: Sequence[Row]) -> bool:
@@ -114,7 +109,7 @@ def _is_busy(family: Sequence[Row]) -> bool:
 def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:
     """Trigger a job and claim it in one transaction, so that no other worker can be first."""
     with store.transaction() as connection:
-        instance = trigger(connection, store.dialect, name, state=None).task_instance
+        instance = trigger(store, connection, name, state=None).task_instance
         given_up = [name] if strict else []
         order = Order(holder=holder, names=[name], limit=1, lease=lease, instance=instance, strict=given_up)
         row, now, entered = store.dialect.claim(connection, order)[0]
@@ -174,10 +169,10 @@ def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
 
 def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
     """End a slot that waits in a detached row and has not begun, and delete the row."""
-    ledger.end_unbegun(at.connection, at.dialect, row, Outcome.CANCELLED, reason, at.now)
+    ledger.end_unbegun(at.transaction, row, Outcome.CANCELLED, reason)
     at.delete(row)
     if row.state != State.QUEUED:
-        freed(at.connection, at.dialect, row, at.now, never_began=True)
+        freed(at.transaction, row, never_began=True)
 
 
 def cancel_backfill(at: Operation, job: str, so_far: Progress, instance: str | None = None) -> Progress:
@@ -209,9 +204,9 @@ def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) ->
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
         raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}")
     number = at.sign("retry", job=job, slot=slot, id=instance)
-    ledger.reopen(at.connection, at.dialect, plan, [slot], Reason.RETRY)
+    ledger.reopen(at.transaction, plan, [slot], Reason.RETRY)
     key = detach(
-        at.connection, at.dialect, at.now, name=job, slot=slot, origin=Origin.RETRY, attempt=entry["attempts"],
+        at.transaction, name=job, slot=slot, origin=Origin.RETRY, attempt=entry["attempts"],
         collapsed=entry["collapsed"], control=number, plan_instance=instance, last_failure=entry["finished"],
     )  # fmt: skip
     if key is None:
@@ -234,5 +229,5 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
 def _entry(at: Operation, job: str, slot: datetime, instance: str) -> sa.RowMapping | None:
     slots = at.store.tables.slots
     statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed, slots.c.reason)
-    mine = [slots.c.task_name == job, slots.c.task_instance == instance, slots.c.slot == slot]
+    mine = [*of_key(slots, Key(job, instance)), slots.c.slot == slot]
     return at.connection.execute(statement.where(*mine).with_for_update()).mappings().first()

@@ -20,7 +20,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots import ledger
@@ -143,6 +143,10 @@ class Operation:
     def tasks(self) -> sa.Table:
         return self.store.tables.tasks
 
+    @property
+    def transaction(self) -> Transaction:
+        return Transaction(self.connection, self.dialect, self.now)
+
     def sign(
         self, command: str, *, job: str | None = None, slot: datetime | None = None, id: str | None = None,
         **facts: object,
@@ -225,7 +229,7 @@ class Operation:
 
     def caught_up(self, *rows: Row) -> list[Row]:
         """Return locked plan rows as of the newest slots that ledger and gaps have decided."""
-        return ledger.caught_up(self.connection, self.dialect, rows)
+        return ledger.caught_up(self.transaction, rows)
 
     def told(self, instant: datetime, *rows: Row) -> str:
         """Return an instant as people read it in the zone of the job that has these rows, with its offset."""

@@ -16,6 +16,7 @@ from slotwise.model.records import RECURRING, Key, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Author, Operation
 from slotwise.store.planning.calendars import calendars_of
@@ -113,7 +114,7 @@ class Instances:
         has_history, paused, control = self._known(connection, wanted)
         newest = None
         if has_history:  # the newest slot that is known, once what stands in no row has ended
-            end_orphans(connection, dialect, Key(wanted.task, wanted.id), now)
+            end_orphans(Transaction(connection, dialect, now), wanted.key)
             strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
             (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
         columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}

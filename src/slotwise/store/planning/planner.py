@@ -18,6 +18,7 @@ from slotwise.model.records import RECURRING, Gap, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
+from slotwise.store.dialects.port import Transaction
 from slotwise.store.planning.calendars import calendars_of
 from slotwise.store.planning.plan_rows import LATE, born, lock, replanned, write
 from slotwise.store.planning.revision import Declared, Revision
@@ -135,7 +136,7 @@ class Planner:
         added = self._store.dialect.by_row.insert_missing(connection, self._tasks, list(rows.values()))
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
             if row["orphaned"]:
-                end_orphans(connection, self._store.dialect, Key(row["task_name"], RECURRING), now)
+                end_orphans(Transaction(connection, self._store.dialect, now), Key(row["task_name"], RECURRING))
         return [
             Plan(job=name, change="added", schedule=rows[name]["schedule"], next_slot=rows[name]["slot"])
             for name in added
@@ -151,7 +152,7 @@ class Planner:
             row, plan = lock(connection, self._store, key)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
             now = self._store.dialect.now(connection)
-            end_orphans(connection, self._store.dialect, key, now)
+            end_orphans(Transaction(connection, self._store.dialect, now), key)
             if row is None:
                 strict = {job.name} if job.gives_up else ()
                 (newest,) = self._store.dialect.newest_decided(connection, [key], strict=strict)

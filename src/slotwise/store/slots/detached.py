@@ -28,28 +28,28 @@ from slotwise.model.records import FOREVER, RECURRING, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import of_plan
 
 
 def detach(
-    connection: sa.Connection, dialect: Dialect, now: datetime, *, name: str, slot: datetime, origin: str,
-    plan_instance: str = RECURRING, instance: str | None = None, due: datetime | None = None, **columns: Any,
+    at: Transaction, *, name: str, slot: datetime, origin: str, plan_instance: str = RECURRING,
+    instance: str | None = None, due: datetime | None = None, **columns: Any,
 ) -> Key | None:  # fmt: skip
     """Create a row for ``slot``, due at ``due`` (now); return None if its instance exists.
 
     It has the plan row's schedule and data, and is paused with it. Races: the key permits one row of a slot; against a
     claim of the plan row, the ledger decides.
     """
-    tasks, plan = dialect.tables.tasks, plan_of(connection, dialect, Key(name, plan_instance))
+    plan = plan_of(at.connection, at.dialect, Key(name, plan_instance))
     own = {"schedule": plan and plan.schedule, "task_data": plan and plan.task_data}
-    row = _detached(now, name, slot, origin, plan_instance) | own | {"execution_time": due or now, **columns}
+    row = _detached(at.now, name, slot, origin, plan_instance) | own | {"execution_time": due or at.now, **columns}
     if instance is not None:
         row["task_instance"] = instance
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
-    is_new = dialect.by_row.insert_new(connection, tasks, row)
+    is_new = at.dialect.by_row.insert_new(at.connection, at.dialect.tables.tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
 
 
@@ -63,8 +63,8 @@ def _detached(now: datetime, name: str, slot: datetime, origin: str, plan_instan
 
 
 def queue_backfill(
-    connection: sa.Connection, dialect: Dialect, now: datetime, plan: Row, slots: Sequence[datetime],
-    begun: Mapping[datetime, tuple[int, datetime | None]], number: int,
+    at: Transaction, plan: Row, slots: Sequence[datetime], begun: Mapping[datetime, tuple[int, datetime | None]],
+    number: int,
 ) -> None:  # fmt: skip
     """Queue these slots of a locked plan row for the backfill ``number``; ``begun``: attempts and end of earlier runs.
 
@@ -72,33 +72,29 @@ def queue_backfill(
     """
     if not slots:
         return
-    tasks, rows = dialect.tables.tasks, list[dict[str, Any]]()
+    tasks, rows = at.dialect.tables.tasks, list[dict[str, Any]]()
     for slot in slots:
         attempt, ended = begun.get(slot, (0, None))
         rows.append(
-            _detached(now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance) | {
+            _detached(at.now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance) | {
                 "execution_time": FOREVER, "schedule": plan.schedule, "task_data": plan.task_data, "control": number,
-                "state": State.QUEUED, "parked_due": now, "attempt": attempt, "last_failure": ended,
+                "state": State.QUEUED, "parked_due": at.now, "attempt": attempt, "last_failure": ended,
             }
         )  # fmt: skip
     ids = [row["task_instance"] for row in rows]
     mine = [tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(ids), tasks.c.state == State.QUEUED]
-    connection.execute(tasks.update().where(*mine, tasks.c.origin == Origin.BACKFILL).values(control=number))
-    dialect.by_row.insert_missing(connection, tasks, rows)
+    at.connection.execute(tasks.update().where(*mine, tasks.c.origin == Origin.BACKFILL).values(control=number))
+    at.dialect.by_row.insert_missing(at.connection, tasks, rows)
 
 
-def start_backfill(
-    connection: sa.Connection, dialect: Dialect, now: datetime, plan: Row, number: int, concurrency: int,
-    pace: timedelta | None,
-) -> None:  # fmt: skip
+def start_backfill(at: Transaction, plan: Row, number: int, concurrency: int, pace: timedelta | None) -> None:
     """Release the first slots of a backfill that is queued as a whole, a pace apart."""
-    tasks = dialect.tables.tasks
+    tasks, queue = at.dialect.tables.tasks, _Queue(at, plan)
     queued = sa.select(tasks.c.task_instance).where(
         *_detached_of(tasks, plan), tasks.c.state == State.QUEUED, tasks.c.control == number
     )
-    queue = _Queue(connection, dialect, plan, now)
-    for place, id in enumerate(connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()):
-        queue.release(id, now + place * (pace or timedelta(0)))
+    for place, id in enumerate(at.connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()):
+        queue.release(id, at.now + place * (pace or timedelta(0)))
 
 
 def plan_of(connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool = False) -> Any:
@@ -109,9 +105,9 @@ def plan_of(connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
-def planned_now(connection: sa.Connection, dialect: Dialect, row: Row) -> tuple[str | None, datetime | None]:
+def planned_now(at: Transaction, row: Row) -> tuple[str | None, datetime | None]:
     """Return the schedule and the watermark of a detached row's plan row: they say which slot is next."""
-    plan = plan_of(connection, dialect, row.plan_key)
+    plan = plan_of(at.connection, at.dialect, row.plan_key)
     return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
@@ -122,16 +118,16 @@ def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
     return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_key.task_instance]
 
 
-def ask_to_stop(connection: sa.Connection, dialect: Dialect, plan: Row, origins: Sequence[str], now: datetime) -> None:
+def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
     """Ask the plan's slots of these origins to stop, also those that wait for a retry."""
-    tasks = dialect.tables.tasks
+    tasks = at.dialect.tables.tasks
     mine = _detached_of(tasks, plan)
     free = sa.select(tasks.c.task_instance).where(
         *mine, tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
     )
-    if named := connection.scalars(free.with_for_update(skip_locked=True)).all():
+    if named := at.connection.scalars(free.with_for_update(skip_locked=True)).all():
         asked = tasks.update().where(*mine, tasks.c.task_instance.in_(named))
-        connection.execute(asked.values(_called_off(tasks, now)))
+        at.connection.execute(asked.values(_called_off(tasks, at.now)))
 
 
 def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
@@ -141,12 +137,12 @@ def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
     return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
 
 
-def stranger_of(connection: sa.Connection, dialect: Dialect, plan: Row) -> Key | None:
+def stranger_of(at: Transaction, plan: Row) -> Key | None:
     """Return the key of the row that has the id of the plan's slot and does not stand for it; None if there is none."""
     assert plan.slot is not None
-    tasks, key = dialect.tables.tasks, Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
+    tasks, key = at.dialect.tables.tasks, Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
     found = sa.select(tasks.c.kind, tasks.c.plan_instance, tasks.c.slot).where(*of_key(tasks, key))
-    row, its_own = connection.execute(found).first(), (Kind.DETACHED, plan.task_instance, plan.slot)
+    row, its_own = at.connection.execute(found).first(), (Kind.DETACHED, plan.task_instance, plan.slot)
     return None if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own else key
 
 
@@ -154,13 +150,13 @@ def stranger_of(connection: sa.Connection, dialect: Dialect, plan: Row) -> Key |
 _OF_PLAN = ("schedule", "task_data", "execution_time", "picked_by", "lease", "collapsed", "next_slot", "priority")
 
 
-def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: datetime) -> Row | None:
+def detach_started(at: Transaction, plan: Row) -> Row | None:
     """Create the held row of the slot that starts beside its claimed plan row; None if the slot has a row."""
     assert plan.slot is not None
-    own = _detached(now, plan.task_name, plan.slot, plan.origin or Origin.SCHEDULE, plan.task_instance)
-    own |= {"picked": True, "last_heartbeat": now, "attempt": 1}
+    own = _detached(at.now, plan.task_name, plan.slot, plan.origin or Origin.SCHEDULE, plan.task_instance)
+    own |= {"picked": True, "last_heartbeat": at.now, "attempt": 1}
     row = own | {name: getattr(plan, name) for name in _OF_PLAN}
-    if not dialect.by_row.insert_new(connection, dialect.tables.tasks, row):
+    if not at.dialect.by_row.insert_new(at.connection, at.dialect.tables.tasks, row):
         return None
     return replace(
         plan, **own, watermark=None, catch_up_until=None, unheld_since=None, last_success=None, last_failure=None,
@@ -171,21 +167,17 @@ def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: 
 # -- slots that wait for the end of another one -----------------------------------------------------------------
 
 
-def release_queued(connection: sa.Connection, dialect: Dialect, changes: Sequence[Change]) -> None:
+def release_queued(at: Transaction, changes: Sequence[Change]) -> None:
     touched = [one for one in changes if one.held.row.control is not None or one.held.row.cancel_requested is not None]
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
         if row.has_slot:
-            removed = change.transition.remove
-            freed(connection, dialect, row, change.held.now, removed=removed, never_began=change.never_began)
+            freed(at, row, removed=change.transition.remove, never_began=change.never_began)
 
 
-def freed(
-    connection: sa.Connection, dialect: Dialect, row: Row, now: datetime, *, removed: bool = True,
-    never_began: bool = False,
-) -> None:  # fmt: skip
+def freed(at: Transaction, row: Row, *, removed: bool = True, never_began: bool = False) -> None:
     """Release what waits for this row, which was released; ``removed``: its slot is final."""
-    queue = _Queue(connection, dialect, row, now)
+    queue = _Queue(at, row)
     if removed and row.origin == Origin.BACKFILL:
         queue.release_backfill(never_began=never_began)
     queue.release_trigger()
@@ -195,22 +187,20 @@ def freed(
 class _Queue:
     """The rows beside the plan row of ``row``."""
 
-    connection: sa.Connection
-    dialect: Dialect
+    at: Transaction
     row: Row
-    now: datetime
 
     @property
     def _tasks(self) -> sa.Table:
-        return self.dialect.tables.tasks
+        return self.at.dialect.tables.tasks
 
     def release(self, instance: str, due: datetime) -> None:
         """Let the row start at ``due``, or after the pause of its job."""
         tasks = self._tasks
         state = sa.select(tasks.c.state).where(*of_key(tasks, self.row.plan_key))
         awake = {"state": None, "execution_time": due, "parked_due": None}
-        columns = asleep(due) if self.connection.scalar(state) == State.PAUSED else awake
-        self.connection.execute(
+        columns = asleep(due) if self.at.connection.scalar(state) == State.PAUSED else awake
+        self.at.connection.execute(
             tasks.update().where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance).values(**columns)
         )
 
@@ -222,7 +212,7 @@ class _Queue:
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
             *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
         )
-        first = self.connection.execute(queued.order_by(tasks.c.slot).limit(1).with_for_update()).first()
+        first = self.at.connection.execute(queued.order_by(tasks.c.slot).limit(1).with_for_update()).first()
         if first is None:
             return
         is_awake = tasks.c.state.is_(None) | (tasks.c.state == State.PAUSED)
@@ -232,22 +222,22 @@ class _Queue:
         running = sa.and_(is_other, tasks.c.picked, tasks.c.control <= first.control)
         family = [tasks.c.task_name == self.row.task_name, of_plan(tasks, self.row.plan_key.task_instance)]
         goes_on = sa.select(tasks.c.version).where(*family, earlier | running)
-        if self.connection.execute(goes_on.limit(1)).first() is None:
-            self.release(first.task_instance, self.now)
+        if self.at.connection.execute(goes_on.limit(1)).first() is None:
+            self.release(first.task_instance, self.at.now)
 
     # -- backfills ----------------------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
-        tasks, controls = self._tasks, self.dialect.tables.controls
+        tasks, controls = self._tasks, self.at.dialect.tables.controls
         queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
             *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
             tasks.c.control == self.row.control,
         ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
         # Race: of two slots that end at once, each takes the next row that is not locked.
         oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
-        if (found := self.connection.execute(oldest).first()) is None:
+        if (found := self.at.connection.execute(oldest).first()) is None:
             return
-        pace, due = json.loads(found.arguments or "{}").get("pace"), self.now
+        pace, due = json.loads(found.arguments or "{}").get("pace"), self.at.now
         if pace:
             due = max(due, self._newest_start(never_began) + parse_duration(pace))
         self.release(found.task_instance, due)
@@ -257,15 +247,15 @@ class _Queue:
 
         Race: of two slots that end at once, the second waits at the row of the operation for the first one's commit.
         """
-        tasks, controls, order = self._tasks, self.dialect.tables.controls, self.row.control
-        self.connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
-        own = sa.select(self.dialect.tables.slots.c.started).where(*self.dialect.by_row.at(self.row.ledger_key))
-        began = None if never_began else utc(self.connection.scalar(own))
+        tasks, controls, order = self._tasks, self.at.dialect.tables.controls, self.row.control
+        self.at.connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
+        own = sa.select(self.at.dialect.tables.slots.c.started).where(*self.at.dialect.by_row.at(self.row.ledger_key))
+        began = None if never_began else utc(self.at.connection.scalar(own))
         due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
         mine = [*_detached_of(tasks, self.row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
         going = sa.select(sa.func.max(due, type_=due.type)).where(*mine, tasks.c.picked | (tasks.c.attempt == 0))
-        newest = utc(self.connection.scalar(going))
-        return max(began or self.now, newest or began or self.now)
+        newest = utc(self.at.connection.scalar(going))
+        return max(began or self.at.now, newest or began or self.at.now)
 
 
 # -- what people read on the plan row ---------------------------------------------------------------------------

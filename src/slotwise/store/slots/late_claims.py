@@ -18,7 +18,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.dialects.port import Order
+from slotwise.store.dialects.port import Order, Transaction
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
@@ -55,6 +55,7 @@ class LateClaims:
         self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, gates
         self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
         self._connection, self._now, self._order = connection, now, order
+        self._at = Transaction(connection, claims.dialect, now)
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
         #: The rows that cannot be read or decided, each with its flaw.
@@ -189,7 +190,7 @@ class LateClaims:
         for one in answered:
             if isinstance(one.decision, decide.Advance):
                 if one.decision.replaces:
-                    ask_to_stop(self._connection, self._dialect, one.row, one.decision.replaces, self._now)
+                    ask_to_stop(self._at, one.row, one.decision.replaces)
                 self._move_past(one.row, one.decision.row)
             elif self._definitions[one.row.task_name].overlap.detaches and one.row.attempt == 1:
                 found[one.row.key] = self._start_beside(one, one.decision.row)
@@ -218,8 +219,8 @@ class LateClaims:
 
     def _start_beside(self, one: _Plan, started: Row) -> Row | None:
         """Start the slot in a detached row, and move the plan row on."""
-        detached = detach_started(self._connection, self._dialect, started, self._now)
-        if detached is None and (stranger := stranger_of(self._connection, self._dialect, started)) is not None:
+        detached = detach_started(self._at, started)
+        if detached is None and (stranger := stranger_of(self._at, started)) is not None:
             self._claims.note([stranger], "it has the id of a slot and is not its row: the slot is skipped; delete it")
             self._skip_slot(started, Reason.UNREADABLE)
         if detached is not None and not self._enter(detached):
@@ -239,7 +240,7 @@ class LateClaims:
             return row
         # Its only slot has run, is held under another claim, or may start only once.
         self._gates.give_back([row] if self._is_open(row) else [], self._now, self._connection)
-        ledger.close_reopened(self._connection, self._dialect, row, self._now)
+        ledger.close_reopened(self._at, row)
         self._move_past(row, None)
         return None
 
@@ -257,12 +258,12 @@ class LateClaims:
 
     def _skip_slot(self, row: Row, reason: str) -> None:
         assert row.slot is not None
-        ledger.end_unbegun(self._connection, self._dialect, row, Outcome.SKIPPED, reason, self._now)
+        ledger.end_unbegun(self._at, row, Outcome.SKIPPED, reason)
         self.skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=reason)))
 
     def _defer(self, row: Row, later: Later) -> None:
         if row.is_detached:
-            ledger.put_off(self._connection, self._dialect, row, later.reason)
+            ledger.put_off(self._at, row, later.reason)
         self._let_go(row, defer(row, later.due, later.reason))
 
     def _enter(self, row: Row) -> bool:
@@ -270,7 +271,7 @@ class LateClaims:
         return entered or self._enter_disowned(row)
 
     def _enter_disowned(self, row: Row) -> bool:
-        is_free = row.task_name not in self._strict and ledger.disown(self._connection, self._dialect, row)
+        is_free = row.task_name not in self._strict and ledger.disown(self._at, row)
         return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
 
     def _move_past(self, row: Row, columns: dict[str, Any] | None) -> None:
@@ -279,7 +280,7 @@ class LateClaims:
         self._end_orphans(row)
 
     def _end_orphans(self, row: Row) -> None:
-        ledger.end_orphans(self._connection, self._dialect, row.plan_key, self._now)
+        ledger.end_orphans(self._at, row.plan_key)
 
     def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
         self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))
@@ -289,7 +290,7 @@ class LateClaims:
         expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
         self._dialect.by_row.record(self._connection, [change])
         if row.is_detached and transition.remove:
-            release_queued(self._connection, self._dialect, [change])
+            release_queued(self._at, [change])
 
 
 def _is_simple(row: Row) -> bool:

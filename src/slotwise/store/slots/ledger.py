@@ -22,7 +22,7 @@ from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import Tables, of_plan
@@ -52,126 +52,118 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
 
 
-def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
+def remember(at: Transaction, ended: Sequence[dict[str, Any]]) -> None:
     """Write how one-time tasks have ended; a task with the id and first due time of an earlier one replaces it."""
-    dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
+    at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
 
 
-def remember_attempts(connection: sa.Connection, dialect: Dialect, attempts: Sequence[dict[str, Any]]) -> None:
+def remember_attempts(at: Transaction, attempts: Sequence[dict[str, Any]]) -> None:
     """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences."""
     if attempts:
-        dialect.by_row.replace_all(connection, dialect.tables.attempts, attempts)
+        at.dialect.by_row.replace_all(at.connection, at.dialect.tables.attempts, attempts)
 
 
-def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+def disown(at: Transaction, row: Row) -> bool:
     """End the attempt of a running slot whose token no row holds, since the queue was restored alone.
 
     Return whether it was one. The slot stays open, for the caller's claim.
     """
-    slots, holders = dialect.tables.slots, dialect.tables.tasks.alias("holders")
+    slots, holders = at.dialect.tables.slots, at.dialect.tables.tasks.alias("holders")
+    mine = at.dialect.by_row.at(row.ledger_key)
     held = sa.exists().where(
         holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
         holders.c.task_instance != row.task_instance,
     )  # fmt: skip
-    statement = (
-        slots.update()
-        .where(
-            *dialect.by_row.at(row.ledger_key), slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held
-        )
-        .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
-    )
-    if connection.execute(statement).rowcount != 1:
+    orphan = slots.update().where(*mine, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+    orphan = orphan.values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
+    if at.connection.execute(orphan).rowcount != 1:
         return False
-    ended = dialect.ago(connection)
+    ended = at.dialect.ago(at.connection)
     columns = {
         **{name: slots.c[name] for name in (*slots.primary_key.columns.keys(), "token", "worker", "started")},
         "number": slots.c.attempts, "claimed": slots.c.started, "ended": ended, "outcome": slots.c.outcome,
         "reason": slots.c.reason,
     }  # fmt: skip
-    lost = sa.select(*columns.values()).where(*dialect.by_row.at(row.ledger_key), slots.c.token.is_not(None))
-    connection.execute(dialect.tables.attempts.insert().from_select(list(columns), lost))
+    lost = sa.select(*columns.values()).where(*mine, slots.c.token.is_not(None))
+    at.connection.execute(at.dialect.tables.attempts.insert().from_select(list(columns), lost))
     return True
 
 
-def end_unbegun(
-    connection: sa.Connection, dialect: Dialect, row: Row, outcome: Outcome, reason: str, now: datetime
-) -> None:
+def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> None:
     """End a slot that has not begun, also if it is not in the ledger. The caller has locked its waiting row.
 
     A reopened slot ends as before. A running one belongs to another claim.
     """
-    known = dialect.tables.slots.c.outcome
+    known = at.dialect.tables.slots.c.outcome
     ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
-    if not _write_open(connection, dialect, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=now):
-        _enter_ended(connection, dialect, row, outcome=outcome, reason=reason, finished=now)
+    if not _write_open(at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now):
+        _enter_ended(at, row, outcome=outcome, reason=reason, finished=at.now)
 
 
-def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str | None) -> None:
+def put_off(at: Transaction, row: Row, reason: str | None) -> None:
     """Write why a gate delays a slot that was handed back. The caller has claimed its row."""
-    is_claimed = dialect.tables.slots.c.outcome == Outcome.CLAIMED
-    _write_open(connection, dialect, row, is_claimed, reason=reason)
+    _write_open(at, row, at.dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
 
 
-def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
+def cancel_retry(at: Transaction, row: Row, reason: str) -> None:
     """End a slot that waits for its next attempt. The caller has locked its row, which no worker holds."""
-    _write_open(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
+    _write_open(at, row, outcome=Outcome.CANCELLED, reason=reason, finished=at.now)
 
 
-def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
+def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
     """Let ended slots of a plan run again; they keep their outcomes until they start.
 
     The caller has locked the plan row, and creates a row for each of them in this transaction.
     """
-    slots = dialect.tables.slots
+    slots = at.dialect.tables.slots
     for start in range(0, len(chosen), _REOPENED):
-        connection.execute(
+        at.connection.execute(
             slots.update()
-            .where(slots.c.task_name == plan.task_name, slots.c.task_instance == plan.task_instance)
+            .where(*of_key(slots, plan))
             .where(slots.c.slot.in_(chosen[start : start + _REOPENED]), slots.c.finished.is_not(None))
             .values(finished=None, reason=reason)
         )
 
 
-def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
+def close_reopened(at: Transaction, row: Row) -> None:
     """End a reopened slot whose job starts it only once; it keeps its outcome. The caller has claimed its row.
 
     A claimed or running slot belongs to another claim.
     """
-    is_over = dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
-    _write_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
+    is_over = at.dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
+    _write_open(at, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or at.now)
 
 
-def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
+def raise_token(at: Transaction, row: Row, token: int) -> None:
     """Take a held slot from its holder. The caller has locked the row, and writes the same token there."""
-    slots = dialect.tables.slots
-    connection.execute(
-        slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.token == row.version).values(token=token)
-    )
+    slots = at.dialect.tables.slots
+    mine = [*at.dialect.by_row.at(row.ledger_key), slots.c.token == row.version]
+    at.connection.execute(slots.update().where(*mine).values(token=token))
 
 
-def end_orphans(connection: sa.Connection, dialect: Dialect, plan: Key, now: datetime) -> None:
+def end_orphans(at: Transaction, plan: Key) -> None:
     """End those of the newest slots that are open and have no row: as lost, or as cancelled if they never began."""
-    asked = {"plan_name": plan.task_name, "plan_of": plan.task_instance, "now": now}
-    connection.execute(_ending(dialect.tables), asked)
+    asked = {"plan_name": plan.task_name, "plan_of": plan.task_instance, "now": at.now}
+    at.connection.execute(_ending(at.dialect.tables), asked)
 
 
-def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
+def end_stranger(at: Transaction, change: Change) -> None:
     """End a claim that the ledger does not know, and slots begun since: the queue was restored alone."""
-    row, record, now = change.held.row, change.transition.record, change.held.now
-    if record is not None and record.final and not is_in_a_gap(connection, dialect, row):
+    row, record = change.held.row, change.transition.record
+    if record is not None and record.final and not is_in_a_gap(at, row):
         _enter_ended(
-            connection, dialect, row, outcome=record.outcome, reason=record.reason, error=record.error,
-            attempts=record.attempts, lost=record.lost, token=row.version, worker=row.picked_by, finished=now,
+            at, row, outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
+            lost=record.lost, token=row.version, worker=row.picked_by, finished=at.now,
         )  # fmt: skip
-    end_orphans(connection, dialect, row.plan_key, now)
+    end_orphans(at, row.plan_key)
 
 
-def caught_up(connection: sa.Connection, dialect: Dialect, rows: Sequence[Row]) -> list[Row]:
+def caught_up(at: Transaction, rows: Sequence[Row]) -> list[Row]:
     """Return locked plan rows as of the newest slots that ledger and gaps have decided.
 
     A row is behind them only if the queue was restored alone. What it then owes is decided: no gap covers it again.
     """
-    newest = dialect.newest_decided(connection, [row.key for row in rows], ()) if rows else ()
+    newest = at.dialect.newest_decided(at.connection, [row.key for row in rows], ()) if rows else ()
     return [as_decided(row, at) for row, at in zip(rows, newest, strict=True)]
 
 
@@ -260,23 +252,21 @@ def _has_row(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exi
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
-def _write_open(
-    connection: sa.Connection, dialect: Dialect, row: Row, *conditions: sa.ColumnElement[bool], **values: Any
-) -> bool:
+def _write_open(at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: Any) -> bool:
     """Write the slot of this row if it is open; return whether it was."""
-    slots = dialect.tables.slots
-    written = slots.update().where(*dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
-    return connection.execute(written.values(**values)).rowcount == 1
+    slots = at.dialect.tables.slots
+    written = slots.update().where(*at.dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
+    return at.connection.execute(written.values(**values)).rowcount == 1
 
 
-def is_in_a_gap(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+def is_in_a_gap(at: Transaction, row: Row) -> bool:
     """Return whether the slot of this row was skipped together with others."""
-    gaps = dialect.tables.gaps
+    gaps = at.dialect.tables.gaps
     covers = gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot
-    return bool(connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))
+    return bool(at.connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))
 
 
-def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
+def _enter_ended(at: Transaction, row: Row, **values: Any) -> None:
     """Insert the slot of this row as ended, unless the ledger has it."""
     slot = {**row.plan_key._asdict(), "slot": row.slot, "origin": row.origin or Origin.SCHEDULE}
-    dialect.by_row.insert_new(connection, dialect.tables.slots, slot | values)
+    at.dialect.by_row.insert_new(at.connection, at.dialect.tables.slots, slot | values)

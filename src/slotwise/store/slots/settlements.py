@@ -35,7 +35,7 @@ from slotwise.schedules import Disabled, parse_schedule
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
-from slotwise.store.dialects.port import Parted
+from slotwise.store.dialects.port import Parted, Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
@@ -226,7 +226,8 @@ class Settlements:
             with self.transaction() as connection:
                 label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))
                 if label is not None and claim.row.has_slot:
-                    freed(connection, self.dialect, claim.row, self.dialect.now(connection), removed=False)
+                    at = Transaction(connection, self.dialect, self.dialect.now(connection))
+                    freed(at, claim.row, removed=False)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}
@@ -271,6 +272,9 @@ class Settlements:
                 self.dialect.hurry(connection, FIRST_WAIT if wait else LATER_WAIT)
             ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
             held = self.dialect.hold(connection, self._unblocked(connection, endings, wait=wait), wait=wait)
+            if not held:
+                return None, []
+            at = Transaction(connection, self.dialect, held[0].now)
             ended = [(one, *known[one.row.fence]) for one in held]
             ended = [one for one in ended if not _has_stirred(*one)]
             keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
@@ -280,16 +284,14 @@ class Settlements:
                 for one, claim, outcome in ended
                 if (key := keys[claim.fence]) is None or key in entries  # else it is locked
             ]
-            settled, attempts = [], list[dict[str, Any]]()
-            for one, change in zip(found, self._decide_all(connection, found), strict=True):
-                settled.append((one.claim, one.outcome, change))
-                attempts += _attempt(one, change) if self._keeps_attempts(one.held.row) else ()
-            changes = [change for _, _, change in settled]
-            self._write(connection, changes)
-            words.update(self._write_follow_ups(connection, settled))
-            ledger.remember_attempts(connection, self.dialect, attempts)
+            changes = self._decide_all(at, found)
+            settled = list(zip(found, changes, strict=True))
+            kept = [pair for pair in settled if self._keeps_attempts(pair[0].held.row)]
+            self._write(at, changes)
+            words.update(self._write_follow_ups(at, settled))
+            ledger.remember_attempts(at, [row for one, change in kept for row in _attempt(one, change)])
             self.hooks.write(connection, changes)
-            return (changes[0].held.transaction_id if changes else None), changes
+            return held[0].transaction_id, changes
 
         changes = commit_surely(self.database, self.dialect.committed, work)
         self.database.wake_ups.tell(*words)
@@ -307,36 +309,36 @@ class Settlements:
     def _keeps_attempts(self, row: Row) -> bool:
         return row.has_slot or self.definitions[row.task_name].record != "none"
 
-    def _decide_all(self, connection: sa.Connection, found: Sequence[_Ended]) -> list[Change]:
+    def _decide_all(self, at: Transaction, found: Sequence[_Ended]) -> list[Change]:
         """Decide about each, from the newest slot that its row, ledger and gaps have decided.
 
         Race: the queue alone is restored while a slot runs. The claim of a first attempt has looked; its settlement
         looks again if it skips slots, for no gap covers a slot that has a ledger row.
         """
-        newest = self._newest(connection, [one.held.row for one in found if one.is_doubtful])
-        changes = [self._decide(connection, one, newest.get(one.held.row.key)) for one in found]
+        newest = self._newest(at, [one.held.row for one in found if one.is_doubtful])
+        changes = [self._decide(at, one, newest.get(one.held.row.key)) for one in found]
         unseen = [
             change.held.row
             for one, change in zip(found, changes, strict=True)
             if change.transition.gaps and not one.is_doubtful
         ]
-        if not (newest := self._newest(connection, unseen)):
+        if not (newest := self._newest(at, unseen)):
             return changes
         return [
-            change if (at := newest.get(one.held.row.key)) is None else self._decide(connection, one, at)
+            change if (slot := newest.get(one.held.row.key)) is None else self._decide(at, one, slot)
             for one, change in zip(found, changes, strict=True)
         ]
 
-    def _newest(self, connection: sa.Connection, rows: Sequence[Row]) -> dict[Key, datetime]:
+    def _newest(self, at: Transaction, rows: Sequence[Row]) -> dict[Key, datetime]:
         """Return the newest slot that ledger or gaps have decided, of the rows that do not know it."""
         if not rows:
             return {}
         strict = [row.task_name for row in rows if self.definitions[row.task_name].gives_up]
-        newest = self.dialect.newest_decided(connection, [row.key for row in rows], strict)
-        found = zip(rows, newest, strict=True)
-        return {row.key: at for row, at in found if at is not None and (row.watermark is None or at > row.watermark)}
+        newest = self.dialect.newest_decided(at.connection, [row.key for row in rows], strict)
+        found = [(row, slot) for row, slot in zip(rows, newest, strict=True) if slot is not None]
+        return {row.key: slot for row, slot in found if row.watermark is None or slot > row.watermark}
 
-    def _decide(self, connection: sa.Connection, one: _Ended, newest: datetime | None) -> Change:
+    def _decide(self, at: Transaction, one: _Ended, newest: datetime | None) -> Change:
         """Decide what becomes of a row, of which ledger or gaps have decided slots up to ``newest``."""
         held, outcome, entry = one.held, one.outcome, one.entry
         row, error, text = held.row, None, held.row.schedule
@@ -345,7 +347,7 @@ class Settlements:
         if isinstance(outcome, records.Failed):
             row = replace(row, trying_since=row.trying_since or one.claim.claimed_at)
             if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
-                text, watermark = planned_now(connection, self.dialect, row)
+                text, watermark = planned_now(at, row)
                 row = replace(row, watermark=watermark)
         held = replace(held, row=row)
         try:
@@ -357,7 +359,7 @@ class Settlements:
             self._warnings.newer(row, held.now, outcome.error)
         done = decide.at_finish(
             row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
-            ended_ago=one.ago, is_decided=self._has_ended(connection, row, entry),
+            ended_ago=one.ago, is_decided=self._has_ended(at, row, entry),
         )  # fmt: skip
         if error is not None:
             done = decide.unread(row, done, held.now, error)
@@ -365,38 +367,36 @@ class Settlements:
         stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
         return Change(held=held, transition=done, ledger_place=one.place, stranger=stranger)
 
-    def _has_ended(self, connection: sa.Connection, row: Row, entry: LedgerEntry | None) -> bool:
+    def _has_ended(self, at: Transaction, row: Row, entry: LedgerEntry | None) -> bool:
         """Whether the slot of a plan row has ended, or lies in a gap: then the row was restored alone."""
         if not row.is_plan or row.slot is None:
             return False
-        return entry.final if entry is not None else ledger.is_in_a_gap(connection, self.dialect, row)
+        return entry.final if entry is not None else ledger.is_in_a_gap(at, row)
 
-    def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+    def _write(self, at: Transaction, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        expect(self.dialect.release(connection, changes), len(changes), changes[0].held.row)
-        self.dialect.record(connection, changes)
+        expect(self.dialect.release(at.connection, changes), len(changes), changes[0].held.row)
+        self.dialect.record(at.connection, changes)
         gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
-        self.dialect.gaps(connection, gaps, changes[0].held.now)
+        self.dialect.gaps(at.connection, gaps, at.now)
         for change in changes:
             if change.stranger:
-                ledger.end_stranger(connection, self.dialect, change)
-        release_queued(connection, self.dialect, changes)
+                ledger.end_stranger(at, change)
+        release_queued(at, changes)
 
-    def _write_follow_ups(
-        self, connection: sa.Connection, ended: Sequence[tuple[Claim, records.AttemptOutcome, Change]]
-    ) -> set[str]:
+    def _write_follow_ups(self, at: Transaction, settled: Sequence[tuple[_Ended, Change]]) -> set[str]:
         """Write follow-ups and the history of tasks; return the tasks whose workers are to be notified."""
         follow_ups, history = list[FollowUps](), list[dict[str, Any]]()
-        for claim, outcome, change in ended:
-            sequel = outcome.sequel if isinstance(outcome, records.Succeeded) else None
+        for one, change in settled:
+            sequel = one.outcome.sequel if isinstance(one.outcome, records.Succeeded) else None
             if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
                 follow_ups.append(sequel)
-            if (row := _history(claim, change, self.definitions[claim.row.task_name], sequel)) is not None:
+            if (row := _history(one.claim, change, self.definitions[one.claim.row.task_name], sequel)) is not None:
                 history.append(row)
-        words = write_follow_ups(connection, self._queue, follow_ups) if follow_ups else set()
+        words = write_follow_ups(at.connection, self._queue, follow_ups) if follow_ups else set()
         if history:
-            ledger.remember(connection, self.dialect, history)
+            ledger.remember(at, history)
         return words
 
 

@@ -27,7 +27,7 @@ from slotwise.store.connect.caller_transaction import Installation, Joinable, is
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
@@ -69,6 +69,10 @@ class Store:
     def surely(self) -> AbstractContextManager[sa.Connection]:
         """A transaction of a caller, with a sure answer whether it was committed."""
         return sure_transaction(self.database, self.dialect.committed, self.dialect.transaction_id)
+
+    def at(self, connection: sa.Connection) -> Transaction:
+        """Return a transaction on this connection, that decides by the database's time now."""
+        return Transaction(connection, self.dialect, self.dialect.now(connection))
 
     def now(self) -> datetime:
         """Return the database's time."""
