@@ -20,7 +20,7 @@ from slotwise.cli.entry import cli
 from slotwise.cli.shared import exits
 from slotwise.model import events
 from slotwise.model.durations import format_duration
-from slotwise.settings.settings import Settings
+from slotwise.settings.settings import Settings, SettingsKeywords
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import tables
 from slotwise.store.slots.store import LedgerFence
@@ -53,9 +53,12 @@ def _words(cell: str) -> set[str]:
 
 
 def test_every_setting_is_listed() -> None:
-    """The table of settings names each setting, in order, with its default."""
+    """The table of settings names each setting, in order, with its default; so do the keywords of JobRegistry."""
     written = [(name, default) for name, default, *_ in table(REFERENCE, "## Settings")]
-    assert written == [(spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)]
+    cure = "mend the table of settings in docs/operations-reference.md"
+    assert written == [(spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)], cure
+    keywords = {*SettingsKeywords.__annotations__}
+    assert keywords == {name for name, _ in written}, "mend SettingsKeywords in settings/settings.py"
 
 
 def _spelled(value: object) -> str:

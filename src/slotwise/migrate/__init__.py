@@ -1,6 +1,7 @@
 """Migrations of the tables: apply them, check the version of a database, print their SQL.
 
 The revisions in ``migrations/`` are plain alembic; they run without its ``env.py``, or inside a user's own.
+Imports ``store``, ``model`` and ``errors``.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class SettingsKeywords(TypedDict, total=False):
     only: Iterable[str] | None
     schedules: Mapping[str, str] | str | None
     pooler: bool | None
+    pool_size: int | None
     wake_up: bool | None
     wake_up_url: str | None
     retention: Duration | None

@@ -15,7 +15,7 @@ ran for 2026-01-01T01:00:00+00:00
 ``override`` gives a registry that is a global another database, ``scheduled`` captures what is scheduled, and
 ``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the package offers all as fixtures:
 ``slotwise_worker`` (makes workers), ``slotwise_clock`` (their clock), ``slotwise_database`` (their database, in
-memory), ``slotwise_override`` and ``slotwise_scheduled``.
+memory), ``slotwise_override`` and ``slotwise_scheduled``. It may import the registry and everything below.
 """
 
 from __future__ import annotations

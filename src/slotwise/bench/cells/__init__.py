@@ -1,4 +1,4 @@
-"""The cells, which are the things that are measured; ``ALL`` is the order in which they run."""
+"""The cells, which are the things that are measured; ``ALL`` is the order in which they run. Imports as ``bench``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
         order.save()
         schedule(send_mail, {"order": order.pk})
 
-Importing this imports no model, so settings and apps may do it.
+Importing this imports no model, so settings and apps may do it. Imports the registry, and what it declares and reads.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OLDEST_SERVER = 14
+OLDEST_SERVER = 15
 #: The longest application name of PostgreSQL.
 LONGEST_NAME = 63
 

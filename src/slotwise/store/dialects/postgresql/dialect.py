@@ -1,4 +1,4 @@
-"""PostgreSQL (14 or newer): the hot statements, in batches, each as a method of the dialect."""
+"""PostgreSQL (15 or newer): the hot statements, in batches, each as a method of the dialect."""
 
 from __future__ import annotations
 
