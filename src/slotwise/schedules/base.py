@@ -201,15 +201,16 @@ def _instant(found: int | None) -> datetime | None:
 def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
     """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole seconds."""
 
-    def has_more(end: int) -> bool:
-        return whole.count_between(t, from_micros(end)) > part.count_between(t, from_micros(end))
+    def has_more(end: datetime) -> bool:
+        return whole.count_between(t, end) > part.count_between(t, end)
 
-    first, last, reach = to_micros(t) // SECOND * SECOND, to_micros(until), 60 * SECOND
-    while first + reach < last and not has_more(first + reach):
-        reach *= 2  # far counts take long
-    seconds = range(first + SECOND, min(first + reach, last) + 1, SECOND)
-    place = bisect_left(seconds, True, key=has_more)
-    return from_micros(seconds[place]) if place < len(seconds) else None
+    reach = timedelta(minutes=1)
+    while t < until and not has_more(end := t + min(reach, until - t)):
+        t, reach = end, 2 * reach  # each stretch is counted once
+    if t >= until:
+        return None
+    seconds = range(to_micros(t) // SECOND * SECOND + SECOND, to_micros(end) + 1, SECOND)
+    return from_micros(seconds[bisect_left(seconds, True, key=lambda second: has_more(from_micros(second)))])
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
