@@ -16,6 +16,7 @@ from slotwise.model.records import RECURRING, Key, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
+from slotwise.store.dialects.by_row import of_key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Author, Operation
@@ -128,11 +129,8 @@ class Instances:
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
         slots, gaps, own = self._store.tables.slots, self._store.tables.gaps, self._tasks.alias("own")
-        of_job = own.c.task_name == wanted.task, own.c.task_instance == RECURRING
-        history = [
-            sa.exists().where(table.c.task_name == wanted.task, table.c.task_instance == wanted.id)
-            for table in (slots, gaps)
-        ]
+        of_job = of_key(own, Key(wanted.task, RECURRING))
+        history = [sa.exists().where(*of_key(table, wanted.key)) for table in (slots, gaps)]
         state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
         return bool(found[0]), found[1] == State.PAUSED, found[2]

@@ -18,6 +18,7 @@ from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.dialects.by_row import of_key
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
 from slotwise.store.schema.rows import utc
@@ -270,8 +271,7 @@ class TaskCommands:
         last = tasks.c.waits_for <= count
         statement = (
             tasks.update()
-            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
-            .where(tasks.c.state == State.BLOCKED)
+            .where(*of_key(tasks, key), tasks.c.state == State.BLOCKED)
             .values(
                 waits_for=tasks.c.waits_for - count,
                 state=sa.case((last, None), else_=State.BLOCKED.value),
@@ -355,8 +355,7 @@ class TaskReader:
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
-            .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
-            .where(slots.c.origin == Origin.TASK, slots.c.finished.is_not(None))
+            .where(*of_key(slots, key), slots.c.origin == Origin.TASK, slots.c.finished.is_not(None))
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
             .order_by(slots.c.slot.desc())
         )
