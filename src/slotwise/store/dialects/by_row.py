@@ -19,7 +19,7 @@ from slotwise.model.records import EARLIEST, FOREVER, Claim, Fence, Gap, Key, Le
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.schedules.text import readable
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.schema.rows import ADDED_COLUMNS, LAST_ATTEMPT, LAST_VERSION, Change, stored, utc
+from slotwise.store.schema.rows import ADDED_COLUMNS, LAST_ATTEMPT, LAST_VERSION, Change, expect, stored, utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class ByRow:
         found = connection.execute(sa.select(*fence).where(*mine))
         return {Fence(Key(name, instance), version) for name, instance, version in found}
 
-    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """As ``Dialect.release``, also for rows that this transaction has claimed."""
         tasks, count, version = self._tasks, 0, least(self._tasks.c.version, LAST_VERSION + 1) + 1
         for change in changes:
             row, columns = change.held.row, change.transition.row
@@ -151,7 +152,8 @@ class ByRow:
             if columns is not None:
                 write = tasks.update().values(**stored(row, columns), **_RELEASED, version=version)
             count += connection.execute(write.where(*self.under(row, row.picked_by))).rowcount
-        return count
+        expect(count, len(changes), changes[0].held.row)
+        self.record(connection, changes)
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         slots, recorded = self._slots, [(change, one) for change in changes if (one := change.transition.record)]

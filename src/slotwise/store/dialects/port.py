@@ -330,9 +330,12 @@ class Dialect(ABC):
         """Lock these rows in the order of their keys; return those that stay locked by others, none if it waits."""
         return set()
 
-    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
-        """Write the new state of rows locked by ``hold``; return how many rows were written."""
-        return self.by_row.release(connection, changes)
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """Write the new state of rows locked by ``hold``, and what the ledger has of them, under the token.
+
+        A ledger row that is final already is unchanged. Raise if a row was not written.
+        """
+        self.by_row.release(connection, changes)
 
     # -- the ledger -------------------------------------------------------------------------------------------
 
@@ -362,10 +365,6 @@ class Dialect(ABC):
         look = sa.select(slots.c.outcome, slots.c.token, final, slots.c.aborted, slots.c.started)
         found = {key: connection.execute(look.where(*self.by_row.at(key))).mappings().first() for key in keys}
         return {key: (None if values is None else LedgerEntry(**values), None) for key, values in found.items()}
-
-    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write these changes into the ledger, under the token; a row that is final already is unchanged."""
-        self.by_row.record(connection, changes)
 
     def gaps(self, connection: sa.Connection, gaps: Sequence[tuple[Row, Gap]], now: datetime) -> None:
         """Enter slots that will not run: a ledger row for one, a gap row for several.

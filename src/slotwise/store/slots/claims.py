@@ -320,8 +320,7 @@ class Claims:
     def refuse(self, connection: sa.Connection, bad: Sequence[tuple[Row, str]], now: datetime) -> None:
         """Let go of claimed rows that must not run, each with its flaw."""
         changes = [Change(held=Held(row=row, now=now), transition=refuse(row, now, flaw)) for row, flaw in bad]
-        expect(self.dialect.by_row.release(connection, changes), len(changes), bad[0][0])
-        self.dialect.by_row.record(connection, changes)
+        self.dialect.by_row.release(connection, changes)
         for name in {row.task_name for row, _ in bad}:
             some = [(row.key, flaw) for row, flaw in bad if row.task_name == name]
             self.note([key for key, _ in some], some[-1][1])
@@ -343,7 +342,8 @@ class Claims:
                 ends = Transition(label=Release.MOVED_ON, row=None)
                 change = defer(held.row, answer.due, answer.reason) if isinstance(answer, Later) else ends
                 changes.append(Change(held=held, transition=change))
-            expect(self.dialect.release(connection, changes), len(stopped), stopped[0].row)
+            expect(len(changes), len(stopped), stopped[0].row)
+            self.dialect.release(connection, changes)
         return [row for row in rows if row.key not in refused]
 
     def _is_bounded(self, names: Sequence[str]) -> bool:

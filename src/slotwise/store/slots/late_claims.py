@@ -19,7 +19,7 @@ from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.port import Order, Transaction
-from slotwise.store.schema.rows import Change, Held, expect
+from slotwise.store.schema.rows import Change, Held
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
 from slotwise.store.slots.gates import Gates, Later, Refusal
@@ -287,8 +287,7 @@ class LateClaims:
 
     def _let_go(self, row: Row, transition: Transition) -> None:
         change = Change(held=Held(row=row, now=self._now), transition=transition)
-        expect(self._dialect.by_row.release(self._connection, [change]), 1, row)
-        self._dialect.by_row.record(self._connection, [change])
+        self._dialect.by_row.release(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._at, [change])
 

@@ -37,7 +37,7 @@ from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted, Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
-from slotwise.store.schema.rows import Change, Held, expect
+from slotwise.store.schema.rows import Change, Held
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import freed, planned_now, release_queued, tell_plan_rows
 
@@ -376,8 +376,7 @@ class Settlements:
     def _write(self, at: Transaction, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        expect(self.dialect.release(at.connection, changes), len(changes), changes[0].held.row)
-        self.dialect.record(at.connection, changes)
+        self.dialect.release(at.connection, changes)
         gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
         self.dialect.gaps(at.connection, gaps, at.now)
         for change in changes:

@@ -340,7 +340,7 @@ class PostgreSQL(Dialect):
             )
         }  # fmt: skip
 
-    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         removed = [change for change in changes if change.transition.remove]
         kept = [change for change in changes if not change.transition.remove]
         count = 0
@@ -351,9 +351,7 @@ class PostgreSQL(Dialect):
             rows = [stored(change.held.row, change.transition.row) for change in kept if change.transition.row]
             parameters, parts = spread(rows, CHANGED_COLUMNS)
             count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
-        return count
-
-    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        expect(count, len(changes), changes[0].held.row)
         written = [change for change in changes if change.ledger_place and change.transition.record]
         self.by_row.record(connection, [change for change in written if change.never_began])
         if recorded := [change for change in written if not change.never_began]:
