@@ -1,4 +1,4 @@
-"""Cron expressions: their fields become days and times of day."""
+"""Cron expressions. Only this file uses croniter, which parses and validates; walking is our own."""
 
 from __future__ import annotations
 
@@ -103,22 +103,28 @@ def _parse(
     texts = _split(expression)
     second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
     day, weekday = ("*" if text == "?" else text for text in (day, weekday))
-    clock = (SECOND.picks(second), MINUTE.picks(minute), HOUR.picks(hour))
-    (days, from_end, nearest), (weekdays, nth) = month_days(day), week_days(weekday)
-    months = MONTH.picks(month)
-    seconds, minutes, hours, *dated = map(sorted, (*clock, days, months, weekdays))
+    clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
+    (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
+    values = _expand((*clock, of_month, MONTH.plain(month), of_week))
+    seconds, minutes, hours, days, months, weekdays = values
     if rule == "or":  # an unrestricted field is always satisfied
         both = not {day, weekday}.isdisjoint(("*", "*/1"))
     else:
         both = rule == "and" or day.startswith("*") or weekday.startswith("*")
     dates = DatePattern(
-        months=months, days=days, from_end=from_end, nearest=nearest, weekdays=weekdays, nth=nth, both=both
+        months=frozenset(months),
+        days=frozenset(days),
+        from_end=from_end,
+        nearest=nearest,
+        weekdays=frozenset(weekdays),
+        nth=nth,
+        both=both,
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
     times = starmap(since_midnight, product(hours, minutes, seconds))
     fixed = not (minute.startswith("*") or hour.startswith("*"))
-    return texts, fixed, (seconds, minutes, hours, *dated), dates, LocalPattern(days_of(dates), times)
+    return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
 
 
 def _split(expression: str) -> tuple[str, ...]:
@@ -156,3 +162,15 @@ def _macro(text: str) -> str:
     near = get_close_matches(name, MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
+
+
+def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
+    """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
+    import croniter  # late: a worker without cron expressions does without
+
+    found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
+    return tuple(
+        () if not text else range(field.low, field.high + 1) if "*" in values else sorted(map(int, values))
+        for field, text, values in seconds_first
+    )

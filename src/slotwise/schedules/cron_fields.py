@@ -29,13 +29,9 @@ class Field:
     high: int
     names: tuple[str, ...] = ()
 
-    def picks(self, text: str) -> frozenset[int]:
-        """Return the values that the field picks. Raises InvalidSchedule."""
-        return frozenset(self._within(value) for item in text.split(",") for value in self._range_of(item))
-
     def plain(self, text: str) -> str:
-        """Return the field as numbers, ascending ranges and steps, for other programs. Raises InvalidSchedule."""
-        return ",".join(self._plain_item(self._range_of(item)) for item in text.split(","))
+        """Return the field as numbers, ascending ranges and steps, for croniter. Raises InvalidSchedule."""
+        return ",".join(self._plain_item(item) for item in text.split(","))
 
     def value(self, text: str) -> int:
         """The number that a number or name stands for. Raises InvalidSchedule."""
@@ -43,7 +39,7 @@ class Field:
             return self.low + self.names.index(text)
         if not text.isdecimal() or len(text) > 4 or not self.low <= int(text) <= self._allowed_high:
             self.refuse(text)
-        return self._within(int(text))
+        return (int(text) - self.low) % self._size + self.low
 
     def hashed(self, text: str, name: str) -> str:
         """Return the text with a number for each `H`, derived from the job's name. Raises InvalidSchedule."""
@@ -84,18 +80,7 @@ class Field:
         names = f" or {self.names[0]}–{self.names[-1]}" if self.names else ""
         return f"{self.low}–{self._allowed_high}{names}"
 
-    def _within(self, value: int) -> int:
-        """The value itself; one beyond `high` counts on from `low`."""
-        return (value - self.low) % self._size + self.low
-
-    def _plain_item(self, values: range) -> str:
-        first, last = values.start, values.stop - 1
-        if last <= self.high:
-            return f"{first}-{last}/{values.step}" if first < last else str(first)
-        return ",".join(str(self._within(value)) for value in values)
-
-    def _range_of(self, item: str) -> range:
-        """The values of an item; those of a range that wraps around go on beyond `high`."""
+    def _plain_item(self, item: str) -> str:
         match = _ITEM.fullmatch(item)
         if match is None:
             found = _HASH_OR_RANDOM.fullmatch(item)
@@ -107,7 +92,9 @@ class Field:
             first, last = self._bounds(match)
         except InvalidSchedule:
             self.refuse(item)
-        return range(first, last + 1, step)
+        if last <= self.high:
+            return f"{first}-{last}/{step}" if first < last else str(first)
+        return ",".join(str((one - self.low) % self._size + self.low) for one in range(first, last + 1, step))
 
     def _bounds(self, match: re.Match[str]) -> tuple[int, int]:
         """The first and last value; the last is beyond `high` in a range that wraps around."""
@@ -157,9 +144,9 @@ _LAST_WEEKDAY: Final = re.compile(r"([0-7]|[A-Z]{3})L|L([0-7])")
 _NTH_WEEKDAY: Final = re.compile(r"([0-9]+|[A-Z]{3})#(.*)")
 
 
-def month_days(text: str) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-    """Read a day-of-month field, as DatePattern has it: the days, those of L and those of W."""
-    days, from_end, nearest = set[int](), set(), set()
+def month_days(text: str) -> tuple[str, frozenset[int], frozenset[int]]:
+    """Read a day-of-month field: what is only numbers; then, as DatePattern has them, those of L and those of W."""
+    plain, from_end, nearest = [], set(), set()
     for item in text.split(","):
         if match := _FROM_END.fullmatch(item):
             distance = match[1] or "0"
@@ -169,13 +156,13 @@ def month_days(text: str) -> tuple[frozenset[int], frozenset[int], frozenset[int
         elif match := _NEAREST.fullmatch(item):
             nearest.add(DAY.high if match[1] == "L" else DAY.value(match[1]))
         else:
-            days |= DAY.picks(item)
-    return frozenset(days), frozenset(from_end), frozenset(nearest)
+            plain.append(DAY.plain(item))
+    return ",".join(plain), frozenset(from_end), frozenset(nearest)
 
 
-def week_days(text: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-    """Read a day-of-week field, as DatePattern has it: weekdays, and those with their number in the month."""
-    weekdays, nth = set[int](), set()
+def week_days(text: str) -> tuple[str, frozenset[tuple[int, int]]]:
+    """Read a day-of-week field: what is only numbers, and weekdays with their number in the month."""
+    plain, nth = [], set()
     for item in text.split(","):
         if match := _LAST_WEEKDAY.fullmatch(item):
             nth.add((WEEKDAY.value(match[1] or match[2]), LAST))
@@ -184,5 +171,5 @@ def week_days(text: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
                 WEEKDAY.refuse(item, "#1 to #5")
             nth.add((WEEKDAY.value(match[1]), LAST if match[2] == "L" else int(match[2])))
         else:
-            weekdays |= WEEKDAY.picks(item)
-    return frozenset(weekdays), frozenset(nth)
+            plain.append(WEEKDAY.plain(item))
+    return ",".join(plain), frozenset(nth)
