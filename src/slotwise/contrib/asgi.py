@@ -13,12 +13,12 @@ from slotwise.engine.run.runner import Threads
 from slotwise.errors import ConfigurationError
 from slotwise.registry.registry import checked_lifespan
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, object]
+Message: TypeAlias = MutableMapping[str, object]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Mapping[str, object] | None]]
 
 #: The key of the Host in the lifespan state: ``request.state.slotwise``.
 STATE: Final = "slotwise"
@@ -32,7 +32,7 @@ def slotwise_lifespan(
     worker: bool = True,
     start_wait: timedelta | str = START_WAIT,
     lifespan: Lifespan | None = None,
-) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
+) -> Callable[[object], AbstractAsyncContextManager[dict[str, object]]]:
     """Return a lifespan for ``FastAPI(lifespan=…)`` or ``Starlette(lifespan=…)`` that runs the registry.
 
     ``registry`` is a JobRegistry, or a function that makes one in each process. With ``worker`` a worker runs in each
@@ -43,10 +43,10 @@ def slotwise_lifespan(
     Raises, at the server's start, what ``JobRegistry.start`` raises within ``start_wait``.
     """
     host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK, caller="slotwise_lifespan")
-    checked_lifespan(lifespan)  # type: ignore[arg-type]
+    checked_lifespan(lifespan)
 
     @asynccontextmanager
-    async def run(app: Any) -> AsyncIterator[dict[str, Any]]:
+    async def run(app: object) -> AsyncIterator[dict[str, object]]:
         if lifespan is None:
             async with hosted(host):
                 yield {STATE: host}
@@ -171,7 +171,7 @@ class _Lifespan:
             await outbox.put(None)
 
 
-def host_of(connection: Any) -> Host:
+def host_of(connection: object) -> Host:
     """Return the Host of a request or WebSocket of Starlette or FastAPI.
 
     Raises ConfigurationError if the application runs without ``slotwise_lifespan``, or in a child of the process that

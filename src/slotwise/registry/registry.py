@@ -477,7 +477,7 @@ def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
         yield one
 
 
-def checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
+def checked_lifespan(lifespan: Called) -> Called:
     """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous context manager."""
     if lifespan is not None and not callable(lifespan):
         raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")

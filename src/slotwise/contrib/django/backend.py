@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, ClassVar, Final
+from types import ModuleType
+from typing import Any, ClassVar, Final, TypedDict
 from uuid import uuid4
 
 from django.apps import apps
@@ -36,11 +37,27 @@ APP: Final = "slotwise.contrib.django"
 #: slotwise's priority of a task whose priority in Django is 0.
 USUAL: Final = 50
 #: Keys of OPTIONS, with their defaults.
-OPTIONS: Final[Mapping[str, Any]] = {"max_attempts": 1, "result_retention": "7d"}
+OPTIONS: Final[Mapping[str, object]] = {"max_attempts": 1, "result_retention": "7d"}
 #: The largest number of attempts.
 MOST_ATTEMPTS: Final = 1000
 #: What a stored result may have besides the value, in bytes; arguments above it are not kept.
 _ROOM: Final = 60_000
+
+
+class _Data(TypedDict):
+    task: str
+    args: list[object]
+    kwargs: dict[str, object]
+    enqueued_at: str
+    priority: int
+    queue: str
+    run_after: str | None
+
+
+class _Stored(_Data):
+    started_at: str
+    worker_ids: list[str]
+    value: object
 
 
 class SlotwiseTasks:
@@ -58,9 +75,9 @@ class SlotwiseTasks:
 
     alias: str
     queues: set[str]
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
-    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, alias: str, params: Mapping[str, object]) -> None:
         """Mistakes are raised where the registry is built, which the system check reports in one line."""
         self._given = params
         valid = {key: value for key, value in params.items() if key not in ("QUEUES", "OPTIONS")}
@@ -70,32 +87,26 @@ class SlotwiseTasks:
             valid["OPTIONS"] = params["OPTIONS"]
         super().__init__(alias, valid)  # type: ignore[call-arg]
 
-    def check(self, **options: Any) -> list[checks.CheckMessage]:
+    def check(self, **options: object) -> list[checks.CheckMessage]:
         """Report a missing app; the app's own check reports the rest."""
         if apps.is_installed(APP):
             return []
         text = f"settings.TASKS[{self.alias!r}] uses slotwise, which is not installed; add {APP!r} to INSTALLED_APPS"
         return [checks.Error(text, id="slotwise.E002")]
 
-    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def enqueue(self, task: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Schedule a task: within ``transaction.atomic`` in its transaction, else at once."""
         self.validate_task(task)  # type: ignore[attr-defined]
-        now = timezone.now()
-        result = self._result(
-            task, uuid4().hex, "READY", {"args": list(args), "kwargs": dict(kwargs), "enqueued_at": now.isoformat()}
-        )
         due = task.run_after
+        data: _Data = {
+            "task": task.module_path, "args": list(args), "kwargs": dict(kwargs),
+            "enqueued_at": timezone.now().isoformat(), "priority": task.priority, "queue": task.queue_name,
+            "run_after": None if due is None else due.isoformat(),
+        }  # fmt: skip
+        result = self._result(task, uuid4().hex, "READY", data)
         registry().client.schedule(
             self._name(task.queue_name),
-            {
-                "task": task.module_path,
-                "args": result.args,
-                "kwargs": result.kwargs,
-                "enqueued_at": now.isoformat(),
-                "priority": task.priority,
-                "queue": task.queue_name,
-                "run_after": None if due is None else due.isoformat(),
-            },
+            {**data, "args": result.args, "kwargs": result.kwargs},
             id=result.id,
             at=timezone.make_aware(due) if due is not None and timezone.is_naive(due) else due,
             priority=USUAL + task.priority,
@@ -126,7 +137,7 @@ class SlotwiseTasks:
         """Return the names of slotwise's tasks: one for each queue, or one for all if any queue is allowed."""
         return [self._name(queue) for queue in sorted(self.queues)] or [f"django:{self.alias}"]
 
-    def tasks(self) -> Iterator[OneTimeTask[Any]]:
+    def tasks(self) -> Iterator[DjangoTask]:
         """Yield slotwise's tasks that run those of Django."""
         self._check_given()
         for name in self.names():
@@ -172,9 +183,9 @@ class SlotwiseTasks:
         """Return an option, or its default."""
         return self.options.get(name, OPTIONS[name])
 
-    def run(self, ctx: Context) -> dict[str, Any]:
+    def run(self, ctx: Context) -> _Stored:
         """Run a task of Django, and return what its stored result consists of."""
-        data: dict[str, Any] = ctx.data
+        data: _Data = ctx.data
         task, now = self._task(data), timezone.now()
         workers = [ctx.worker] * ctx.attempt
         result = self._result(task, ctx.id, "RUNNING", data, started=now, attempted=now, workers=workers)
@@ -190,14 +201,14 @@ class SlotwiseTasks:
             raise
         object.__setattr__(result, "_return_value", value)
         self._end(result, "SUCCESSFUL", [])
-        kept = {**data, "started_at": now.isoformat(), "worker_ids": workers, "value": value}
+        kept: _Stored = {**data, "started_at": now.isoformat(), "worker_ids": workers, "value": value}
         if len(json.dumps(kept)) > _ROOM:
-            kept |= {"args": [], "kwargs": {}}
+            kept["args"], kept["kwargs"] = [], {}
         return kept
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> Any:
+    def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> object:
         dead = info.state == State.DEAD
         status = "FAILED" if dead else "RUNNING" if info.state == State.RUNNING else "READY"
         started = end.started if dead and end else info.due if status == "RUNNING" else info.last_failure
@@ -208,8 +219,8 @@ class SlotwiseTasks:
             workers=[worker] * info.attempt, errors=[_error_of(info.last_error)] if info.last_error else [],
         )  # fmt: skip
 
-    def _finished(self, end: TaskResult) -> Any:
-        stored: dict[str, Any] = end.result
+    def _finished(self, end: TaskResult) -> object:
+        stored: _Stored = end.result
         started = datetime.fromisoformat(stored["started_at"])
         result = self._result(
             self._task(stored), end.id, "SUCCESSFUL", stored, started=started, attempted=started,
@@ -220,10 +231,10 @@ class SlotwiseTasks:
 
     def _result(
         self,
-        task: Any,
+        task: object,
         id: str,
         status: str,
-        data: Mapping[str, Any],
+        data: _Data,
         *,
         started: datetime | None = None,
         attempted: datetime | None = None,
@@ -239,7 +250,7 @@ class SlotwiseTasks:
             errors=[self._error(*one) for one in errors], worker_ids=list(workers),
         )  # fmt: skip
 
-    def _task(self, data: Mapping[str, Any]) -> Any:
+    def _task(self, data: _Data) -> Any:
         """Return Django's task that the payload names. Raises TaskResultDoesNotExist if the code has none."""
         try:
             found = import_string(data["task"])
@@ -253,23 +264,23 @@ class SlotwiseTasks:
             run_after=None if due is None else datetime.fromisoformat(due),
         )  # fmt: skip
 
-    def _end(self, result: Any, status: str, errors: list[Any]) -> None:
+    def _end(self, result: Any, status: str, errors: list[object]) -> None:
         object.__setattr__(result, "status", self._part("base").TaskResultStatus[status])
         object.__setattr__(result, "finished_at", timezone.now())
         result.errors.extend(errors)
         self._signal("task_finished", result)
 
-    def _error(self, path: str, trace: str) -> Any:
+    def _error(self, path: str, trace: str) -> object:
         return self._part("base").TaskError(exception_class_path=path, traceback=trace)
 
     def _missing(self, text: str) -> Exception:
         found: Exception = self._part("exceptions").TaskResultDoesNotExist(text)
         return found
 
-    def _signal(self, name: str, result: Any) -> None:
+    def _signal(self, name: str, result: object) -> None:
         getattr(self._part("signals"), name).send(sender=type(self), task_result=result)
 
-    def _part(self, name: str) -> Any:
+    def _part(self, name: str) -> ModuleType:
         return import_module(f"{self.package}.{name}")
 
     def _name(self, queue: str) -> str:
@@ -296,7 +307,7 @@ def _are_names(queues: object) -> bool:
     return isinstance(queues, list | tuple | set | frozenset) and all(isinstance(queue, str) for queue in queues)
 
 
-def backend_tasks() -> Iterator[OneTimeTask[Any]]:
+def backend_tasks() -> Iterator[DjangoTask]:
     """Yield the tasks of all backends of slotwise in ``settings.TASKS``."""
     found = getattr(settings, "TASKS", None) or {}
     for alias, params in found.items() if isinstance(found, Mapping) else ():

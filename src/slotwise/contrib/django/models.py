@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import models
 
 
 class NoRows(models.Manager):
     """Finds nothing and sends no query, so that ``dumpdata`` and others need no table."""
 
-    def get_queryset(self) -> Any:
+    def get_queryset(self) -> models.QuerySet:
         """Return the empty queryset."""
         return super().get_queryset().none()
 

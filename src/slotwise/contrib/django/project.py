@@ -41,7 +41,7 @@ class InMemory(ConfigurationError):
     """The database is SQLite in memory: tests that need no jobs may run nevertheless."""
 
 
-def given_settings() -> Mapping[str, Any]:
+def given_settings() -> Mapping[str, object]:
     """Return ``settings.SLOTWISE``, with Django's own keys in capitals. Raises ConfigurationError if it is no dict."""
     given = getattr(settings, "SLOTWISE", {})
     if not isinstance(given, Mapping):
@@ -66,7 +66,7 @@ def checked_alias(name: object, said: str) -> str:
     raise ConfigurationError(f"{said.format(name)} is no alias in DATABASES; {cure}")
 
 
-def _in_memory(given: Mapping[str, Any]) -> bool:
+def _in_memory(given: Mapping[str, object]) -> bool:
     return ":memory:" in str(given["NAME"]) or "mode=memory" in str(given["NAME"])
 
 
@@ -180,7 +180,7 @@ def registry() -> JobRegistry:
         return _made.registry
 
 
-def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
+def _build(given: Mapping[str, object], address: str) -> ProjectRegistry:
     own, values = _own_keys(given)
     parts: dict[str, Any] = {}
     for word in _LISTS:
@@ -211,9 +211,9 @@ def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
     return made
 
 
-def _own_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _own_keys(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Any]]:
     """Return Django's own keys in capitals, and the keywords of the registry. Raises InvalidSetting for others."""
-    own: dict[str, Any] = {}
+    own: dict[str, object] = {}
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
     for key, value in given.items():
@@ -270,13 +270,13 @@ def _job_modules() -> Iterator[str]:
             yield f"{app.name}.jobs"
 
 
-def _several(value: object) -> Iterable[Any]:
+def _several(value: object) -> Iterable[object]:
     if value is None:
         return []
     return [value] if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else value
 
 
-def _loaded(value: object) -> Any:
+def _loaded(value: object) -> object:
     """Return the object that a dotted path names. Raises ConfigurationError with the cure."""
     if not isinstance(value, str):
         return value
@@ -355,7 +355,7 @@ def set_up() -> None:
         django.setup()
 
 
-def _forget(*, setting: str, **_: Any) -> None:
+def _forget(*, setting: str, **_: object) -> None:
     """In tests with ``override_settings``, the next use builds another registry."""
     if setting in ("SLOTWISE", "TASKS", "INSTALLED_APPS"):
         with _made.lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.db import migrations, models
 
@@ -27,8 +27,8 @@ class Migration(migrations.Migration):
 
     initial = True
     atomic = False  # slotwise's upgrade has a transaction, and an advisory lock, of its own
-    dependencies: ClassVar[list[Any]] = []
-    operations: ClassVar[list[Any]] = [
+    dependencies: ClassVar[list[tuple[str, str]]] = []
+    operations: ClassVar[list[object]] = [
         _page("Job", "jobs"),
         _page("Task", "tasks"),
         _page("Worker", "workers"),

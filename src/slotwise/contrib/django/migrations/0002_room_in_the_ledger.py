@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.db import migrations
 
@@ -13,5 +13,5 @@ class Migration(migrations.Migration):
     """Sets storage parameters of the ledger."""
 
     atomic = False
-    dependencies: ClassVar[list[Any]] = [("slotwise", "0001_tables")]
-    operations: ClassVar[list[Any]] = [migrations.RunPython(upgrade, downgrade_to("sw0001"))]
+    dependencies: ClassVar[list[tuple[str, str]]] = [("slotwise", "0001_tables")]
+    operations: ClassVar[list[object]] = [migrations.RunPython(upgrade, downgrade_to("sw0001"))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 from slotwise import migrate
 from slotwise.contrib.django.project import InMemory, alias, database_address, place
@@ -11,7 +12,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
 
-def _tables(schema_editor: Any, change: Callable[..., object], **to: str) -> None:
+def _tables(schema_editor: BaseDatabaseSchemaEditor, change: Callable[..., object], **to: str) -> None:
     """Create, upgrade or take down the tables, on a connection of slotwise's own and in its own transaction."""
     if schema_editor.connection.alias != alias():
         return
@@ -29,11 +30,11 @@ def _tables(schema_editor: Any, change: Callable[..., object], **to: str) -> Non
         database.close()
 
 
-def upgrade(apps: Any, schema_editor: Any) -> None:
+def upgrade(apps: object, schema_editor: BaseDatabaseSchemaEditor) -> None:
     """As ``slotwise db upgrade``: nothing to do if that was run before."""
     _tables(schema_editor, migrate.apply)
 
 
-def downgrade_to(revision: str) -> Callable[[Any, Any], None]:
+def downgrade_to(revision: str) -> Callable[[object, BaseDatabaseSchemaEditor], None]:
     """Return what takes the tables down to this revision; to "base", all data is lost."""
     return lambda apps, schema_editor: _tables(schema_editor, migrate.revert, revision=revision)

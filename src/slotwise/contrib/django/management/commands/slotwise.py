@@ -32,7 +32,7 @@ class Command(BaseCommand):
         """Accept all arguments: for ``call_command``."""
         parser.add_argument("arguments", nargs=REMAINDER)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         """Run the command line."""
         self._run(options["arguments"])
 
