@@ -44,7 +44,7 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
     if country in countries:
         if part and part not in countries[country]:
             raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
-        found: Any = holidays.country_holidays(country, subdiv=part or None, years=wanted)
+        found = holidays.country_holidays(country, subdiv=part or None, years=wanted)
     elif code.upper() in markets:
         found = holidays.financial_holidays(code.upper(), years=wanted)
     else:
@@ -140,7 +140,7 @@ def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
         raise _wrong(event, f"RRULE:{rule.to_ical().decode():.60} is not for whole days; write FREQ=DAILY, or longer")
 
 
-def _wrong(event: object, told: str) -> ConfigurationError:
+def _wrong(event: Mapping[str, object], told: str) -> ConfigurationError:
     return ConfigurationError(f"event {quoted(_name(event))}: {told}")
 
 
@@ -149,7 +149,7 @@ def _within_days(rule: Any) -> bool:
     return frequency in _WITHIN_A_DAY or interval < 1 or any(len(rule.get(part, ())) > 1 for part in _TIMES)
 
 
-def _name(event: Any) -> str:
+def _name(event: Mapping[str, object]) -> str:
     return str(event.get("SUMMARY", ""))
 
 

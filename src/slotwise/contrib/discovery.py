@@ -13,19 +13,19 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Never, TypeVar
 
-from slotwise.contrib.injection import Resolver, build, close_all, listed_resolvers, place_of
+from slotwise.contrib.injection import Resolvers, build, close_all, listed_resolvers, place_of
 from slotwise.errors import ConfigurationError, InvalidJob, SlotwiseError
 from slotwise.jobs.definition import define
 from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask
 
-Marked = TypeVar("Marked", bound=type[DistributedJob] | type[OneTimeTask[Any]])
+Marked = TypeVar("Marked", bound=type[DistributedJob] | type[OneTimeTask[Never]])
 
 #: The group of entry points that name packages, modules, classes or functions with jobs.
 GROUP: Final = "slotwise.jobs"
@@ -61,9 +61,7 @@ class Discovered:
         close_all(self._resolvers)
 
 
-def discover(
-    *packages: str, entry_points: bool = False, resolvers: Iterable[Resolver | Mapping[Any, object]] = ()
-) -> Discovered:
+def discover(*packages: str, entry_points: bool = False, resolvers: Resolvers = ()) -> Discovered:
     """Import ``packages`` with all that is below them, and build the jobs and tasks that they define.
 
     Found are classes under ``@distributed_job`` and functions under ``@job`` or ``@task``, each in the module that
@@ -85,7 +83,7 @@ def discover(
     return collect(subjects, resolvers)
 
 
-def collect(subjects: Iterable[object], resolvers: Iterable[Resolver | Mapping[Any, object]] = ()) -> Discovered:
+def collect(subjects: Iterable[object], resolvers: Resolvers = ()) -> Discovered:
     """Build these classes, take functions as they are, and sort them into jobs and tasks by name.
 
     Raises what ``discover`` raises.

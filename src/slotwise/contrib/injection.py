@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Protocol, TypeAlias, get_args, get_origin, get_type_hints
 
 from slotwise.errors import ConfigurationError, InvalidJob, SlotwiseError
 
@@ -22,8 +22,8 @@ class Argument:
 
     job: str
     name: str
-    annotation: Any
-    default: Any
+    annotation: object
+    default: object
 
     @property
     def type(self) -> Any:
@@ -31,7 +31,7 @@ class Argument:
         return get_args(self.annotation)[0] if get_origin(self.annotation) is Annotated else self.annotation
 
     @property
-    def metadata(self) -> tuple[Any, ...]:
+    def metadata(self) -> tuple[object, ...]:
         """What ``Annotated`` carries beside the type."""
         return get_args(self.annotation)[1:] if get_origin(self.annotation) is Annotated else ()
 
@@ -54,9 +54,11 @@ class _Unknown:
 
 #: What a resolver returns for an argument that it does not know.
 UNKNOWN: Final = _Unknown()
+#: A mapping from types and one from names differ in the type of their keys.
+Resolvers: TypeAlias = Iterable[Resolver | Mapping[Any, object]]
 
 
-def build(made: type, resolvers: Iterable[Resolver | Mapping[Any, object]] = ()) -> object:
+def build(made: type, resolvers: Resolvers = ()) -> object:
     """Create an instance, with its arguments from the first resolver that knows each, else from their defaults.
 
     Raises InvalidJob for an argument that nothing supplies, and if the constructor raises.
@@ -130,7 +132,7 @@ def _resolved(argument: Argument, resolvers: tuple[Resolver, ...], made: type) -
     )
 
 
-def _arguments(made: type) -> Iterator[tuple[Argument, Any]]:
+def _arguments(made: type) -> Iterator[tuple[Argument, object]]:
     if made.__init__ is object.__init__:  # type: ignore[misc]
         return
     try:
@@ -165,14 +167,14 @@ def _is_dependency(default: object) -> bool:
     return type(default).__module__.partition(".")[0] == "fastapi"
 
 
-def _spelled(annotation: Any) -> str:
+def _spelled(annotation: object) -> str:
     return getattr(annotation, "__qualname__", None) or str(annotation)
 
 
 class _Values:
     """Values by type or by argument name."""
 
-    def __init__(self, values: Mapping[Any, object]) -> None:
+    def __init__(self, values: Mapping[object, object]) -> None:
         self._values = values
 
     def resolve(self, argument: Argument) -> object:
@@ -202,7 +204,7 @@ class FastAPIDependencies:
             )
         self._overrides = {} if overrides is None else overrides
         self._stack = ExitStack()
-        self._made: dict[Any, object] = {}
+        self._made: dict[object, object] = {}
 
     def resolve(self, argument: Argument) -> object:
         """Return what the argument's dependency returns."""
@@ -237,7 +239,7 @@ class FastAPIDependencies:
             self._made[function] = made
         return made
 
-    def _parameter(self, parameter: inspect.Parameter, annotation: Any, name: str, where: str) -> object:
+    def _parameter(self, parameter: inspect.Parameter, annotation: object, name: str, where: str) -> object:
         metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
         marker = _depends(parameter.default, metadata)
         if marker is None:
@@ -249,7 +251,7 @@ class FastAPIDependencies:
         return self._call(_target(marker, kind), marker.use_cache, where)
 
 
-def _depends(default: Any, metadata: Iterable[Any]) -> Any:
+def _depends(default: object, metadata: Iterable[Any]) -> Any:
     """Return FastAPI's ``Depends`` among these, or None. Recognized without an import of FastAPI."""
     for one in (default, *metadata):
         if type(one).__module__ == "fastapi.params" and hasattr(one, "dependency"):
@@ -257,13 +259,13 @@ def _depends(default: Any, metadata: Iterable[Any]) -> Any:
     return None
 
 
-def _target(marker: Any, annotation: Any) -> Any:
+def _target(marker: Any, annotation: object) -> Any:
     """Return what ``Depends(…)`` names; ``Depends()`` means the annotated class."""
     return annotation if marker.dependency is None else marker.dependency
 
 
-def _parameters(function: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
-    source: Any = vars(function).get("__init__", function) if isinstance(function, type) else function
+def _parameters(function: Any) -> Iterator[tuple[inspect.Parameter, object]]:
+    source: object = vars(function).get("__init__", function) if isinstance(function, type) else function
     source = source if inspect.isroutine(source) else type(source).__call__
     hints = get_type_hints(source, include_extras=True)
     try:
@@ -275,7 +277,7 @@ def _parameters(function: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
             yield parameter, hints.get(parameter.name, parameter.annotation)
 
 
-def _has_plain_default(parameter: inspect.Parameter, annotation: Any) -> bool:
+def _has_plain_default(parameter: inspect.Parameter, annotation: object) -> bool:
     kind, *markers = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     of_request = getattr(kind, "__module__", "").partition(".")[0] in ("fastapi", "starlette")
     return (
@@ -310,7 +312,7 @@ class SvcsServices:
     Raises InvalidJob for a service whose factory is async.
     """
 
-    def __init__(self, services: Any) -> None:
+    def __init__(self, services: object) -> None:
         import svcs  # late: an optional dependency
 
         if not isinstance(services, svcs.Registry | svcs.Container):
@@ -371,7 +373,7 @@ class DishkaContainer:
                 ) from error
             return UNKNOWN
 
-    def _scope_of(self, wanted: Any) -> str | None:
+    def _scope_of(self, wanted: object) -> str | None:
         """Return the narrower scope in which the container provides this type; None if in none. Creates nothing."""
         for scope in type(self._container.scope):
             try:

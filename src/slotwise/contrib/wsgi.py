@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
-
-Environ: TypeAlias = MutableMapping[str, Any]
-Application: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 #: The key of the Host in the environment of a request.
 ENVIRON: Final = "slotwise"
@@ -26,7 +24,7 @@ class SlotwiseWSGI:
 
     def __init__(
         self,
-        application: Application,
+        application: WSGIApplication,
         registry: Source,
         *,
         worker: bool = True,
@@ -40,7 +38,7 @@ class SlotwiseWSGI:
         """Start the worker of this process, once, and stop it when the process ends."""
         self.host.start_once()
 
-    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request; if the worker cannot start, the log says why, and the request is served."""
         self.host.start_at_request()
         environ[ENVIRON] = self.host

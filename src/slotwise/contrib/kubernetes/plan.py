@@ -169,7 +169,7 @@ class _Reading:
     problems: list[str]
 
     def table(self, place: str, content: object, known: Mapping[str, _Read]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         if not isinstance(content, Mapping):
             self.wrong(place, content, f"is not a table; write [{place}]")
             return found
@@ -192,7 +192,7 @@ class _Reading:
 
 
 #: Reads a value at a place. Raises _Wrong.
-_Read: TypeAlias = Callable[[_Reading, str, object], Any]
+_Read: TypeAlias = Callable[[_Reading, str, object], object]
 
 
 def _name(at: _Reading, place: str, value: object) -> str:

@@ -269,7 +269,7 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
 
     def connect(self) -> Connection[TupleRow]:
         milliseconds = max(round(self.timeout.total_seconds() * 1000), 1)
-        arguments: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "connect_timeout": max(round(milliseconds / 1000), 2),
             "tcp_user_timeout": milliseconds,
             "application_name": "slotwise locks",
