@@ -128,7 +128,7 @@ class Server:
             with self.connect(family) as connection:
                 connection.execute("SELECT pg_stat_statements_reset()")
 
-    def statements(self, family: str) -> list[dict[str, Any]]:
+    def statements(self, family: str) -> list[dict[str, object]]:
         """Return the statements that took the most time since ``forget_statements``, in milliseconds."""
         if not self.counts_statements:
             return []

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
 from itertools import chain, islice
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -68,7 +67,7 @@ class SlotsCommand(Command):
     """``slots [NAME]``, and ``slots show NAME SLOT``."""
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
         """``slots show`` without more is the listing of a job of that name."""
         if args[:1] == ["show"] and len(args) > 1 and (args[1] in ("-h", "--help") or not args[1].startswith("-")):

@@ -177,7 +177,7 @@ _CARRIED = (
     "last_failure",
 )  # fmt: skip
 #: Columns that a plan row resets when it goes on to its next slot.
-_FORGOTTEN: dict[str, Any] = {
+_FORGOTTEN: dict[str, object] = {
     "origin": None, "collapsed": 0, "catch_up_until": None, "unheld_since": None, "attempt": 0, "lost_count": 0,
     "trying_since": None,
 }  # fmt: skip
@@ -191,7 +191,7 @@ def carried(row: Row) -> dict[str, Any]:
     return kept | {"control": row.control if is_ordered else None}
 
 
-def again(row: Row, due: datetime) -> dict[str, Any]:
+def again(row: Row, due: datetime) -> dict[str, object]:
     """Return the columns of a row that waits for the same slot again, due at ``due`` or at an operator's wish."""
     return carried(row) | {"execution_time": row.wanted_due or due}
 
@@ -371,7 +371,7 @@ def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: date
     return waiting(row, schedule, row.watermark, slot) | as_it_stood | {"execution_time": due}
 
 
-def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
+def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, object]:
     """Return the columns of a plan row whose slot has started in a detached row."""
     columns = waiting(row, schedule, row.watermark or row.slot or now)
     pace = definition.catch_up.pace

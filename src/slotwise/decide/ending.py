@@ -61,7 +61,7 @@ class Ending:
             return due
         return max(due, self.began + least)
 
-    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
+    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, datetime]:
         """Return the columns of a row that waits for another attempt, or with a queued slot.
 
         The row holds its job meanwhile; not if its claim was lost, ``since`` its last heartbeat.
@@ -98,7 +98,7 @@ def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime
     return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
 
 
-def moved(row: Row, due: datetime) -> dict[str, Any]:
+def moved(row: Row, due: datetime) -> dict[str, datetime | None]:
     """Return the columns of a waiting row that is due at another time; it still holds its job, if it did."""
     before, since = row.due, row.unheld_since
     if since is not None and since >= before:
@@ -339,7 +339,7 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
 
 def _of_tail(
     row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     columns = waiting(row, schedule, base)
     return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
 
@@ -365,7 +365,7 @@ def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, reco
     return Transition(label=Outcome.DEAD, row=carried(row) | counters(row, outcome, now) | dead, ended=record)
 
 
-def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
+def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
     match outcome:
         case Outcome.SUCCEEDED:
             return {"consecutive_failures": 0, "last_success": now}

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from slotwise.schedules import Schedule
 
     #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose call is awaited.
-    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[Any]
+    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[object]
     AsyncConnection: TypeAlias = (
         async_sa.AsyncConnection
         | async_sa.AsyncSession
         | async_sa.async_scoped_session[Any]
-        | psycopg.AsyncConnection[Any]
+        | psycopg.AsyncConnection[object]
     )
     Connection: TypeAlias = SyncConnection | AsyncConnection
 

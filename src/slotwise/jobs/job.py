@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
+    from slotwise.payload.payload import Upgrade
     from slotwise.schedules import Schedule
 
 
@@ -118,7 +119,7 @@ class OneTimeTask(Declaration, Generic[T_contra]):
     #: The version of the data's format: raise it with each change that older workers or waiting rows cannot read.
     payload_version: int
     #: For each older version, a function that converts its plain data (dicts, lists, …) to the next version.
-    upgrades: Mapping[int, Callable[[Any], Any]]
+    upgrades: Mapping[int, Upgrade]
     #: How the data is encoded: ``json``, or the name of a codec from ``register_codec``.
     codec: str
 
@@ -184,7 +185,7 @@ class TaskPolicies(Policies, total=False):
 
     payload: object
     payload_version: int
-    upgrades: Mapping[int, Callable[[Any], Any]]
+    upgrades: Mapping[int, Upgrade]
     codec: str
     concurrency: int | None
     rate_limit: str | None
@@ -219,7 +220,7 @@ def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     return make
 
 
-def declared(source: object, attribute: str, default: Any = None) -> Any:
+def declared(source: object, attribute: str, default: object = None) -> Any:
     """Return the declared value, property or result of a zero-argument method; else ``default``. Raise InvalidJob."""
     try:
         value = getattr(source, attribute)

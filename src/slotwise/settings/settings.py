@@ -205,7 +205,7 @@ class Settings:
             for name, value in self._changed()
         }
 
-    def _changed(self) -> Iterator[tuple[str, Any]]:
+    def _changed(self) -> Iterator[tuple[str, object]]:
         values = ((each, getattr(self, each.name)) for each in dataclasses.fields(self))
         return ((each.name, value) for each, value in values if value != each.default)
 

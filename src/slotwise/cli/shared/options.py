@@ -389,7 +389,7 @@ sure = _noted("--yes", is_flag=True, help="Do not ask.")
 
 
 def job_command(
-    short_help: str, examples: str, *options: Callable[..., Any], optional: bool = False, notes: str = ""
+    short_help: str, examples: str, *options: Callable[..., object], optional: bool = False, notes: str = ""
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare an operation on the job NAME (``optional``: it may be left out)."""
 
@@ -471,7 +471,7 @@ class Group(_Sections, click.Group):
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, guesses: Mapping[str, str] | None = None, **attributes: Any) -> None:
+    def __init__(self, *arguments: object, guesses: Mapping[str, str] | None = None, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.guesses = guesses or {}
 

@@ -234,7 +234,7 @@ def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[No
     return None
 
 
-async def call_within(connection: object, work: Callable[[Any], Result]) -> Result:
+async def call_within(connection: object, work: Callable[[object], Result]) -> Result:
     """Do ``work`` with the synchronous side of an async connection."""
     if (run_sync := getattr(connection, "run_sync", None)) is not None:  # AsyncConnection, AsyncSession
         return cast("Result", await run_sync(work))

@@ -146,7 +146,7 @@ class Dialect(ABC):
         return sa.tuple_(*found.selected_columns).in_(found)
 
     @abstractmethod
-    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+    def merged(self, document: sa.ColumnElement[object], changes: Mapping[str, object]) -> sa.ColumnElement[object]:
         """Return a JSON column with these keys set, none of which is null, as a part of a statement."""
 
     @abstractmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -24,7 +23,7 @@ class SQLite(Dialect):
     def now(self, connection: Joinable) -> datetime:
         return self.clock.override() or host_now()
 
-    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+    def merged(self, document: sa.ColumnElement[object], changes: Mapping[str, object]) -> sa.ColumnElement[object]:
         return sa.func.json_patch(document, sa.literal(changes, document.type), type_=document.type)
 
     def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:

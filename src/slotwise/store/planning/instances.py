@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -96,7 +95,7 @@ class Instances:
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
         changes = Advance(row={}) if same else replanned(row, schedule, now)
-        told: dict[str, Any] = {"task_data": wanted.data, "priority": wanted.priority}
+        told: dict[str, object] = {"task_data": wanted.data, "priority": wanted.priority}
         columns = changes.row | {name: value for name, value in told.items() if getattr(row, name) != value}
         if row.state == State.DELETED:
             columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None

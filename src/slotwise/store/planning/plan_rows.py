@@ -26,7 +26,7 @@ from slotwise.store.slots.store import Store
 LATE: Final = timedelta(hours=1)
 
 
-def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, Any] | None]:
+def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, object] | None]:
     """Lock a row and return it with its document ``plan``; both are None without a row."""
     tasks = store.tables.tasks
     statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*of_key(tasks, key)).with_for_update()

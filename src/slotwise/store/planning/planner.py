@@ -173,7 +173,7 @@ class Planner:
                 return kept if same else outdated
             changes = Advance(row={}) if same else replanned(row, schedule, now)
             self._keep_distance(connection, job, changes.row, now)
-            told: dict[str, Any] = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
+            told: dict[str, object] = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
             if row.task_data != _data_of(job):
                 told["task_data"] = _data_of(job)
             write(connection, self._store, row, replace(changes, row=told | changes.row), now)

@@ -39,7 +39,7 @@ class Declared:
         )  # fmt: skip
 
     @classmethod
-    def readable(cls, plan: Mapping[str, Any] | None) -> Declared:
+    def readable(cls, plan: Mapping[str, object] | None) -> Declared:
         """As ``load``; nothing is declared by a malformed document."""
         try:
             return cls.load(plan)

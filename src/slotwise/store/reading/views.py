@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -245,7 +244,7 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
     return filled(SlotInfo, row, id=row["task_instance"], missed_count=row["collapsed"], started=started, took=took)
 
 
-def last_loss(tables: Tables) -> tuple[sa.ColumnElement[Any], ...]:
+def last_loss(tables: Tables) -> tuple[sa.ColumnElement[object], ...]:
     """Return the columns ``lost_by`` and ``silent_since`` for a query of slots."""
     slots, attempts = tables.slots, tables.attempts
     mine = [slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")]

@@ -76,7 +76,7 @@ def utc(value: object) -> Any:
     return value.astimezone(UTC)
 
 
-def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
+def stored(row: Row, columns: Mapping[str, object]) -> dict[str, object]:
     """Return the changes of a row as they are written, with ``pending`` as one document."""
     others = {name: value for name, value in columns.items() if name not in PENDING}
     if len(others) == len(columns) or row.flaw is not None:  # the flaw may be in it: kept as it is
@@ -86,7 +86,7 @@ def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
     return others | {"pending": pending or None}
 
 
-def decided(row: Row) -> dict[str, Any]:
+def decided(row: Row) -> dict[str, object]:
     """Return what the decision about a late slot writes to its row."""
     return stored(row, {name: getattr(row, name) for name in _DECIDED})
 
@@ -112,7 +112,7 @@ def flawed(row: Row, pending: Mapping[str, str] | str | None, flaw: str | None) 
         return replace(row, flaw=flaw or str(error))
 
 
-def filled(kind: type[View], row: sa.RowMapping, **others: Any) -> View:
+def filled(kind: type[View], row: sa.RowMapping, **others: object) -> View:
     """Return a value of ``others``, and of the columns that have the names of its further fields."""
     named = {one.name: utc(row[one.name]) for one in fields(kind) if one.name in row and one.name not in others}
     return kind(**named, **others)
@@ -144,7 +144,7 @@ class Change:
         return record is not None and record.attempts < self.held.row.attempt
 
     @property
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, object]:
         record = self.transition.record
         assert record is not None
         columns = {name: getattr(record, name) for name in RECORDED_COLUMNS if name != "finished"}

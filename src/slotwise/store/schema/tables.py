@@ -57,7 +57,7 @@ _COLUMNS = {
     "meta": "key* value!",
 }
 #: The types of those that are not text.
-_TYPES: dict[str, Any] = {
+_TYPES: dict[str, object] = {
     name: kind
     for kind, names in (
         (Instant, "execution_time last_success last_failure last_heartbeat slot watermark next_slot parked_due anchor"),
@@ -105,7 +105,7 @@ class Tables:
         self.receipts = self._table("receipts", self._index("receipts_expires", "expires"))
         self.meta = self._table("meta")
 
-    def _table(self, name: str, *indexes: sa.Index, **kinds: Any) -> sa.Table:
+    def _table(self, name: str, *indexes: sa.Index, **kinds: object) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *_columns(_COLUMNS[name], kinds), *indexes)
 
     def _index(
@@ -130,7 +130,7 @@ class Tables:
         ]
 
 
-def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[Any]]:
+def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]:
     for word in text.split():
         name, _, default = word.rstrip("*!").partition("=")
         kind, value = kinds.get(name, _TYPES.get(name, Text)), sa.text(default) if default else None
@@ -138,12 +138,12 @@ def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[Any]]:
         yield sa.Column(name, kind, primary_key=word.endswith("*"), nullable=not is_needed, server_default=value)
 
 
-def columns_of_db_scheduler() -> list[sa.Column[Any]]:
+def columns_of_db_scheduler() -> list[sa.Column[object]]:
     """Return the twelve columns of db-scheduler's table."""
     return list(_columns(_DB_SCHEDULER, {}))
 
 
-def of_plan(rows: sa.FromClause, instance: Any) -> sa.ColumnElement[bool]:
+def of_plan(rows: sa.FromClause, instance: object) -> sa.ColumnElement[bool]:
     """Whether a row is this instance's plan row or one of its detached rows; an index finds either."""
     return sa.or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
 

@@ -35,7 +35,7 @@ from slotwise.store.schema.tables import of_plan
 
 def detach(
     at: Transaction, *, name: str, slot: datetime, origin: str, plan_instance: str = RECURRING,
-    instance: str | None = None, due: datetime | None = None, **columns: Any,
+    instance: str | None = None, due: datetime | None = None, **columns: object,
 ) -> Key | None:  # fmt: skip
     """Create a row for ``slot``, due at ``due`` (now); return None if its instance exists.
 
@@ -72,7 +72,7 @@ def queue_backfill(
     """
     if not slots:
         return
-    tasks, rows = at.dialect.tables.tasks, list[dict[str, Any]]()
+    tasks, rows = at.dialect.tables.tasks, list[dict[str, object]]()
     for slot in slots:
         attempt, ended = begun.get(slot, (0, None))
         rows.append(
@@ -130,7 +130,7 @@ def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
         at.connection.execute(asked.values(_called_off(tasks, at.now)))
 
 
-def _called_off(tasks: sa.Table, now: datetime) -> dict[str, Any]:
+def _called_off(tasks: sa.Table, now: datetime) -> dict[str, object]:
     """Return the columns of a slot that is asked to stop; one that waits for its retry is due now, to end."""
     due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
     why = {"called_off": Reason.OVERLAP}
@@ -282,7 +282,7 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
                 connection.execute(tasks.update().where(*mine).values(**_statistics(tasks, ended)))
 
 
-def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, Any]:
+def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, object]:
     records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
     words = [record.outcome for record in records if record is not None]
     failures = len(words) if Outcome.SUCCEEDED not in words else words[::-1].index(Outcome.SUCCEEDED)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -198,7 +198,7 @@ class MinInterval(Gate):
 _NEWEST = 100
 
 
-def last_start(tables: Tables, name: Any, instance: Any, now: datetime) -> sa.ScalarSelect[Any]:
+def last_start(tables: Tables, name: object, instance: object, now: datetime) -> sa.ScalarSelect[datetime]:
     """Return when a slot of this plan started last. After a clock step back, a start in the future does not count."""
     slots = tables.slots
     newest = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -274,7 +274,7 @@ class LateClaims:
         is_free = row.task_name not in self._strict and ledger.disown(self._at, row)
         return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
 
-    def _move_past(self, row: Row, columns: dict[str, Any] | None) -> None:
+    def _move_past(self, row: Row, columns: dict[str, object] | None) -> None:
         """Move the row on, and end open slots of the job that no row has any more."""
         self._move_on(row, columns)
         self._end_orphans(row)
@@ -282,7 +282,7 @@ class LateClaims:
     def _end_orphans(self, row: Row) -> None:
         ledger.end_orphans(self._at, row.plan_key)
 
-    def _move_on(self, row: Row, columns: dict[str, Any] | None) -> None:
+    def _move_on(self, row: Row, columns: dict[str, object] | None) -> None:
         self._let_go(row, Transition(label=Release.MOVED_ON, row=columns))
 
     def _let_go(self, row: Row, transition: Transition) -> None:

@@ -10,10 +10,9 @@ Each function keeps three laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -52,12 +51,12 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
 
 
-def remember(at: Transaction, ended: Sequence[dict[str, Any]]) -> None:
+def remember(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
     """Write how one-time tasks have ended; a task with the id and first due time of an earlier one replaces it."""
     at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
 
 
-def remember_attempts(at: Transaction, attempts: Sequence[dict[str, Any]]) -> None:
+def remember_attempts(at: Transaction, attempts: Sequence[Mapping[str, object]]) -> None:
     """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences."""
     if attempts:
         at.dialect.by_row.replace_all(at.connection, at.dialect.tables.attempts, attempts)
@@ -248,11 +247,11 @@ def _ending(tables: Tables) -> sa.Update:
     )  # fmt: skip
 
 
-def _has_row(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
+def _has_row(rows: sa.FromClause, name: object, instance: object, slot: object) -> sa.Exists:
     return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
-def _write_open(at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: Any) -> bool:
+def _write_open(at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: object) -> bool:
     """Write the slot of this row if it is open; return whether it was."""
     slots = at.dialect.tables.slots
     written = slots.update().where(*at.dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
@@ -266,7 +265,7 @@ def is_in_a_gap(at: Transaction, row: Row) -> bool:
     return bool(at.connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))
 
 
-def _enter_ended(at: Transaction, row: Row, **values: Any) -> None:
+def _enter_ended(at: Transaction, row: Row, **values: object) -> None:
     """Insert the slot of this row as ended, unless the ledger has it."""
     slot = {**row.plan_key._asdict(), "slot": row.slot, "origin": row.origin or Origin.SCHEDULE}
     at.dialect.by_row.insert_new(at.connection, at.dialect.tables.slots, slot | values)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -29,6 +29,7 @@ BATCH = 2000
 TURN, PRUNED_UNTIL = "pruning", "pruned_until"
 #: A walk that has written nothing for this long has lost its process.
 STALLED = timedelta(minutes=5)
+Where: TypeAlias = Callable[[sa.ColumnElement[str], sa.ColumnElement[str]], sa.ColumnElement[bool]]
 #: All other outcomes are kept as failures.
 _ORDINARY = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
@@ -213,14 +214,15 @@ def _place_in(turn: str) -> Place:
         return Place()
 
 
-def _note(connection: sa.Connection, store: Store, key: str, value: str, where: Callable[[Any, Any], Any]) -> bool:
+def _note(connection: sa.Connection, store: Store, key: str, value: str, where: Where) -> bool:
     """Write a value into the meta table, unless there is one for which ``where`` is false; return whether it was.
 
     Up to PRUNED_UNTIL the ledger does not know any more which slots ran: a backfill must not run them again.
     """
     meta, row = store.tables.meta, {"key": key, "value": value}
-    again = {"again": lambda new: {"value": new.value}, "where": lambda new: where(meta.c.value, new.value)}
-    return store.dialect.by_row.upsert(connection, meta, row, **again)
+    return store.dialect.by_row.upsert(
+        connection, meta, row, lambda new: {"value": new.value}, lambda new: where(meta.c.value, new.value)
+    )
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:

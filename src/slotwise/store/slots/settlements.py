@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -386,7 +386,7 @@ class Settlements:
 
     def _write_follow_ups(self, at: Transaction, settled: Sequence[tuple[_Ended, Change]]) -> set[str]:
         """Write follow-ups and the history of tasks; return the tasks whose workers are to be notified."""
-        follow_ups, history = list[FollowUps](), list[dict[str, Any]]()
+        follow_ups, history = list[FollowUps](), list[dict[str, object]]()
         for one, change in settled:
             sequel = one.outcome.sequel if isinstance(one.outcome, records.Succeeded) else None
             if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
@@ -474,14 +474,14 @@ def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
     return row.history_key if doubtful else row.ledger_key
 
 
-def _history(claim: Claim, change: Change, definition: Definition, sequel: FollowUps | None) -> dict[str, Any] | None:
+def _history(claim: Claim, change: Change, task: Definition, sequel: FollowUps | None) -> dict[str, object] | None:
     """Return the ledger row of a one-time task that has ended; None if none is kept."""
     row, now, ended = change.held.row, change.held.now, change.transition.ended
-    if ended is None or (sequel is None and definition.record == "none"):
+    if ended is None or (sequel is None and task.record == "none"):
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
-    retention = definition.result_retention if is_success else None
-    if retention is None and (definition.record == "none" or (definition.record == "failures" and is_success)):
+    retention = task.result_retention if is_success else None
+    if retention is None and (task.record == "none" or (task.record == "failures" and is_success)):
         return None
     kept = sequel if retention is not None else None
     return {
@@ -493,7 +493,7 @@ def _history(claim: Claim, change: Change, definition: Definition, sequel: Follo
     }  # fmt: skip
 
 
-def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, Any]]:
+def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, object]]:
     """The row of an attempt that counts; none if it succeeded, which the ledger tells.
 
     A claim of a dead holder was read from its row: when it was made is the row's version.

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -218,11 +217,11 @@ class LedgerFence:
     def __init__(self, store: Store) -> None:
         self._dialect, self._tables, self._installation = store.dialect, store.tables, store.installation
 
-    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+    def guard(self, claim: Claim, connection: object) -> Awaitable[None] | None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
         return within(connection, lambda own: self._guard(own, claim))
 
-    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+    def complete_in(self, claim: Claim, connection: object) -> Awaitable[None] | None:
         """Lock it as ``guard`` does, and write the success."""
         return within(connection, lambda own: self._guard(own, claim, completes=True))
 

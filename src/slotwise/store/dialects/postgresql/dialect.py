@@ -241,7 +241,7 @@ class PostgreSQL(Dialect):
         self, connection: sa.Connection, endings: Sequence[tuple[Claim, Transition]]
     ) -> tuple[str | None, set[Fence]]:
         rows = [following.row for _, following in endings if following.row]
-        columns: dict[str, list[Any]] = {
+        columns: dict[str, list[object]] = {
             "slot": [claim.row.slot for claim, _ in endings],
             "schedule": [claim.row.schedule for claim, _ in endings],
             "origin": [claim.row.origin for claim, _ in endings],
@@ -267,13 +267,13 @@ class PostgreSQL(Dialect):
         After ``IN`` it stands on the inner side of a loop, and is run for each row, where the planner takes the table
         for a small one. Its conditions are repeated within a CASE, which no index fits.
         """
-        place: sa.ColumnElement[Any] = sa.literal_column("ctid")
+        place: sa.ColumnElement[object] = sa.literal_column("ctid")
         places = found.with_only_columns(place).with_for_update(skip_locked=True)
         asked = sa.true() if found.whereclause is None else found.whereclause
         still = sa.case((asked, sa.true()), else_=sa.false())
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
-    def merged(self, document: sa.ColumnElement[Any], changes: Mapping[str, object]) -> sa.ColumnElement[Any]:
+    def merged(self, document: sa.ColumnElement[object], changes: Mapping[str, object]) -> sa.ColumnElement[object]:
         both = sa.cast(document, postgresql.JSONB).concat(sa.cast(changes, postgresql.JSONB))
         return sa.cast(both, document.type)
 
@@ -490,7 +490,7 @@ def marked(ranges: Iterable[Range]) -> Parameters:
 
 
 def spread(
-    rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], *, added: str | None = None
+    rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str], *, added: str | None = None
 ) -> tuple[Parameters, dict[str, str]]:
     """Return parameters and parts of a statement that writes the columns of these rows.
 
