@@ -51,15 +51,13 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
 
 
-def remember(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
-    """Write how one-time tasks have ended; a task with the id and first due time of an earlier one replaces it."""
-    at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
+def remember(at: Transaction, table: sa.Table, ended: Sequence[Mapping[str, object]]) -> None:
+    """Write how attempts, or one-time tasks as slots, have ended; one with the key of an earlier one replaces it.
 
-
-def remember_attempts(at: Transaction, attempts: Sequence[Mapping[str, object]]) -> None:
-    """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences."""
-    if attempts:
-        at.dialect.by_row.replace_all(at.connection, at.dialect.tables.attempts, attempts)
+    The caller has settled their claims in this transaction, under their fences.
+    """
+    if ended:
+        at.dialect.by_row.replace_all(at.connection, table, ended)
 
 
 def disown(at: Transaction, row: Row) -> bool:

@@ -286,10 +286,11 @@ class Settlements:
             ]
             changes = self._decide_all(at, found)
             settled = list(zip(found, changes, strict=True))
-            kept = [pair for pair in settled if self._keeps_attempts(pair[0].held.row)]
             self._write(at, changes)
             words.update(self._write_follow_ups(at, settled))
-            ledger.remember_attempts(at, [row for one, change in kept for row in _attempt(one, change)])
+            kept = (pair for pair in settled if self._keeps_attempts(pair[0].held.row))
+            attempts = [row for one, change in kept for row in _attempt(one, change)]
+            ledger.remember(at, at.dialect.tables.attempts, attempts)
             self.hooks.write(connection, changes)
             return held[0].transaction_id, changes
 
@@ -394,8 +395,7 @@ class Settlements:
             if (row := _history(one.claim, change, self.definitions[one.claim.row.task_name], sequel)) is not None:
                 history.append(row)
         words = write_follow_ups(at.connection, self._queue, follow_ups) if follow_ups else set()
-        if history:
-            ledger.remember(at, history)
+        ledger.remember(at, at.dialect.tables.slots, history)
         return words
 
 
