@@ -399,9 +399,7 @@ def include_name(
 LOCK_TIMEOUT, TRIES, PAUSE = 2.0, 60, 1.0
 
 
-def adopt_table(
-    connection: sa.Connection, target: Target, revision: Any, *, lock_timeout: float = LOCK_TIMEOUT
-) -> bool:
+def adopt_table(connection: sa.Connection, target: Target, revision: Any) -> bool:
     """Take all steps that ``revision`` lists, on a connection of its own; return whether there was a table to adopt.
 
     Each step is a transaction that can be repeated. A step that blocks others waits for its lock for ``LOCK_TIMEOUT``,
@@ -420,7 +418,7 @@ def adopt_table(
                 _take(own, f'DROP INDEX CONCURRENTLY {schema}"{index}"', 0)  # interrupted while it was built
             # These wait for others, and nobody who reads or writes waits for them.
             waits = bool(index) or " VALIDATE " in statement
-            _take(own, statement, 0 if waits else lock_timeout)
+            _take(own, statement, 0 if waits else LOCK_TIMEOUT)
     return True
 
 
