@@ -75,8 +75,26 @@ def test_slots_up_to_now_are_settled(bench: Bench, operations: Operations) -> No
     assert bench.gaps("plain") == [(1, 5, 5, "settled")]
     entry = bench.slots("retried")[0]
     assert (entry["outcome"], entry["reason"]) == ("cancelled", "settled")
+    assert bench.gaps("retried") == [(2, 5, 4, "settled")]  # its first slot has a row of its own
     bench.tick()
     assert bench.claim_one("plain").slot == at(6)
+
+
+def test_slots_after_one_that_ran_at_the_dump_are_settled(bench: Bench, operations: Operations) -> None:
+    """That one has begun and runs again; those that came due in the time that is lost do not."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.tick(4)
+    operations.new_epoch()
+    found = {one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))}
+    assert found["plain"] == (4, at(6))
+    assert bench.gaps("plain") == [(2, 5, 4, "settled")]
+    bench.take_over(claim)
+    bench.settle(bench.claim_one("plain"), Succeeded())
+    assert bench.outcomes("plain") == [(1, "succeeded")]
+    bench.tick()
+    assert bench.claim_one("plain").slot == at(6)
+    assert bench.gaps("plain") == [(2, 5, 4, "settled")]
 
 
 def test_settled_up_to_an_instant(bench: Bench, operations: Operations) -> None:

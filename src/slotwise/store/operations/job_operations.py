@@ -229,17 +229,25 @@ def new_epoch(at: Operation) -> Epoch:
 
 
 def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
-    """Skip the slots of waiting plan rows up to ``until`` (settled), and cancel those that wait for a retry."""
+    """Skip the slots up to ``until`` that have not begun (settled), and cancel those that wait for a retry.
+
+    A slot whose row is held has begun, and stays; of those after it the row's holder, or reaper, knows by its watermark.
+    """
     until, tasks = min(until, at.now), at.tasks
     found = []
-    rows = at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until)
+    rows = at.rows(is_plan(tasks), tasks.c.slot <= until)
     for row, decided in zip(rows, at.caught_up(*rows), strict=True):
-        passed = passing(replace(decided, attempt=0), schedule_in(row), until, Reason.SETTLED)
-        _pass(at, row, passed, Reason.SETTLED)
+        schedule = schedule_in(row)
+        unbegun = passed = passing(decided, schedule, until, Reason.SETTLED)
+        if row.picked:
+            at.skip(row, *(unbegun.gaps if unbegun else ()))
+        else:
+            passed = passing(replace(decided, attempt=0), schedule, until, Reason.SETTLED)
+            _pass(at, row, unbegun, Reason.SETTLED)
         if passed is not None:
             at.change(row, **passed.row)
-            count = max(slots_in(passed.gaps), int(row.attempt > 0))
-            next_slot = passed.row.get("slot")
+            count = slots_in(unbegun.gaps if unbegun else ()) + (row.attempt > 0 and not row.picked)
+            next_slot = passed.row["next_slot" if row.picked else "slot"]
             found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))
     at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))
     return found
