@@ -198,6 +198,17 @@ def test_a_claim_that_a_restored_queue_has_forgotten(bench: Bench) -> None:
     assert kept(bench, "plain", "number", "worker", "outcome") == [(1, "host:1:gone", "lost")]
 
 
+def test_an_attempt_that_a_restored_queue_holds_again_keeps_its_end(bench: Bench) -> None:
+    """The backup is from while it ran. Its claim is lost now, but its traceback stays."""
+    bench.tick()
+    claim = bench.claim_one("retried")
+    backup = bench.backup()
+    bench.settle(claim, Failed("boom"))
+    bench.restore(backup)
+    bench.take_over(claim)
+    assert kept(bench, "retried", "number", "outcome", "error") == [(1, "failed", "boom")]
+
+
 def test_attempts_go_with_their_slot(bench: Bench) -> None:
     """Also if they are young enough for failures: the slot succeeded."""
     bench.tick()

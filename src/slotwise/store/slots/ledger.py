@@ -51,13 +51,19 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
 
 
-def remember(at: Transaction, table: sa.Table, ended: Sequence[Mapping[str, object]]) -> None:
-    """Write how attempts, or one-time tasks as slots, have ended; one with the key of an earlier one replaces it.
+def remember_attempts(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
+    """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences.
 
-    The caller has settled their claims in this transaction, under their fences.
+    An attempt that is known keeps its end: a queue that was restored alone holds its claim again, and loses it.
     """
     if ended:
-        at.dialect.by_row.replace_all(at.connection, table, ended)
+        at.dialect.by_row.insert_missing(at.connection, at.dialect.tables.attempts, ended)
+
+
+def remember_tasks(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
+    """Write one-time tasks that have ended as slots, under the same condition; a later life of an id replaces it."""
+    if ended:
+        at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
 
 
 def disown(at: Transaction, row: Row) -> bool:

@@ -290,7 +290,7 @@ class Settlements:
             words.update(self._write_follow_ups(at, settled))
             kept = (pair for pair in settled if self._keeps_attempts(pair[0].held.row))
             attempts = [row for one, change in kept for row in _attempt(one, change)]
-            ledger.remember(at, at.dialect.tables.attempts, attempts)
+            ledger.remember_attempts(at, attempts)
             self.hooks.write(connection, changes)
             return held[0].transaction_id, changes
 
@@ -395,7 +395,7 @@ class Settlements:
             if (row := _history(one.claim, change, self.definitions[one.claim.row.task_name], sequel)) is not None:
                 history.append(row)
         words = write_follow_ups(at.connection, self._queue, follow_ups) if follow_ups else set()
-        ledger.remember(at, at.dialect.tables.slots, history)
+        ledger.remember_tasks(at, history)
         return words
 
 

@@ -70,6 +70,4 @@ INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, w
     outcome, reason, error) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH
     TIME ZONE, %(token)s::BIGINT, %(number)s::INTEGER, %(worker)s::VARCHAR, %(claimed)s::TIMESTAMP WITH TIME ZONE,
     %(started)s::TIMESTAMP WITH TIME ZONE, %(ended)s::TIMESTAMP WITH TIME ZONE, %(outcome)s::VARCHAR,
-    %(reason)s::VARCHAR, %(error)s::VARCHAR) ON CONFLICT (task_name, task_instance, slot, token) DO UPDATE SET
-    number = excluded.number, worker = excluded.worker, claimed = excluded.claimed, started = excluded.started,
-    ended = excluded.ended, outcome = excluded.outcome, reason = excluded.reason, error = excluded.error;
+    %(reason)s::VARCHAR, %(error)s::VARCHAR) ON CONFLICT DO NOTHING RETURNING scheduled_attempts.task_name;

@@ -48,7 +48,4 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
     scheduled_gaps.last_slot RETURNING task_name;
 
 INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, worker, claimed, started, ended,
-    outcome, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot,
-    token) DO UPDATE SET number = excluded.number, worker = excluded.worker, claimed = excluded.claimed, started =
-    excluded.started, ended = excluded.ended, outcome = excluded.outcome, reason = excluded.reason, error =
-    excluded.error;
+    outcome, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING task_name;

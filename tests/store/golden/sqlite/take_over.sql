@@ -63,7 +63,4 @@ UPDATE scheduled_slots SET outcome=?, reason=?, attempts=?, lost=(scheduled_slot
     scheduled_slots.finished IS NULL;
 
 INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, worker, claimed, started, ended,
-    outcome, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot,
-    token) DO UPDATE SET number = excluded.number, worker = excluded.worker, claimed = excluded.claimed, started =
-    excluded.started, ended = excluded.ended, outcome = excluded.outcome, reason = excluded.reason, error =
-    excluded.error;
+    outcome, reason, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING task_name;
