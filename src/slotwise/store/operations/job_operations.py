@@ -231,7 +231,7 @@ def new_epoch(at: Operation) -> Epoch:
 def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     """Skip the slots up to ``until`` that have not begun (settled), and cancel those that wait for a retry.
 
-    A slot whose row is held has begun, and stays; of those after it the row's holder, or reaper, knows by its watermark.
+    The slot of a held row has begun and stays; the row's watermark tells its holder, or the reaper, of those after it.
     """
     until, tasks = min(until, at.now), at.tasks
     found = []
