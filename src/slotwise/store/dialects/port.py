@@ -10,6 +10,7 @@ A place is where a database keeps a row (PostgreSQL's ctid); it is opaque, and N
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.decide.claim import Start, is_weighed
-from slotwise.model.clock import Clock
+from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, Transition, to_micros
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.connect.caller_transaction import Joinable
@@ -399,6 +400,28 @@ class Dialect(ABC):
         extended = gaps.update().where(*of_key(gaps, row.plan_key), *follows, ~between.exists())
         extended = extended.values(last_slot=gap.last, count=gaps.c.count + gap.count, created=now)
         return connection.execute(extended).rowcount == 1
+
+
+class SQLite(Dialect):
+    """The portable form, with the host's clock. Each transaction takes the write lock when it begins."""
+
+    name = "sqlite"
+
+    @staticmethod
+    def insert(table: sa.Table, /) -> Upsert:
+        from sqlalchemy.dialects.sqlite import insert  # late, as its driver: a worker on PostgreSQL does not need it
+
+        return insert(table)
+
+    def now(self, connection: Joinable) -> datetime:
+        return self.clock.override() or host_now()
+
+    def merged(self, document: sa.ColumnElement[object], changes: Mapping[str, object]) -> sa.ColumnElement[object]:
+        return sa.func.json_patch(document, sa.literal(changes, document.type), type_=document.type)
+
+    def among(self, column: sa.ColumnElement[str], names: Collection[str]) -> sa.ColumnElement[bool]:
+        each = sa.func.json_each(json.dumps(list(names))).table_valued("value")
+        return column.in_(sa.select(each.c.value))
 
 
 class Transaction(NamedTuple):

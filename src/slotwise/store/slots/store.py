@@ -26,7 +26,7 @@ from slotwise.store.connect.caller_transaction import Installation, Joinable, is
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect, Transaction
+from slotwise.store.dialects.port import Dialect, SQLite, Transaction
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
@@ -47,7 +47,8 @@ class Store:
         #: The longest time between two polls of this process.
         self.poll = database.settings.poll_interval if poll is None else poll
         self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
-        self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
+        kind = PostgreSQL if database.dialect_name == PostgreSQL.name else SQLite
+        self.dialect: Dialect = kind(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self.installation = Installation(database, self.tables.meta)
         #: A transaction on the ordinary pool.
@@ -77,14 +78,6 @@ class Store:
         """Return the database's time."""
         with self.database.alone() as connection:
             return self.dialect.now(connection)
-
-
-def _dialect(name: str) -> type[Dialect]:
-    if name == PostgreSQL.name:
-        return PostgreSQL
-    from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
-
-    return SQLite
 
 
 #: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
