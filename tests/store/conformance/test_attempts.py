@@ -11,7 +11,7 @@ from tests.store.conformance.test_retention import prune
 
 from slotwise.model.records import Aborted, Failed, FollowUps, HandedBack, Skipped, Snoozed, Succeeded
 from slotwise.model.vocabulary import Reason
-from slotwise.store.reading.failures import Failure, failed_attempts
+from slotwise.store.reading.failures import Failure, failed_attempts, failures
 
 SECOND = timedelta(seconds=1)
 
@@ -255,6 +255,17 @@ def test_failed_attempts_of_all_jobs_are_listed(bench: Bench) -> None:
     assert [one.slot for one in failed(bench, name="mail")] == [None]
     bench.tick(10)
     assert failed(bench, since=5) == []
+
+
+def test_a_dead_task_is_listed_once(bench: Bench) -> None:
+    """Its row is dead, and the ledger has its end; a slot of a job that failed is listed beside it."""
+    bench = bench.beside(a_task("mail", record="failures"))
+    bench.client.schedule("mail", id="1")
+    bench.tick()
+    bench.settle(bench.claim_one("mail"), Failed("no mail", final=True))
+    bench.settle(bench.claim_one("plain"), Failed("boom"))
+    listed = failures(bench.store, at(0), limit=10)
+    assert sorted((one.name, one.outcome) for one in listed) == [("mail", "dead"), ("plain", "failed")]
 
 
 def failed(bench: Bench, *, since: float = 0, name: str | None = None) -> list[Failure]:

@@ -41,17 +41,18 @@ def failures(store: Store, since: datetime, *, name: str | None = None, limit: i
     slots = store.tables.slots
     at = sa.func.coalesce(slots.c.finished, slots.c.started)
     with store.transaction() as connection:
-        found = list(_tasks(connection, store, since, name, limit))
+        waiting = _tasks(connection, store, since, name, limit)
+        found: list[Failure] = []
         for one in [name] if name is not None else names_in(connection, slots.c.task_name):
             failed = sa.select(slots, at.label("at")).where(
                 slots.c.task_name == one, slots.c.slot >= since - OLDEST_SLOT, slots.c.outcome.in_(FAILED), at >= since
             )
             for family in (slots.c.task_instance == RECURRING, sa.text(OF_INSTANCES)):
-                rows = connection.execute(failed.where(family).order_by(at.desc()).limit(limit)).mappings()
-                found += map(_of_slot, rows)
-    ended = {(one.name, one.id) for one in found if one.slot is None}
-    unique = [one for one in found if one.slot is None or (one.name, one.id) not in ended]
-    return sorted(unique, key=lambda one: one.at, reverse=True)[:limit]
+                listed = connection.execute(failed.where(family).order_by(at.desc()).limit(limit)).mappings()
+                found += map(_of_slot, listed)
+    rows = {(one.name, one.id) for one in waiting}  # of a task with a row, the ledger may have the end as well
+    found = [*waiting, *(one for one in found if one.slot is not None or (one.name, one.id) not in rows)]
+    return sorted(found, key=lambda one: one.at, reverse=True)[:limit]
 
 
 def failed_attempts(store: Store, since: datetime, *, name: str | None = None, limit: int) -> list[Failure]:
