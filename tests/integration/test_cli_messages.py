@@ -196,7 +196,7 @@ def test_unknown_names(url: str, request: pytest.FixtureRequest, capsys: pytest.
         ("tasks retry nope --yes", "no task 'nope' in this database; none is scheduled"),
         ("tasks cancel nope --all --yes", "no task 'nope' in this database; none is scheduled"),
         ("tasks list nope", "no task 'nope' in this database; none is scheduled"),
-        ("tasks cancel nope x", "no task 'nope' has the id 'x'; it has ended, or was never scheduled"),
+        ("tasks cancel nope x", "no task 'nope' has the id 'x'; it has ended, was cancelled, or was never scheduled"),
     ):
         assert status([*line.split(), *place]) == exits.FAILED, line
         out, err = capsys.readouterr()

@@ -545,7 +545,7 @@ def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool 
     else:
         for receipt in receipts:
             _print_receipt(given, receipt, dry_run=dry_run)
-    _refuse(receipts, "gone", "no task {name!r} has the id {ids}; it has ended, or was never scheduled")
+    _refuse(receipts, "gone", "no task {name!r} has the id {ids}; it has ended, was cancelled, or was never scheduled")
     _refuse(receipts, "exists", "these tasks of {name!r} are dead: {ids}; to run them again: slotwise tasks retry")
 
 

@@ -194,7 +194,10 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
     row, end = facts.row, facts.end
     if row is None:
         state = State.UNKNOWN if end is None else end.outcome
-        told = ["No row has this id, and no end is recorded: it has ended without a record, or was never scheduled."]
+        told = [
+            "No row has this id, and no end is recorded: it has ended without a record, was cancelled while it waited, or "
+            "was never scheduled."
+        ]
         if end is not None and end.finished is not None:
             earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
             told = [how_ended(end.outcome, end.reason, f"at {when(end.finished)}"), *earlier]
