@@ -31,7 +31,7 @@ from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.combinators import Spread
-from slotwise.schedules.timeline import zone_named
+from slotwise.schedules.zones import zone_named
 from slotwise.store.planning.calendars import calendars_of
 
 

@@ -1,18 +1,21 @@
-"""What a schedule is, a pure function from one instant to the next slot; and the schedules that need no time zone."""
+"""What a schedule is, a pure function from one instant to the next slot; and the schedules that need no time zone.
+
+Every schedule has its slots as a line, in microseconds since 1970. Schedules made of others combine their lines.
+"""
 
 from __future__ import annotations
 
 from abc import ABC
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol
 
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
-from slotwise.model.records import EPOCH, TICK, from_micros, to_micros
-from slotwise.schedules.timeline import BEGINNING, DAY, END, NOTHING, SECOND, Delay, Grid, Line, Window
+from slotwise.model.records import EARLIEST, EPOCH, FOREVER, TICK, from_micros, to_micros
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -20,6 +23,13 @@ if TYPE_CHECKING:
     from slotwise.schedules.days import Calendar, Roll
     from slotwise.schedules.local_time import LocalSchedule
 
+
+SECOND: Final = 1_000_000
+DAY: Final = 86_400 * SECOND
+BEGINNING: Final = to_micros(EARLIEST)
+"""Schedules know no slot before this instant…"""
+END: Final = to_micros(FOREVER)
+"""… and none from this one on."""
 
 _DAY: Final = timedelta(days=1)
 
@@ -39,6 +49,102 @@ def in_utc(value: datetime | str) -> datetime:
         if isinstance(instant, datetime) and instant.utcoffset() is not None:
             return instant.astimezone(UTC)
     raise InvalidSchedule(f"{value!r:.60} {cure}")
+
+
+class Line(Protocol):
+    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`.
+
+    `Schedule` keeps both within BEGINNING and END.
+    """
+
+    def first(self, low: int, high: int) -> int | None: ...
+    def last(self, low: int, high: int) -> int | None: ...
+    def count(self, low: int, high: int) -> int: ...
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        """All of them, in no order; for a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every `step`, through `start`."""
+
+    start: int
+    step: int
+
+    def first(self, low: int, high: int) -> int | None:
+        found = low + (self.start - low) % self.step
+        return found if found < high else None
+
+    def last(self, low: int, high: int) -> int | None:
+        found = high - 1 - (high - 1 - self.start) % self.step
+        return found if found >= low else None
+
+    def count(self, low: int, high: int) -> int:
+        return max(0, (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step)
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return range(low + (self.start - low) % self.step, high, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a line with `start <= slot < end`."""
+
+    line: Line
+    start: int
+    end: int
+
+    def first(self, low: int, high: int) -> int | None:
+        return self.line.first(*self._within(low, high))
+
+    def last(self, low: int, high: int) -> int | None:
+        return self.line.last(*self._within(low, high))
+
+    def count(self, low: int, high: int) -> int:
+        return self.line.count(*self._within(low, high))
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return self.line.within(*self._within(low, high))
+
+    def _within(self, low: int, high: int) -> tuple[int, int]:
+        return max(low, self.start), min(high, self.end)
+
+
+NOTHING: Final = Window(Grid(0, DAY), 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """One slot: `by` after the end of a run. The tick after that end is `low`; without an end there is no slot."""
+
+    by: int
+
+    def first(self, low: int, high: int) -> int | None:
+        found = low - 1 + self.by
+        return found if found < high else None
+
+    def last(self, low: int, high: int) -> int | None:
+        return None if low == BEGINNING else self.first(low, high)
+
+    def count(self, low: int, high: int) -> int:
+        return len(self.within(low, high))
+
+    def within(self, low: int, high: int) -> list[int]:
+        found = self.first(low, high)
+        return [] if found is None else [found]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """The line of a schedule that lacks something until it is bound: asking it is an error that says what."""
+
+    lack: str
+
+    def _refuse(self, low: object = None, high: object = None) -> NoReturn:
+        raise InvalidSchedule(self.lack)
+
+    first = last = count = within = _refuse
 
 
 class Schedule(ABC):

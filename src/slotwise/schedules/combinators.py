@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final
@@ -14,12 +15,63 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import TICK, to_micros
-from slotwise.schedules.base import Schedule, in_utc, instant_text
+from slotwise.schedules.base import BEGINNING, DAY, END, Line, Schedule, Unbound, Window, in_utc, instant_text
 from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
-from slotwise.schedules.timeline import BEGINNING, END, Chain, Line, Unbound, Union, Window
 
 MOST_PARTS = 32
+_PORTION: Final = 4 * DAY  # few enough one-second slots to hold in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The slots of one line before an instant, and those of another one from it on."""
+
+    before: Line
+    at: int
+    after: Line
+
+    def first(self, low: int, high: int) -> int | None:
+        found = self.before.first(low, min(high, self.at))
+        return self.after.first(max(low, self.at), high) if found is None else found
+
+    def last(self, low: int, high: int) -> int | None:
+        found = self.after.last(max(low, self.at), high)
+        return self.before.last(low, min(high, self.at)) if found is None else found
+
+    def count(self, low: int, high: int) -> int:
+        return self.before.count(low, min(high, self.at)) + self.after.count(max(low, self.at), high)
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return chain(self.before.within(low, min(high, self.at)), self.after.within(max(low, self.at), high))
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The slots of all these lines; those that coincide are one."""
+
+    lines: tuple[Line, ...]
+
+    def first(self, low: int, high: int) -> int | None:
+        found: int | None = None
+        for line in self.lines:
+            earlier = line.first(low, high if found is None else found)
+            found = found if earlier is None else earlier
+        return found
+
+    def last(self, low: int, high: int) -> int | None:
+        found: int | None = None
+        for line in self.lines:
+            later = line.last(low if found is None else found + 1, high)
+            found = found if later is None else later
+        return found
+
+    def count(self, low: int, high: int) -> int:
+        """Listed in portions, because slots that coincide count once."""
+        return sum(len(self.within(start, min(start + _PORTION, high))) for start in range(low, high, _PORTION))
+
+    def within(self, low: int, high: int) -> set[int]:
+        return set().union(*(line.within(low, high) for line in self.lines))
 
 
 class Combined(Schedule, ABC):

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import Schedule
+from slotwise.schedules.base import Schedule, Unbound
 from slotwise.schedules.cron_fields import (
     FIELDS,
     HOUR,
@@ -24,7 +24,7 @@ from slotwise.schedules.cron_fields import (
 )
 from slotwise.schedules.days import Calendar, DatePattern, days_of
 from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of, since_midnight
-from slotwise.schedules.timeline import Unbound, zone_named
+from slotwise.schedules.zones import zone_named
 
 DayRule = Literal["or", "and", "vixie"]
 LONGEST_EXPRESSION: Final = 255

@@ -19,9 +19,9 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import to_micros
-from slotwise.schedules.base import Schedule
+from slotwise.schedules.base import DAY, SECOND, Schedule, Unbound
 from slotwise.schedules.days import EVERY_DAY, Days, days_of
-from slotwise.schedules.timeline import DAY, SECOND, Span, Unbound, span_at, zone_named
+from slotwise.schedules.zones import Span, span_at, zone_named
 
 Gap = Literal["end", "shift", "skip"]
 Fold = Literal["first", "second", "both"]

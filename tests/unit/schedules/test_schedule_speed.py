@@ -9,8 +9,7 @@ import pytest
 from tests.unit.schedules.work import within
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, Schedule, parse_schedule
-from slotwise.schedules import timeline as zones_module
+from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, Schedule, parse_schedule, zones
 from slotwise.schedules.days import days_of
 
 T = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
@@ -69,7 +68,7 @@ def test_the_sparsest_expression_costs_milliseconds_even_the_first_time(gap: str
     """Between 29 February 2072, a Monday, and the next one lie forty years of a zone never looked at before."""
     before, after = datetime(2072, 3, 1, tzinfo=UTC), datetime(2112, 2, 28, tzinfo=UTC)
     schedule = Cron("0 2 29 2 MON", tz="Europe/Oslo", day_rule="and", gap=gap)  # type: ignore[arg-type]
-    for cache in (zones_module._spans, zones_module._changes, days_of):
+    for cache in (zones._spans, zones._changes, days_of):
         cache.cache_clear()
     find = partial(schedule.next_after, before) if ahead else partial(schedule.latest_before, after)
     assert within(40_000, find) is not None  # counted: 10,500

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.model.records import from_micros, to_micros
-from slotwise.schedules.timeline import BEGINNING, DAY, END, SECOND, changes_between, span_at, zone_named
+from slotwise.schedules.base import BEGINNING, DAY, END, SECOND
+from slotwise.schedules.zones import changes_between, span_at, zone_named
 
 ZONES = ["Europe/Vienna", "Australia/Lord_Howe", "Pacific/Apia", "America/Recife", "Asia/Gaza", "Africa/Casablanca"]
 

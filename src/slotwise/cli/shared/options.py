@@ -320,7 +320,7 @@ def read_written(text: str, option: str | None = None) -> Written:
     plain, _, key = text.strip().rpartition(" ")
     if plain and not key[0].isdigit():
         found = datetime.fromisoformat(plain)
-        from slotwise.schedules.timeline import zone_named  # late: few instants have a zone
+        from slotwise.schedules.zones import zone_named  # late: few instants have a zone
 
         try:
             zone = zone_named(key)

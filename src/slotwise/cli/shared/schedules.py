@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from slotwise.model.durations import format_duration
 from slotwise.model.records import EPOCH, from_micros, to_micros
-from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule, instant_text
+from slotwise.schedules.base import DAY, END, Disabled, Every, FixedDelay, Once, Schedule, instant_text
 from slotwise.schedules.combinators import (
     AnyOf,
     Arranged,
@@ -27,7 +27,7 @@ from slotwise.schedules.cron_fields import FIELDS, HOUR, LAST, MINUTE, SECOND, F
 from slotwise.schedules.days import weekend_text
 from slotwise.schedules.description import UTC, clock, few_times, local_moment
 from slotwise.schedules.local_time import Daily, LocalSchedule, Walk, time_text
-from slotwise.schedules.timeline import DAY, END, changes_between, span_at
+from slotwise.schedules.zones import changes_between, span_at
 
 _BY_NAME: Final = "(H is decided by the name of the job)"
 _EVERY_HOUR: Final = " of every hour"

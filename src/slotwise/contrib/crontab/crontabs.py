@@ -21,7 +21,7 @@ from slotwise.contrib.crontab.entry import Entry
 from slotwise.contrib.crontab.reader import Level, Problem, Source, read_source
 from slotwise.errors import InvalidCrontab
 from slotwise.model.durations import format_duration
-from slotwise.schedules.timeline import zone_named
+from slotwise.schedules.zones import zone_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

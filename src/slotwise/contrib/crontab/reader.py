@@ -17,7 +17,7 @@ from slotwise.jobs.policies import OnLost
 from slotwise.model.durations import parse_duration
 from slotwise.schedules import Cron
 from slotwise.schedules.cron import MACROS
-from slotwise.schedules.timeline import zone_named
+from slotwise.schedules.zones import zone_named
 
 #: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something here that we do not.
 Level: TypeAlias = Literal["error", "warning", "note"]
