@@ -13,6 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 
 revision = "sw0001"
 down_revision = None
@@ -385,10 +386,47 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
 
 def downgrade() -> None:
     prefix, schema = _names()
-    tables = (
-        "meta", "receipts", "keys", "starts", "calendars", "controls", "workers", "attempts", "gaps", "slots", "tasks",
-    )  # fmt: skip
+    is_ours = _is_ours(f"{prefix}tasks", schema)
+    tables = ("meta", "receipts", "keys", "starts", "calendars", "controls", "workers", "attempts", "gaps", "slots")
     for name in tables:
         op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)  # somebody may have dropped one
+    if is_ours:
+        op.drop_table(f"{prefix}tasks", schema=schema, if_exists=True)
+    else:
+        _give_back(prefix, schema)
     if not _is_sqlite():
         op.execute(f"DROP FUNCTION IF EXISTS {_quoted(f'{prefix}keep_rows', schema)}()")
+
+
+def _is_ours(table: str, schema: str | None) -> bool:
+    """Whether we have made the table: its check of instants is then there from the start, and of each row."""
+    if op.get_context().as_sql:
+        raise CommandError("the database decides what is dropped, as an adopted table stays: run it without --sql")
+    inspector = sa.inspect(op.get_bind())
+    if not inspector.has_table(table, schema=schema):
+        return True
+    checks = inspector.get_check_constraints(table, schema=schema)
+    return any(check["name"] == f"{table}_instants" and "version" not in check["sqltext"] for check in checks)
+
+
+def _give_back(prefix: str, schema: str | None) -> None:
+    """Leave a table that was adopted as it was, with its rows; a paused task gets its due time back."""
+    table, name = _quoted(f"{prefix}tasks", schema), f"{prefix}tasks"
+    if "kind" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns(name, schema=schema)}:
+        return  # somebody has made the table again
+    if not _is_sqlite():
+        for trigger in ("keep_rows", "refuse_rows"):  # the second one is of `slotwise db grants`
+            op.execute(f'DROP TRIGGER IF EXISTS "{prefix}{trigger}" ON {table}')
+    op.execute(f"DELETE FROM {table} WHERE kind <> 'task'")
+    op.execute(
+        f"UPDATE {table} SET execution_time = parked_due WHERE parked_due IS NOT NULL AND coalesce(state, '') <> 'dead'"
+    )
+    for index, _, _ in _task_indexes(name):
+        op.drop_index(index, table_name=name, schema=schema, if_exists=True)
+    for column in _own_task_columns():  # and with them the checks
+        op.drop_column(name, column.name, schema=schema)
+    if not _is_sqlite():
+        op.execute(
+            f"ALTER TABLE {table} RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, "
+            "autovacuum_analyze_scale_factor, autovacuum_vacuum_cost_delay)"
+        )

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg import sql
 from tests.integration.shell import Shell
+from tests.store.bench import DB_SCHEDULER, JAVA_ROW
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
@@ -79,7 +80,7 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], cap
         "applied sw0001, sw0002",
         "nothing to do: the tables are up to date",
         "all in place: schema version 1",
-        "schema version 1; this slotwise needs version 1",
+        "schema version 1, revision sw0002; this slotwise needs version 1",
         "reverted sw0002, sw0001",
     ]
     assert caplog.text == ""
@@ -132,8 +133,8 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001", "sw0002"]}, {"applied": []}, {"version": 1, "warnings": []}, {"version": 1, "needed": 1},
-        {"reverted": ["sw0002", "sw0001"]},
+        {"applied": ["sw0001", "sw0002"]}, {"applied": []}, {"version": 1, "warnings": []},
+        {"version": 1, "needed": 1, "revision": "sw0002"}, {"reverted": ["sw0002", "sw0001"]},
     ]  # fmt: skip
 
 
@@ -164,6 +165,36 @@ def test_downgrade_tells_whether_data_is_lost(
     """Without a terminal it refuses, and shows what it would have asked."""
     assert status(["db", "downgrade", "--revision", revision]) == exits.USAGE
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("applied", "revision"), [("sw0001", "sw0002"), (None, "sw0001")])
+def test_a_downgrade_does_not_go_up(
+    connection: sa.Connection, applied: str | None, revision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever names a revision above the applied one is told which one that is."""
+    if applied:
+        assert status(["db", "upgrade", "--revision", applied]) == exits.OK
+    capsys.readouterr()
+    assert status(["db", "downgrade", "--revision", revision, "--yes"]) == exits.USAGE
+    there = f"the applied revision, {applied}" if applied else "the database, where none is applied"
+    assert f"--revision {revision} is above {there}" in capsys.readouterr().err
+    assert status(["db", "current"]) == exits.OK
+    assert ("schema version 1, revision sw0001;" if applied else "no tables;") in capsys.readouterr().out
+
+
+def test_a_downgrade_of_an_adopted_table(
+    pg_empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes back to Java with its rows, and the question says so."""
+    monkeypatch.setenv("DATABASE_URL", pg_empty_url)
+    with psycopg.connect(pg_empty_url, autocommit=True) as java:
+        java.execute(DB_SCHEDULER)
+        java.execute(f"INSERT INTO scheduled_tasks {JAVA_ROW} VALUES ('java', '1', now(), false, 1)")
+        assert status(["db", "upgrade", "--adopt"]) == exits.OK
+        assert status(["db", "downgrade"]) == exits.USAGE
+        assert "A table adopted from db-scheduler keeps its columns and rows." in capsys.readouterr().err
+        assert status(["db", "downgrade", "--yes"]) == exits.OK
+        assert java.execute("SELECT task_name, version FROM scheduled_tasks").fetchall() == [("java", 1)]
 
 
 def test_upgrade_to_a_revision(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:

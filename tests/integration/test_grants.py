@@ -274,6 +274,16 @@ def test_the_statements_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'GRANT SELECT ON jobs.scheduled_gaps TO "x""; DROP TABLE y";' in told
 
 
+def test_a_reader_sees_the_schema_version(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the revision, which is in alembic's table."""
+    with a_role(pg_url, "reader", monkeypatch):
+        capsys.readouterr()
+        assert status(["db", "current"]) == exits.OK
+        assert capsys.readouterr().out == "schema version 1; this slotwise needs version 1\n"
+
+
 def test_a_downgrade_leaves_nothing_behind(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of the triggers go with the tables."""
     monkeypatch.setenv("DATABASE_URL", pg_url)

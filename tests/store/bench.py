@@ -29,6 +29,17 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 LEASE = MINUTE
 
+#: As Java's db-scheduler makes it, and the columns of a row that it inserts.
+DB_SCHEDULER = """
+CREATE TABLE scheduled_tasks (
+    task_name text NOT NULL, task_instance text NOT NULL, task_data bytea,
+    execution_time timestamptz NOT NULL, picked boolean NOT NULL, picked_by text,
+    last_success timestamptz, last_failure timestamptz, consecutive_failures int, last_heartbeat timestamptz,
+    version bigint NOT NULL, priority smallint,
+    PRIMARY KEY (task_name, task_instance)
+)"""
+JAVA_ROW = "(task_name, task_instance, execution_time, picked, version)"
+
 
 def at(minutes: float) -> datetime:
     """So many minutes after noon, when the jobs were planned; the first slot is ``at(1)``."""

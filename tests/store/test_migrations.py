@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
-from tests.store.bench import Bench, at
+from tests.store.bench import DB_SCHEDULER, JAVA_ROW, Bench, at
 
 from slotwise import migrate
 from slotwise.errors import SchemaMismatch
@@ -30,22 +30,13 @@ from slotwise.migrate.revisions import LOCK_TIMEOUT
 from slotwise.model.records import FOREVER
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.schema.tables import SCHEMA_VERSION, tables
+from slotwise.store.schema.tables import SCHEMA_VERSION, columns_of_db_scheduler, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REVISIONS = ["sw0001", "sw0002"]
 TABLES = {
     "tasks", "slots", "gaps", "attempts", "workers", "controls", "calendars", "starts", "keys", "receipts", "meta"
 }  # fmt: skip
-
-DB_SCHEDULER = """
-CREATE TABLE scheduled_tasks (
-    task_name text NOT NULL, task_instance text NOT NULL, task_data bytea,
-    execution_time timestamptz NOT NULL, picked boolean NOT NULL, picked_by text,
-    last_success timestamptz, last_failure timestamptz, consecutive_failures int, last_heartbeat timestamptz,
-    version bigint NOT NULL, priority smallint,
-    PRIMARY KEY (task_name, task_instance)
-)"""
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
@@ -535,6 +526,75 @@ def test_a_task_in_an_adopted_table_can_be_cancelled(pg: sa.Connection, pg_empty
     assert bench.client.cancel("mail", "1").status == "cancelled"
     assert bench.find("mail", "1") is None
     bench.database.close()
+
+
+def columns_of(connection: sa.Connection) -> list[str]:
+    found = [column["name"] for column in sa.inspect(connection).get_columns("scheduled_tasks")]
+    connection.rollback()
+    return found
+
+
+@pytest.mark.parametrize("way", ["slotwise", "alembic"])
+def test_a_downgrade_leaves_an_adopted_table_to_java(pg: sa.Connection, pg_empty_url: str, way: str) -> None:
+    """It has Java's columns and rows as before, nothing of ours, and can be adopted again."""
+    bench = adopted(pg, pg_empty_url)
+    bench.client.schedule("mail", id="1")
+    bench.database.close()
+    java = "SELECT task_name, task_instance, task_data, execution_time, picked, version FROM scheduled_tasks ORDER BY 1"
+    before = [row for row in pg.execute(sa.text(java)) if row.task_name in ("java", "mail")]
+    paused = "SET state = 'paused', parked_due = execution_time, execution_time = '9000-01-01Z' WHERE kind = 'task'"
+    pg.execute(sa.text(f"UPDATE scheduled_tasks {paused}"))
+    pg.commit()
+    with psycopg.connect(pg_empty_url) as owner:
+        for role in ("worker", "enqueuer"):  # with their triggers
+            owner.execute(migrate.grants(role, owner.info.user, prefix="scheduled_", schema=None))  # type: ignore[arg-type]
+    if way == "alembic":
+        assert alembic("downgrade", "base", url=pg_empty_url).returncode == 0
+    else:
+        assert migrate.revert(pg) == REVISIONS[::-1]
+    assert names(pg) == {"scheduled_tasks", "scheduled_alembic_version"}
+    assert len(before) == 2
+    assert pg.execute(sa.text(java)).all() == before
+    assert pg.scalar(STORAGE, {"name": "scheduled_tasks"}) is None
+    rest = "SELECT count(*) FROM {} WHERE {} = 'scheduled_tasks'::regclass"
+    for catalog, column, number in (("pg_trigger", "tgrelid", 0), ("pg_index", "indrelid", 1)):
+        assert pg.scalar(sa.text(rest.format(catalog, column))) == number
+    assert pg.scalar(sa.text("SELECT count(*) FROM pg_constraint WHERE conname LIKE 'scheduled_tasks_%s'")) == 0
+    assert columns_of(pg) == [column.name for column in columns_of_db_scheduler()]
+    assert migrate.apply(pg, adopt=True) == REVISIONS
+    migrate.check(pg)
+
+
+def test_a_downgrade_leaves_an_adopted_table_in_sqlite_too(sqlite_empty_url: str) -> None:
+    """Columns and rows as before."""
+    with engine_of(sqlite_empty_url).connect() as connection:
+        connection.exec_driver_sql(DB_SCHEDULER.replace("timestamptz", "bigint"))
+        connection.exec_driver_sql(f"INSERT INTO scheduled_tasks {JAVA_ROW} VALUES ('java', '1', 7, false, 1)")
+        connection.commit()
+        before = columns_of(connection)
+        assert migrate.apply(connection, adopt=True) == REVISIONS
+        assert migrate.revert(connection) == REVISIONS[::-1]
+        assert columns_of(connection) == before
+        assert connection.exec_driver_sql("SELECT count(*) FROM scheduled_tasks").scalar() == 1
+        connection.rollback()
+        assert migrate.apply(connection, adopt=True) == REVISIONS
+
+
+def test_a_downgrade_leaves_a_table_that_java_has_made_again(pg: sa.Connection) -> None:
+    """It is not ours, whatever was there before."""
+    migrate.apply(pg)
+    pg.exec_driver_sql(f"DROP TABLE scheduled_tasks; {DB_SCHEDULER}")
+    pg.commit()
+    assert migrate.revert(pg) == REVISIONS[::-1]
+    assert names(pg) == {"scheduled_tasks", "scheduled_alembic_version"}
+
+
+def test_no_table_is_dropped_unseen(pg_empty_url: str) -> None:
+    """Without a look at the database, nobody knows whose table it is: alembic prints no SQL for it."""
+    assert alembic("upgrade", "head", url=pg_empty_url).returncode == 0
+    done = alembic("downgrade", "sw0001:base", "--sql", url=pg_empty_url)
+    assert "DROP TABLE scheduled_tasks" not in done.stdout
+    assert done.returncode != 0
 
 
 # -- alembic's own commands -------------------------------------------------------------------------------------

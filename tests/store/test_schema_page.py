@@ -23,7 +23,7 @@ from slotwise.store.slots.retention import Pruner
 PAGE = (ROOT / "docs" / "schema.md").read_text()
 #: Of each revision that was ever released.
 REVISIONS = {
-    "sw0001_scheduled_tables.py": "31030d5f0cdbd59d",
+    "sw0001_scheduled_tables.py": "5c15d8808d4481f3",
     "sw0002_room_in_the_ledger.py": "95719ce01237ded7",
 }
 

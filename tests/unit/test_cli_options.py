@@ -244,7 +244,7 @@ def test_sql_needs_no_database(capsys: pytest.CaptureFixture[str]) -> None:
 def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> None:
     """Where the database stands, for programs."""
     assert status(["db", "current", "--json", "--database-url", sqlite_url]) == exits.OK
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "needed": 1}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "needed": 1, "revision": "sw0002"}
 
 
 #: One after another in one process, each loading what those before it need, or more; what is absent after each.

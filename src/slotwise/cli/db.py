@@ -24,7 +24,7 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document
-from slotwise.migrate.revisions import known, refuse_unversioned, unapplied
+from slotwise.migrate.revisions import AboveApplied, applied, known, refuse_unversioned, unapplied
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION
@@ -75,12 +75,12 @@ def _where(settings: Settings) -> _Place:
 def upgrade(given: Given, adopt: bool, revision: str) -> None:
     """Create the tables, or upgrade them. Several processes may run it at once."""
     with _connected(given, new=True) as (connection, where, _):
-        applied = migrate.apply(connection, adopt=adopt, revision=revision, **where)
+        done = migrate.apply(connection, adopt=adopt, revision=revision, **where)
         migrate.check(connection, **where)  # alembic knows the revision only; columns may be missing
     if given.json:
-        print_json({"applied": applied})
+        print_json({"applied": done})
     else:
-        say(f"applied {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
+        say(f"applied {', '.join(done)}" if done else "nothing to do: the tables are up to date")
 
 
 @db.command(
@@ -89,13 +89,15 @@ def upgrade(given: Given, adopt: bool, revision: str) -> None:
 @common
 @pass_given
 def current(given: Given) -> None:
-    """Show the schema version of the database, and the one that this slotwise needs."""
+    """Show the schema version and the revision of the database, and the version that this slotwise needs."""
     with _connected(given) as (connection, where, _):
         version = migrate.current(connection, **where)
+        revision = applied(connection, **where)
     if given.json:
-        print_json({"version": version, "needed": SCHEMA_VERSION})
+        print_json({"version": version, "needed": SCHEMA_VERSION, "revision": revision})
     else:
         has = "no tables" if version is None else f"schema version {version}"
+        has += f", revision {revision}" if version and revision else ""
         say(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
 
 
@@ -178,13 +180,19 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
 def downgrade(given: Given, revision: str, yes: bool) -> None:
     """Drop the tables: all data is lost, the history of jobs and waiting tasks.
 
+    A table that was adopted from db-scheduler stays, with db-scheduler's columns and rows, without slotwise's jobs.
+
     Down to a named revision it drops nothing: only storage parameters of the tables are reset.
     """
     keeps = revision in known()  # later revisions change no column
     effect = "Storage parameters of slotwise's tables will be reset; no data is lost."
-    confirm(effect if keeps else "All data in slotwise's tables will be lost.", sure=yes, preview="")
+    loss = "All data in slotwise's tables will be lost. A table adopted from db-scheduler keeps its columns and rows."
+    confirm(effect if keeps else loss, sure=yes, preview="")
     with _connected(given) as (connection, where, _):
-        reverted = migrate.revert(connection, revision=revision, **where)
+        try:
+            reverted = migrate.revert(connection, revision=revision, **where)
+        except AboveApplied as error:
+            raise click.UsageError(str(error)) from None
     if given.json:
         print_json({"reverted": reverted})
     else:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 
+class AboveApplied(SchemaMismatch):
+    """A downgrade does not go up."""
+
+
 #: How long an upgrade waits for a lock, or for another upgrade, in seconds.
 PATIENCE = 60.0
 
@@ -190,7 +194,10 @@ def revert(
     schema: str | None = None,
     revision: str = "base",
 ) -> list[str]:
-    """Downgrade the tables to ``revision``; ``base`` drops them with all data. Transactions as in ``apply``."""
+    """Downgrade the tables to ``revision``; ``base`` drops them with all data. Transactions as in ``apply``.
+
+    A table that was adopted stays, with db-scheduler's columns and rows. Raises AboveApplied.
+    """
     return _migrate(connection, Target(prefix=prefix, schema=schema), revision, up=False)
 
 
@@ -207,6 +214,10 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
                 f"the tables are of revision {', '.join(sorted(unknown))}, by {target.version_table}, which this "
                 "slotwise does not know; upgrade slotwise here"
             )
+        below = {one.revision for one in script.iterate_revisions(current, "base")} if current else set()
+        if not up and revision in known() - below:
+            there = f"the applied revision, {', '.join(current)}" if current else "the database, where none is applied"
+            raise AboveApplied(f"--revision {revision} is above {there}")
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         found = script._upgrade_revs(revision, current) if up else script._downgrade_revs(revision, current)
         applied.extend(step.revision.revision for step in found)
@@ -236,6 +247,17 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
 def known() -> set[str]:
     """Return the names of all revisions of this release."""
     return {found.revision for found in _script_directory().walk_revisions()}
+
+
+def applied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> str | None:
+    """Return the revision that was applied; None without any, or for a role that may not read alembic's table."""
+    target = Target(prefix=prefix, schema=schema)
+    if connection.dialect.name == "postgresql":
+        name = connection.dialect.identifier_preparer.format_table(sa.table(target.version_table, schema=schema))
+        if not connection.scalar(sa.func.has_table_privilege(sa.func.to_regclass(name), "SELECT")):
+            return None
+    with _alembic(target.options(), connection=connection) as context:
+        return ", ".join(context.get_current_heads()) or None
 
 
 def unapplied(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> str | None:
