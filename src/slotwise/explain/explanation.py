@@ -195,8 +195,8 @@ def explain_task(facts: TaskFacts, definition: Definition | None = None) -> Task
     if row is None:
         state = State.UNKNOWN if end is None else end.outcome
         told = [
-            "No row has this id, and no end is recorded: it has ended without a record, was cancelled while it waited, or "
-            "was never scheduled."
+            "No row has this id, and no end is recorded: it has ended without a record, was cancelled while it waited, "
+            "or was never scheduled."
         ]
         if end is not None and end.finished is not None:
             earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
@@ -547,6 +547,8 @@ def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iter
     if line.next_slot is not None:
         verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
         yield f"{verb} {when(line.next_slot)}; its schedule is {short_text(line.schedule)}."
+    if line.state == State.PAUSED and facts.is_over:  # as after a restore of the queue alone
+        yield paused_by(facts)
     yield from explain(facts, definition).sentences
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
-from slotwise.explain.explanation import Explanation, explain
+from slotwise.explain.explanation import Explanation, explain, explain_now
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack, to_micros
 from slotwise.schedules import Every
@@ -411,6 +411,20 @@ def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None
     found = told(bench, slot)
     assert (found.outcome, found.reason) == ("lost", "orphaned")
     assert "Its row was missing" in " ".join(found.sentences)
+
+
+def test_a_pause_that_a_restore_brought_back_names_its_author(bench: Bench) -> None:
+    """The slot of the restored row has ended, so its own story does not say why nothing starts."""
+    bench.client.operations.by("ada").pause("plain", note="the disk is full")
+    backup = bench.backup()
+    bench.client.operations.by("bob").resume("plain")
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.restore(backup)
+    found = explain_now(bench.store, "plain")
+    assert found is not None
+    assert found.state == "paused"
+    assert "ada requested pause: the disk is full" in " ".join(found.sentences)
 
 
 def test_what_was_pruned_is_said(bench: Bench) -> None:

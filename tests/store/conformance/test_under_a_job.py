@@ -11,7 +11,8 @@ from tests.store.bench import Bench, a_task, at
 from slotwise import InvalidJob, task
 from slotwise.client.client import Client
 from slotwise.store.connect.database import Database
-from slotwise.store.reading.reader import UNDER_A_JOB, Reader
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import UNDER_A_JOB
 from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 

@@ -18,6 +18,7 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
 from slotwise.store.planning.revision import Declared
 from slotwise.store.reading.views import (
+    UNDER_A_JOB,
     AttemptInfo,
     SlotInfo,
     attempts_of,
@@ -162,13 +163,14 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
     tasks, slots = store.tables.tasks, store.tables.slots
     with _looking(store, task, id) as look:
         found, row = look.first(look.of(tasks)), look.row(tasks.c.task_instance == id)
+        plan = look.row(tasks.c.task_instance == RECURRING)
         end = look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc()))
         attempts = look.attempts(None, end) if row is None else look.attempts(row.slot, None)
         return TaskFacts(
             key=Key(task, id), now=look.now, row=row, attempts=attempts,
             error=None if found is None else found["last_error"], end=end,
-            all_paused=all_paused(look.connection, store.tables), obstacle=obstacle(task, (), look.workers()),
-            load=look.load(),
+            all_paused=all_paused(look.connection, store.tables), load=look.load(),
+            obstacle=UNDER_A_JOB if plan is not None and plan.is_plan else obstacle(task, (), look.workers()),
         )  # fmt: skip
 
 

@@ -19,8 +19,9 @@ from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules.description import UTC, zone_of
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.operations.transaction import AuditEntry, audit_entry
-from slotwise.store.reading.task_counts import MOST_NAMES
+from slotwise.store.reading.task_counts import MOST_NAMES, names_in
 from slotwise.store.reading.views import (
+    UNDER_A_JOB,
     AttemptInfo,
     Health,
     JobInfo,
@@ -54,8 +55,6 @@ from slotwise.store.slots.store import Store
 A_MINUTE, _OLDEST, _BEHIND = timedelta(minutes=1), 1_000, 20
 #: Rows of one page of the ledger.
 PAGE = 500
-#: Why no worker claims a one-time row whose name is a job's.
-UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
 
 Line = TypeVar("Line")
 #: A query for rows of a table.
@@ -159,12 +158,20 @@ class Reader:
             return
         wanted = sa.select(self._tasks.c.task_name).distinct().limit(50)
         wanted = wanted.where(is_task(self._tasks)) if kind == "task" else wanted
-        names = sorted(row["task_name"] for row in self._rows(wanted))
+        found = {row["task_name"] for row in self._rows(wanted)}
+        names = sorted(found | self._without_rows() if kind == "task" else found)
         none = "none is scheduled" if kind == "task" else "no worker has planned any job yet"
         known = f"known are {', '.join(names)}" if names else none
         near = get_close_matches(name, names, n=1)
         cure = f"did you mean {near[0]!r}?" if near else known
         raise UnknownTask(f"no {kind} {name!r} in this database; {cure}")
+
+    def _without_rows(self) -> set[str]:
+        """Return names of tasks that live workers register, or that the ledger has."""
+        with self._store.transaction() as connection:
+            ended = set(islice(names_in(connection, self._slots.c.task_name), 50))
+        found = ended.union(*(worker.tasks for worker in self.workers() if worker.live))
+        return found - self.jobs_among(found)
 
     def known_instance(self, name: str, instance: str) -> None:
         """Raise UnknownTask unless a row, the ledger or a gap has this name and this instance."""

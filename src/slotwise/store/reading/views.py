@@ -170,6 +170,10 @@ def state_of_stuck(reason: str) -> State:
     return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
 
 
+#: Why no worker claims a one-time row whose name is a job's.
+UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
+
+
 def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]) -> str | None:
     """Return why no live worker takes this task, or None. For a one-time task only workers know the tags."""
     live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
