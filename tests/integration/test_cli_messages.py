@@ -6,15 +6,17 @@ import json
 import shlex
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise import Context, JobRegistry, task
+from slotwise import Context, Every, JobRegistry, job, task
 from slotwise.cli.entry import COMMANDS, GUESSES, status
 from slotwise.cli.shared import exits
+from slotwise.testing import ManualWorker
 
 APP = """
-from slotwise import Cron, DistributedJob, Every, JobRegistry, job
+from slotwise import Cron, DistributedJob, Every, JobRegistry, job, task
 
 class Report(DistributedJob):
     name = "report"
@@ -24,7 +26,10 @@ class Report(DistributedJob):
 @job(name="nightly", schedule=Cron("0 2 * * *", "Europe/Vienna"))
 def nightly(ctx): ...
 
-registry = JobRegistry(jobs=[nightly])
+@task(name="mail")
+def mail(ctx): ...
+
+registry = JobRegistry(jobs=[nightly], tasks=[mail])
 """
 
 
@@ -83,6 +88,39 @@ TEXTS = [
     ),
     ("run nightly", exits.FAILED, "no application was named; give --app package.module:registry, or set SLOTWISE_APP"),
     ("simulate --app jobs --only nope", exits.USAGE, "--only nope: there is no such job; known are nightly; see"),
+    (
+        "pause ''",
+        exits.USAGE,
+        "Invalid value for '[NAME]': '' is blank; write the name of a job, as slotwise jobs list",
+    ),
+    ("trigger ' '", exits.USAGE, "Invalid value for 'NAME': ' ' is blank; write the name of a job, as slotwise jobs"),
+    (
+        "tasks schedule ''",
+        exits.USAGE,
+        "Invalid value for 'NAME': '' is blank; write the name of a task, as slotwise t",
+    ),
+    ("tasks show mail ''", exits.USAGE, "Invalid value for 'ID': '': an id cannot be blank; see: slotwise tasks show"),
+    ("tasks cancel mail a ''", exits.USAGE, "Invalid value for '[IDS]...': '': an id cannot be blank; see: "),
+    ("run mail --app jobs", exits.FAILED, "'mail' is a one-time task; schedule it: slotwise tasks schedule mail\n"),
+    (
+        "calendar add office --weekend FOO",
+        exits.USAGE,
+        """'--weekend': day-of-week must be 0–7 or SUN–SAT, got "FOO"; write SAT,SUN, or - for none; see: """,
+    ),
+    ("schedule next '@hourly' --tz Wien", exits.USAGE, "'--tz': unknown time zone 'Wien'"),
+    ("schedule month --tz Wien", exits.USAGE, "'--tz': unknown time zone 'Wien'"),
+    ("crontab check x --crontab-tz Wien", exits.USAGE, "'--crontab-tz': unknown time zone 'Wien'"),
+    (
+        "calendar import AT --years 2028-2026",
+        exits.USAGE,
+        "'--years': '2028-2026' ends before it begins; write 2026-2028; see",
+    ),
+    ("calendar import AT --years 1969", exits.USAGE, "'--years': '1969': years are 1970 to 2199; write 2026 or 2026-2"),
+    (
+        "health --timeout 0s",
+        exits.USAGE,
+        "'--timeout': '0s' leaves no time for an answer; write 5s, for instance; see:",
+    ),
 ]
 
 
@@ -227,3 +265,80 @@ def test_health_says_so(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == "unhealthy: live workers: 0, wanted: 1\n"
     assert status(["health", "--min-workers", "0", "--database-url", pg_url]) == exits.OK
     assert capsys.readouterr().out.startswith("healthy: ")
+
+
+def test_an_id_that_exists(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cures are options of the command."""
+    given = ["tasks", "schedule", "mail", "--id", "a", "--database-url", sqlite_url]
+    assert status(given) == exits.OK
+    assert status([*given, "--if-exists", "raise"]) == exits.FAILED
+    told = "error: task 'mail' with id 'a' is already scheduled; choose another --id, or --if-exists keep\n"
+    assert capsys.readouterr().err == told
+
+
+def test_grants_of_an_unknown_role(pg_url: str, pg_empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Role or tables are missing: the command that makes them."""
+    grants = ["db", "grants", "--role", "worker", "--to", "no_such_role", "--database-url"]
+    assert status([*grants, pg_url]) == exits.FAILED
+    told = "error: --to no_such_role: there is no such role in this server; create it: createuser no_such_role\n"
+    assert capsys.readouterr().err == told
+    assert status([*grants[:-2], "postgres", "--database-url", pg_empty_url]) == exits.DATABASE
+    assert "slotwise db upgrade" in capsys.readouterr().err
+
+
+def test_a_missing_right(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cure is a command."""
+    url = sa.make_url(pg_url)
+    name = f"{url.database}_bare"
+    with psycopg.connect(pg_url, autocommit=True) as sql:
+        sql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+        try:
+            bare = url.set(username=name, password="secret").render_as_string(hide_password=False)
+            assert status(["jobs", "list", "--database-url", bare]) == exits.DATABASE
+        finally:
+            sql.execute(f"DROP ROLE {name}")
+    cure = f", for role '{name}' [42501]; as the owner of the tables: slotwise db grants --role ROLE --to NAME\n"
+    assert cure in capsys.readouterr().err
+
+
+def test_tasks_that_are_known(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a row, of the ledger, and of a live worker; jobs are not among them."""
+
+    @task(name="recorded", record="all")
+    def recorded(ctx: Context) -> None: ...
+
+    @task(name="registered")
+    def registered(ctx: Context) -> None: ...
+
+    @job(name="tick", schedule=Every("1h"))
+    def tick(ctx: Context) -> None: ...
+
+    with ManualWorker(JobRegistry(jobs=[tick], tasks=[recorded]), pg_url) as worker:
+        worker.plan()
+        worker.client.schedule(recorded)
+        assert [event.outcome for event in worker.run_due()] == ["succeeded"]
+    assert status(["tasks", "schedule", "waiting", "--delay", "1h", "--database-url", pg_url]) == exits.OK
+    with JobRegistry(tasks=[registered], database_url=pg_url, process_hook=False, retention="0s"):
+        assert status(["tasks", "list", "nope", "--database-url", pg_url]) == exits.FAILED
+    told = "error: no task 'nope' in this database; known are recorded, registered, waiting\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_task_under_the_name_of_a_job(pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused, also without --app; a row that is there nevertheless is explained."""
+
+    @job(name="tick", schedule=Every("1h"))
+    def tick(ctx: Context) -> None: ...
+
+    @task(name="other")
+    def other(ctx: Context) -> None: ...
+
+    with JobRegistry(jobs=[tick], database_url=pg_url, process_hook=False):
+        assert status(["tasks", "schedule", "tick", "--data", "{}", "--database-url", pg_url]) == exits.FAILED
+        told = "error: 'tick' is a job, which runs by its schedule; to run it now: slotwise trigger tick\n"
+        assert capsys.readouterr() == ("", told)
+        stranger = JobRegistry(tasks=[other], database_url=pg_url)
+        stranger.client.schedule("tick", id="oops")
+        stranger.database.close()
+        assert status(["explain", "tick", "--id", "oops", "--database-url", pg_url]) == exits.OK
+        assert "No live worker can: it is a one-time row under the name of a job" in capsys.readouterr().out

@@ -180,7 +180,7 @@ def test_json_has_stdout_for_itself(shell: Shell) -> None:
     [
         ("goood", "no job 'goood' in this registry; did you mean 'good'?"),
         ("zzz", "no job 'zzz' in this registry; known are again, bad,"),
-        ("mail", "'mail' is a one-time task; schedule it: registry.client.schedule('mail', …)"),
+        ("mail", "'mail' is a one-time task; schedule it: slotwise tasks schedule mail"),
     ],
 )
 def test_unknown(shell: Shell, job: str, words: str) -> None:

@@ -51,8 +51,8 @@ def role(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("", ["health"], ["are in the schema public, and role '{role}' may not use it",
                           "run: GRANT USAGE ON SCHEMA public TO {role}"]),
         ("GRANT USAGE ON SCHEMA public TO {role}", ["health"],
-         ["permission denied for table scheduled_meta, for role '{role}' [42501]", "Permissions"]),
-        (LOOK, SCHEDULE, ["permission denied for table scheduled_tasks, for role '{role}'", "Permissions"]),
+         ["permission denied for table scheduled_meta, for role '{role}' [42501]", "slotwise db grants --role ROLE"]),
+        (LOOK, SCHEDULE, ["permission denied for table scheduled_tasks, for role '{role}'", "db grants --role ROLE"]),
         ("GRANT USAGE ON SCHEMA public TO {role}", ["db", "upgrade", "--table-prefix", "x_"],
          ["permission denied for schema public, for role '{role}'"]),
         (LOOK + "ALTER ROLE {role} SET search_path = elsewhere", ["health"],
@@ -204,7 +204,7 @@ def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCa
     (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
     assert record.exc_info is None
     assert f"permission denied for table scheduled_tasks, for role {role!r}" in record.getMessage()
-    assert "Permissions" in record.getMessage()
+    assert "slotwise db grants --role ROLE" in record.getMessage()
 
 
 def test_a_server_that_is_too_old(pg_url: str) -> None:

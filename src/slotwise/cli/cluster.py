@@ -84,6 +84,13 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     ]
 
 
+def _timeout(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+    found = duration(ctx, option, text)
+    if found == timedelta(0):
+        raise click.BadParameter(f"{text!r} leaves no time for an answer; write 5s, for instance", ctx, option)
+    return found
+
+
 @click.command(
     cls=Command,
     short_help="One exit status for probes and alarms.",
@@ -125,7 +132,7 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     default="5s",
     show_default=True,
     metavar="DURATION",
-    callback=duration,
+    callback=_timeout,
     help="How long the check may take.",
 )
 @click.option(

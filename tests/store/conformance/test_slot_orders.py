@@ -479,6 +479,14 @@ def test_what_is_not_tried_again(bench: Bench, operations: Operations, outcome: 
         operations.retry("plain", at(7000))
 
 
+def test_a_skipped_slot_to_come_is_not_tried_again(bench: Bench, operations: Operations) -> None:
+    """A backfill does not run it either."""
+    slot = operations.skip_next("plain")
+    assert slot > bench.store.now()
+    with pytest.raises(ConfigurationError, match=r"is skipped, .*; for another run: slotwise trigger plain"):
+        operations.retry("plain", slot)
+
+
 def test_what_waits_for_a_backfill_is_not_tried_again(bench: Bench, operations: Operations) -> None:
     """It has ended as failed, and will not stay so."""
     failed(bench)

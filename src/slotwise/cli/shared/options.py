@@ -334,6 +334,16 @@ def read_written(text: str, option: str | None = None) -> Written:
     raise ValueError(f"it does not lie in {KNOWN_YEARS}")
 
 
+def zone_name(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Callback of options that take a zone's name."""
+    from slotwise.schedules.zones import zone_named  # late: few commands have a zone
+
+    try:
+        return text if text is None else zone_named(text).key
+    except InvalidSchedule as error:
+        raise click.BadParameter(str(error), ctx, option) from None
+
+
 #: The largest value of an option that counts: islice, and the arithmetic of times, fail above some limit.
 LARGEST_COUNT: Final = 2**31 - 1
 
@@ -388,13 +398,31 @@ operation = with_options(
 sure = _noted("--yes", is_flag=True, help="Do not ask.")
 
 
+def named(kind: str, listing: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Callback of arguments that name a job or a task: a blank name is a mistake, as of an unset variable."""
+
+    def checked(ctx: click.Context, argument: click.Parameter, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise click.BadParameter(
+                f"{text!r} is blank; write the name of a {kind}, as {listing} shows it", ctx, argument
+            )
+        return text
+
+    return checked
+
+
+job_name = named("job", "slotwise jobs list")
+
+
 def job_command(
     short_help: str, examples: str, *options: Callable[..., object], optional: bool = False, notes: str = ""
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare an operation on the job NAME (``optional``: it may be left out)."""
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
-        every = with_options(click.argument("name", required=not optional), *options, operation, common)
+        every = with_options(
+            click.argument("name", required=not optional, callback=job_name), *options, operation, common
+        )
         command = click.command(cls=Command, short_help=short_help, examples=examples, notes=notes)
         return command(every(pass_given(function)))
 

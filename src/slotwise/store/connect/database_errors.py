@@ -39,7 +39,7 @@ _STATES = {
     "3F000": (_Kind.STAYS, "name a schema that exists: --schema, SLOTWISE_SCHEMA"),
     "40001": (_Kind.BUSY, ""),  # serialization failure
     "40P01": (_Kind.BUSY, ""),  # deadlock
-    "42501": (_Kind.STAYS, "grant it what docs/operations.md lists under Permissions"),
+    "42501": (_Kind.STAYS, "as the owner of the tables: slotwise db grants --role ROLE --to NAME"),
     "42P01": (_Kind.STAYS, "see what is missing: slotwise db check; tables in another schema need --schema"),
     "53": (_Kind.PASSES, ""),  # resources
     "53100": (_Kind.PASSES, "the disk of the database server is full; make room there"),

@@ -222,7 +222,8 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
     if entry["finished"] is None:
         runs = outcome in (Outcome.RUNNING, Outcome.CLAIMED)
         return f"has not ended: {outcome}" + ("" if runs else f", and waits to run again ({entry['reason']})")
-    again = f"run it with: slotwise backfill {job}" if outcome == Outcome.SKIPPED else "trigger the job for another run"
+    is_missed = outcome == Outcome.SKIPPED and slot <= at.now
+    again = f"run it with: slotwise backfill {job}" if is_missed else f"for another run: slotwise trigger {job}"
     return f"is {outcome}, which is not tried again; {again}"
 
 
