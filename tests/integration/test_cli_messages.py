@@ -101,6 +101,11 @@ TEXTS = [
     ),
     ("tasks show mail ''", exits.USAGE, "Invalid value for 'ID': '': an id cannot be blank; see: slotwise tasks show"),
     ("tasks cancel mail a ''", exits.USAGE, "Invalid value for '[IDS]...': '': an id cannot be blank; see: "),
+    (
+        "tasks schedule mail --at 2h",
+        exits.USAGE,
+        "'2h' is not an instant of the years 1900 to 8999 (2026-01-31T02:00Z); from now: --delay DURATION; see",
+    ),
     ("run mail --app jobs", exits.FAILED, "'mail' is a one-time task; schedule it: slotwise tasks schedule mail\n"),
     (
         "calendar add office --weekend FOO",
@@ -321,6 +326,30 @@ def test_tasks_that_are_known(pg_url: str, capsys: pytest.CaptureFixture[str]) -
     with JobRegistry(tasks=[registered], database_url=pg_url, process_hook=False, retention="0s"):
         assert status(["tasks", "list", "nope", "--database-url", pg_url]) == exits.FAILED
     told = "error: no task 'nope' in this database; known are recorded, registered, waiting\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_task_that_was_cancelled(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """While it waited: it leaves no row, and nothing in the ledger. Each command says that this may be so."""
+    assert say(f"tasks schedule mail --id a --delay 1h --database-url {sqlite_url}") == exits.OK
+    assert say(f"tasks cancel mail a --database-url {sqlite_url}") == exits.OK
+    for line, text in (
+        ("tasks show mail a", "it may have succeeded or been cancelled, which leaves no row"),
+        (
+            "explain mail --id a",
+            "it has ended without a record, was cancelled while it waited, or was never",
+        ),
+        ("tasks cancel mail a", "it has ended, was cancelled, or was never scheduled"),
+    ):
+        assert say(f"{line} --database-url {sqlite_url}") == exits.FAILED
+        assert text in "".join(capsys.readouterr())
+
+
+def test_a_job_is_not_scheduled(sqlite_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The application knows it, before any worker has planned it."""
+    (tmp_path / "planned_jobs.py").write_text(APP)
+    assert say(f"tasks schedule nightly --app planned_jobs --database-url {sqlite_url}") == exits.FAILED
+    told = "error: 'nightly' is a job, which runs by its schedule; to run it now: slotwise trigger nightly\n"
     assert capsys.readouterr().err == told
 
 

@@ -251,7 +251,8 @@ def show_task(given: Given, name: str, id: str) -> None:
         zone = reader.common_zone()
     if line is None and not ends:
         raise UnknownTask(
-            f"no task {name!r} with id {id!r} in this database; it may have succeeded, which leaves no row"
+            f"no task {name!r} with id {id!r} in this database; it may have succeeded or been cancelled, "
+            "which leaves no row"
         )
     if given.json:
         shown = next(({**_task_json(one, reasons), "data": _data(one)} for one in lines), None)
@@ -308,7 +309,7 @@ def _at(ctx: click.Context, option: click.Parameter, text: str | None) -> dateti
     try:
         return read_written(text).within(None, "--at")
     except ValueError:
-        raise click.BadParameter(f"{text!r:.60} is not {FORMS}", ctx, option) from None
+        raise click.BadParameter(f"{text!r:.60} is not {FORMS}; from now: --delay DURATION", ctx, option) from None
 
 
 def _delay(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
@@ -387,7 +388,8 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
         known = store if app is None else Store(store.database, given.registry().definitions)
         if app is not None and name not in known.definitions:
             raise _unknown(name, app, [one.name for one in known.definitions.values() if not one.is_job])
-        if Reader(store).jobs_among([name]):
+        declared = known.definitions.get(name)
+        if declared.is_job if declared is not None else Reader(store).jobs_among([name]):
             cure = f"to run it now: slotwise trigger {shlex.quote(name)}"
             raise InvalidJob(f"{name!r} is a job, which runs by its schedule; {cure}")
         yield Client(lambda: known)
