@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from slotwise.engine.loops.held_claims import Heartbeat, LeaseWatch, Settler
-from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
+from slotwise.engine.loops.housekeeping import Pruning, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
@@ -188,10 +188,10 @@ class Worker:
         )  # fmt: skip
         self.wake_up = WakeUp(common, self.database, names=claimed, wake=self._heed, offset=membership.peers.offset)
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
-        self.history = History(common, keep)
+        self.pruning = Pruning(common, keep)
         #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
-        self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.pruning)
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class Worker:
             holding.signal.set(Reason.SHUTDOWN)
         self.active_claims.wait_empty(aside(self.settings).total_seconds())
         self.database.limit_replies(REPLY_PATIENCE)
-        self._end(self.wake_up, self.reaper, self.history)
+        self._end(self.wake_up, self.reaper, self.pruning)
         try:
             self._leave(lifespan_patience(self.settings) if ending else None)
         finally:

@@ -275,9 +275,9 @@ class ManualWorker:
         """Delete old rows of the ledger if it is this worker's turn; return what was deleted, if anything."""
         self._check_alive()
         mark = len(self.events)
-        self._worker.history.run_once()
-        while self._worker.history.is_walking:
-            self._worker.history.run_once()
+        self._worker.pruning.run_once()
+        while self._worker.pruning.is_walking:
+            self._worker.pruning.run_once()
         found = self._since(mark, Pruned)
         return found[0] if found else None
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
-from slotwise.errors import NewerPayload, PlanMissing
+from slotwise.errors import ConfigurationError, NewerPayload, PlanMissing
 from slotwise.explain.explanation import explain_now
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
@@ -50,6 +50,15 @@ def test_a_new_job_gets_its_row(bench: Bench, name: str, slot: Any, next_slot: A
     row = bench.row(name)
     assert row.version == row.created_version == to_micros(NOON)
     assert (row.schedule, row.watermark, row.attempt) == (str(bench.definitions[name].schedule), None, 0)
+
+
+def test_a_row_of_another_kind_under_the_key_of_a_job_is_left_alone(bench: Bench) -> None:
+    """As db-scheduler's recurring task in an adopted table: its data is not overwritten, and the start fails."""
+    bench.insert("shared", "recurring", task_data=b"java")
+    with pytest.raises(ConfigurationError, match=r"job 'shared': .* is a task's; .*slotwise tasks cancel shared recur"):
+        bench.beside(a_job("shared", HALF_PAST)).plan("shared")
+    row = bench.row("shared")
+    assert (row.kind, row.task_data, row.schedule) == ("task", b"java", None)
 
 
 def test_planning_again_keeps_everything(bench: Bench) -> None:

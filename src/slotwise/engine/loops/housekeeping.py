@@ -125,7 +125,7 @@ class Reaper(Service):
         self.listeners.skipped(self.worker, [(claim.key, gap) for gap in transition.gaps] if transition else [])
 
 
-class History(Service):
+class Pruning(Service):
     """Prune the ledger when it is this worker's turn."""
 
     name = "pruner"

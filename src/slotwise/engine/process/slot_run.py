@@ -357,9 +357,9 @@ class SlotRun:
         """Prune the ledger if it is time, for a while: where all jobs run in pods, no worker does."""
         until = elapsed() + PRUNE_FOR.total_seconds()
         try:
-            self.worker.history.run_once()
-            while self.worker.history.is_walking and elapsed() < until and not self._asked.is_set():
-                self.worker.history.run_once()
+            self.worker.pruning.run_once()
+            while self.worker.pruning.is_walking and elapsed() < until and not self._asked.is_set():
+                self.worker.pruning.run_once()
         except Exception as error:
             logger.warning("the ledger was not pruned, a later run continues: %s", describe(error))
 

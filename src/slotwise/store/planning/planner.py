@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.decide.claim import Advance
-from slotwise.errors import InvalidSchedule, PlanMissing, located
+from slotwise.errors import ConfigurationError, InvalidSchedule, PlanMissing, located
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key
 from slotwise.model.vocabulary import State
@@ -165,6 +165,11 @@ class Planner:
                 now = self._store.dialect.now(connection)
             if row is None:  # something deletes rows of that table: ``verify`` names the job
                 return Plan(job=job.name, change="deleted", schedule=str(job.schedule), next_slot=None)
+            if not row.is_plan:
+                raise ConfigurationError(
+                    f"job {job.name!r}: the row with its name and the id {RECURRING!r} is a task's; rename the job, or "
+                    f"if nothing needs that row any more: slotwise tasks cancel {job.name} {RECURRING}"
+                )
             kept = Plan(job=job.name, change="kept", schedule=row.schedule or "-", next_slot=row.slot)
             planned, theirs = readable(row.schedule), Declared.readable(plan).by
             same = planned is not None and planned.last == schedule
