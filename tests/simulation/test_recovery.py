@@ -17,7 +17,7 @@ from tests.simulation.mutants import OF_RECOVERY
 
 from slotwise.jobs.job import job
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack, Succeeded
+from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack, Succeeded, from_micros
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -96,12 +96,16 @@ class Recovery:
             return connection.execute(late).first() is None
 
     def told(self) -> list[datetime]:
-        """What the ledger says of the same slots, as far as they began once."""
+        """When the ledger says that the same slots were claimed, as far as they began once.
+
+        With give_up ``started`` is the time of the mark, which follows the claim: the token is the claim's.
+        """
         slots = self.workers[0].store.tables.slots
-        once = sa.select(slots.c.origin, slots.c.slot, slots.c.started).where(slots.c.attempts == 1)
+        once = sa.select(slots.c.origin, slots.c.slot, slots.c.started, slots.c.token).where(slots.c.attempts == 1)
         with self.database.main.begin() as connection:
             rows = connection.execute(once.where(slots.c.started.is_not(None))).all()
-        return [row.started for row in rows if row.origin == "catch_up" or row.started - row.slot > LATE]
+        late = [row for row in rows if row.origin == "catch_up" or row.started - row.slot > LATE]
+        return [min(row.started, from_micros(row.token)) for row in late]
 
 
 def busiest(seed: int) -> int:

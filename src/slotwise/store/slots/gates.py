@@ -234,8 +234,9 @@ class RecoveryRate(Gate):
     rises to the start's instant and p, at least, and by p at least; and no start comes more than 250 ms before
     ``full``. So the n-th start after another comes no sooner than n * p - 250 ms after it, though claims may overtake
     each other on their way to the lock. Starts within one second are less than a second apart: n * p < 1.25 s, and
-    with the first they are no more than the rate. A start's instant is the claim's "now", and what the ledger says of
-    when the slot started; a claim that never began takes that back (``ByRow.undo_entries``).
+    with the first they are no more than the rate. A start's instant is the claim's "now", which is what the ledger says
+    of when the slot started, unless ``give_up`` marks it later; a claim that never began takes that back
+    (``ByRow.undo_entries``).
     """
 
     def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
