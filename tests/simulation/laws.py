@@ -161,6 +161,8 @@ class Laws:
     def reopened(self, job: str, slot: datetime) -> None:
         """An operator wants a slot to run that had ended."""
         self.final.pop((job, slot), None)
+        if self.after_restores:  # by the ledger it has not succeeded: that was an older claim, which came back
+            self.successes.pop((job, slot), None)
 
     def restored(self, ledger: Ledger) -> None:
         """The queue is back where it was: rows may be behind; one-time tasks, which have no ledger, live again."""
@@ -297,8 +299,10 @@ class Laws:
             row = ledger.plan_row(job)
             if row is None or row["slot"] is None or schedule.from_end or self.definitions[job].min_interval:
                 continue
-            if row["execution_time"] > now and (self.definitions[job].catch_up.pace or row["attempt"]):
-                continue  # for its pace, or as a further attempt whose time comes again after a step back of the clock
+            policies = self.definitions[job]
+            is_deferred = policies.catch_up.pace or row["attempt"] or policies.overlap.mode == "cancel_previous"
+            if row["execution_time"] > now and is_deferred:
+                continue  # its time, which was set before a step back of the clock, comes again
             if row["slot"] + schedule.wait(row["slot"]) <= now - TICK:
                 raise self.trace.fail("nothing stays due", "not decided", job, row["slot"])
 

@@ -29,7 +29,10 @@ def asleep(due: datetime) -> dict[str, object]:
 def as_decided(row: Row, newest: datetime | None) -> Row:
     """Return a plan row without the slots up to ``newest``, which the ledger has decided beyond a restored row."""
     schedule = readable(row.schedule)
-    if newest is None or row.slot is None or newest <= (row.watermark or row.slot - TICK):
+    if newest is None or row.slot is None:
+        return row
+    is_own = newest == row.slot and not row.attempt  # its watermark has been there since a claim that was handed back
+    if not is_own and newest <= (row.watermark or row.slot - TICK):
         return row
     if schedule is None or schedule.from_end or row.picked or row.attempt:  # a slot that has begun stays
         return replace(row, watermark=newest)

@@ -984,3 +984,19 @@ def test_an_order_for_a_restored_row_skips_nothing_again(bench: Bench, order: st
     assert bench.outcomes("plain") == [(3, "succeeded")]
     reason = {"resume": "paused", "delete": "deleted"}.get(order, "superseded")
     assert bench.gaps("plain") == [(1, 2, 2, "collapsed"), (4, 5, 2, reason)]
+
+
+def test_a_restored_row_that_was_handed_back_skips_its_slot_once(bench: Bench) -> None:
+    """Law 2: since the backup an operator has skipped the slot that it waits for."""
+    operations = bench.client.operations
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), HandedBack("shutdown"))
+    operations.pause("plain")
+    backup = bench.backup()
+    operations.skip_next("plain")
+    bench.restore(backup)
+    bench.tick(4)
+    (resumed,) = operations.resume("plain")
+    assert (resumed.skipped, resumed.next_slot) == (4, at(6))
+    assert bench.outcomes("plain") == [(1, "skipped")]
+    assert bench.gaps("plain") == [(2, 5, 4, "paused")]
