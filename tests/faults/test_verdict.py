@@ -91,6 +91,12 @@ def given_up() -> Evidence:
     return evidence(rows, [attempt(1), attempt(2, note=None), attempt(4)], waits_for=5, gives_up=True)
 
 
+def begun_late() -> Evidence:
+    """The holder of slot 2 was frozen before its handler began. It was lost, and began while slot 3 ran."""
+    rows = [ledger(1), ledger(2, "lost", lost=1), ledger(3)]
+    return evidence(rows, [attempt(1), attempt(3), attempt(2, late=1.05)], waits_for=4, gives_up=True)
+
+
 def chained() -> Evidence:
     """Each slot is due one second after the end of the run before."""
     slots = (1.0, 2.3, 3.6)
@@ -136,7 +142,10 @@ def handed_back() -> Evidence:
     return replace(evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)})
 
 
-GOOD = [calm, taken_over, retried, given_up, chained, completing, interrupted, abreast, claimed_together, handed_back]
+GOOD = [
+    calm, taken_over, retried, given_up, begun_late, chained, completing, interrupted, abreast, claimed_together,
+    handed_back,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("run", GOOD)
@@ -221,6 +230,7 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
         changed(abreast(), 2, finished=None, outcome="running"), detached={at(3)})),
     "two slots where one may run": ("overlap", lambda: abreast(abreast=1)),
     "three slots where two may run": ("overlap", lambda: edited(abreast(), 1, at=at(4.2))),
+    "an old slot that was not lost, beside a new one": ("overlap", lambda: with_row(begun_late(), ledger(2))),
     "a slot beside one that never ended": ("overlap", lambda: shorter(calm(), 2, "end")),
     "of two slots under one token, one never started": ("disagree", lambda: shorter(claimed_together(), 1, "start")),
     "a chain that skips": ("missing", lambda: without(chained(), 2.3)),

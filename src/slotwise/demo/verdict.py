@@ -451,7 +451,9 @@ def _order(one: Evidence) -> _Broken:
     ends, running = _ends(one), list[Line]()
     for line in sorted(starts, key=lambda line: line.at):
         running = [other for other in running if _attempt(other) not in ends or ends[_attempt(other)].at > line.at]
-        if len(running) >= one.rule.abreast:
+        # A frozen process may enter its handler after its loss was noticed and later slots have started.
+        is_zombie = _is_let_go(one, line) and all(other.token > line.token for other in running)
+        if len(running) >= one.rule.abreast and not is_zombie:
             yield "overlap", line.slot, f"started while {', '.join(str(each.token) for each in running)} ran"
         if not _is_let_go(one, line):
             running.append(line)
