@@ -105,6 +105,7 @@ def test_of_100_000_instances_the_first_is_read(databases: Databases, is_analyse
     assert pages_read(plan) < 50
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
 def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: bool) -> None:
     """Rows of others that are due before are passed over, each by one look into a hash of the names: to compare a row

@@ -99,6 +99,7 @@ def guardians(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid, parent, words in rows if int(parent) == process.pid and "slotwise guardian" in words]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", [STAYING, DEAF], ids=["staying", "deaf"])
 def test_commands_end_with_a_killed_worker(command: str, started: list[subprocess.Popen[str]]) -> None:
     """SIGKILL leaves a worker no time; its commands are asked to end, and killed when they do not."""

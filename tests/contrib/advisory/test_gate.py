@@ -332,6 +332,7 @@ def test_an_absent_server_is_checked_later(pg_empty_url: str, caplog: pytest.Log
     assert line.startswith("postgresql+psycopg://127.0.0.1:1/none does not answer; no lock is acquired until it does: ")
 
 
+@pytest.mark.extended
 def test_an_outage_of_the_keys(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing runs without an answer. It is counted, logged once, and the ledger has a failed slot for each start."""
     ran: list[object] = []
