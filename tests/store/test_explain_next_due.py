@@ -127,6 +127,7 @@ def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: boo
     assert "hashed SubPlan" in first["Filter"], shown
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
 def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(databases: Databases, is_analysed: bool) -> None:
     """The first few slots of all show it."""

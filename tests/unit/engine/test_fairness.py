@@ -100,6 +100,7 @@ def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBenc
     assert asked == [[], ["taken"], []]
 
 
+@pytest.mark.extended
 def test_a_flood_at_the_highest_priority(make_bench: MakeBench) -> None:
     """After a hundred of its rows others have a part of a claim, also behind a second flood; then it goes on."""
     bench = make_bench(*named("flood", "second", "ping"), threads=50)
