@@ -307,6 +307,7 @@ def test_what_is_parked_is_found_among_many_that_wait(stage: Stage, play: Callab
         assert not scanned(plan)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "verb",

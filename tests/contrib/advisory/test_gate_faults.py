@@ -160,6 +160,7 @@ def test_a_killed_worker_frees_its_key(shell: Shell, url: str) -> None:
     assert unaccounted(url) == []
 
 
+@pytest.mark.extended
 def test_a_frozen_worker_keeps_its_key(shell: Shell, url: str) -> None:
     """While it sleeps, its claim is lost but not its key: neither another worker nor the other program runs."""
     with at_work(shell, "a") as first, Other(url) as other:
