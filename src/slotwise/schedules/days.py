@@ -102,7 +102,7 @@ class Days:
         self._ranks = array("i", accumulate(lengths, initial=0))
 
     def __bool__(self) -> bool:
-        return any(self._kinds.values())  # what comes back for ever; a few days of certain years make no schedule
+        return any(self._kinds.values())  # those that recur; a few days of certain years make no schedule
 
     def _in_year(self, place: int) -> tuple[int, ...]:
         found = self._unusual.get(place)

@@ -3,7 +3,7 @@
 All verbs run in the caller's transaction. The conformance suite holds every dialect to the same answers. The bodies
 here are the portable form: each row by itself, by key and version, in plain SQLAlchemy. They read rows before they
 write them, and are right where there is one writer at a time, so that reading is locking, as under SQLite's BEGIN
-IMMEDIATE. They keep the laws and owe no speed. A database with several writers has verbs of its own.
+IMMEDIATE. They keep the laws and owe no speed. A dialect with several writers replaces them.
 
 A place is where a database keeps a row (PostgreSQL's ctid); it is opaque, and None where rows are written by key.
 """
