@@ -1,7 +1,8 @@
 """Ships the top-level migrations/ inside the wheel, as slotwise/migrations.
 
-Not by `force-include` in pyproject.toml: that also copies them into an editable install, where the copy goes
-stale and alembic's resource form `slotwise:migrations` finds old revisions, or none, without a word.
+Not by `force-include` in pyproject.toml: that also copies them into an editable install, where the
+copy goes stale and alembic's resource form `slotwise:migrations` finds old revisions, or none,
+without a word.
 """
 
 from __future__ import annotations

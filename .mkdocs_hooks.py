@@ -22,10 +22,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
     The link is no ``repo_url``: for that, Material's script would fetch figures from the host of the repository.
     """
-    project = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]
+    project = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())[
+        "project"
+    ]
     config.copyright = f"slotwise {project['version']} · {config.copyright}"
     config.site_name = f"{config.site_name} {project['version']}"
-    link = {"icon": "fontawesome/brands/git-alt", "link": project["urls"]["Repository"], "name": "Source"}
+    link = {
+        "icon": "fontawesome/brands/git-alt",
+        "link": project["urls"]["Repository"],
+        "name": "Source",
+    }
     config.extra["social"] = [link]
     return config
 

@@ -15,7 +15,10 @@ from slotwise import JobRegistry, migrate
 @lru_cache(maxsize=1)
 def database_url() -> str:
     """Return the same address for all parts of one example."""
-    return os.environ.get("DATABASE_URL") or f"sqlite:///{Path(tempfile.mkdtemp(), 'slotwise.db')}"
+    return (
+        os.environ.get("DATABASE_URL")
+        or f"sqlite:///{Path(tempfile.mkdtemp(), 'slotwise.db')}"
+    )
 
 
 def make_tables(registry: JobRegistry) -> None:
@@ -28,4 +31,6 @@ def make_tables(registry: JobRegistry) -> None:
 def application_engine() -> sa.Engine:
     """The application's own pool on the same database; slotwise has another one."""
     url = sa.make_url(database_url())
-    return sa.create_engine(url.set(drivername="postgresql+psycopg") if "postgres" in url.drivername else url)
+    return sa.create_engine(
+        url.set(drivername="postgresql+psycopg") if "postgres" in url.drivername else url
+    )

@@ -1,4 +1,5 @@
-"""An `async def` job inside an asyncio application, with a session that is opened once for all runs.
+"""An `async def` job inside an asyncio application, with a session that is opened once for all
+runs.
 
     python examples/async_job.py
 
@@ -55,7 +56,9 @@ class Fetch(DistributedJob):
 
 
 async def main() -> None:
-    registry = JobRegistry(jobs=[Fetch()], lifespan=lifespan, database_url=database_url(), poll_interval="1s")
+    registry = JobRegistry(
+        jobs=[Fetch()], lifespan=lifespan, database_url=database_url(), poll_interval="1s"
+    )
     make_tables(registry)
     async with registry:  # handlers run on this loop; signals are left alone
         assert registry.worker is not None

@@ -1,4 +1,5 @@
-"""Two pods of a CronJob for one slot, as Kubernetes starts them; and the manifest that starts them.
+"""Two pods of a CronJob for one slot, as Kubernetes starts them; and the manifest that starts
+them.
 
     python examples/cron_job_pods.py
 
@@ -10,7 +11,8 @@ prints, on a new database:
     pod 2 ended with 0
     the handler ran 1 time
 
-Both pods claim the slot of the last full hour. One of them runs it; the other finds that it has ended, or waits for it.
+Both pods claim the slot of the last full hour. One of them runs it; the other finds that it has
+ended, or waits for it.
 """
 
 from __future__ import annotations
@@ -52,8 +54,21 @@ def main() -> None:
     environment = {**os.environ, "EXAMPLE_LOG": str(log), "DATABASE_URL": database_url()}
     here = Path(__file__).parent
     # Without --early, so that the example ends soon even in the last seconds of an hour.
-    words = [sys.executable, "-m", "slotwise", "run", totals.name, "--slot", "due", "--app", "cron_job_pods"]
-    pods = [subprocess.Popen(words, cwd=here, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    words = [
+        sys.executable,
+        "-m",
+        "slotwise",
+        "run",
+        totals.name,
+        "--slot",
+        "due",
+        "--app",
+        "cron_job_pods",
+    ]
+    pods = [
+        subprocess.Popen(words, cwd=here, env=environment, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
     for number, pod in enumerate(pods, 1):
         print("pod", number, "ended with", pod.wait(60))
     runs = log.read_text().splitlines()

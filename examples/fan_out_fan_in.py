@@ -1,4 +1,5 @@
-"""A task that schedules many, and one that runs after all of them; each follows its predecessor's success.
+"""A task that schedules many, and one that runs after all of them; each follows its predecessor's
+success.
 
     python examples/fan_out_fan_in.py
 
@@ -38,13 +39,20 @@ def count_words(ctx: TaskContext[dict[str, str]]) -> int:
 
 @task(name="example-add-up")
 def add_up(ctx: TaskContext[int]) -> None:
-    pages = [ctx.client.result(count_words, f"page-{number}") for number in range(1, ctx.data + 1)]
+    pages = [
+        ctx.client.result(count_words, f"page-{number}")
+        for number in range(1, ctx.data + 1)
+    ]
     print(f"{sum(page.result for page in pages)} words in all")
     finished.set()
 
 
 def main() -> None:
-    registry = JobRegistry(tasks=[split, count_words, add_up], database_url=database_url(), poll_interval="500ms")
+    registry = JobRegistry(
+        tasks=[split, count_words, add_up],
+        database_url=database_url(),
+        poll_interval="500ms",
+    )
     make_tables(registry)
     registry.client.schedule(split, PAGES)
     with registry:

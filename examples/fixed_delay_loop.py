@@ -29,7 +29,11 @@ class Refill(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         begun = time.monotonic()
-        pause = "" if self._ended is None else f", {begun - self._ended:.1f} s after the end of the run before"
+        pause = (
+            ""
+            if self._ended is None
+            else f", {begun - self._ended:.1f} s after the end of the run before"
+        )
         ctx.wait("500ms")  # sleeps, and returns early if the handler should stop
         self._ended = time.monotonic()
         print(f"worked for {self._ended - begun:.1f} s{pause}")

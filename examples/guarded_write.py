@@ -8,8 +8,8 @@ prints, on a new database:
     interest: balance 20
     as many days closed as slots succeeded: True
 
-Kill it at any moment and start it again on the same DATABASE_URL: the last line stays true, because each row and
-its slot's success are one commit.
+Kill it at any moment and start it again on the same DATABASE_URL: the last line stays true,
+because each row and its slot's success are one commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from slotwise import DistributedJob, Every, JobContext, JobRegistry
 
 metadata = sa.MetaData()
 account = sa.Table(
-    "example_account", metadata, sa.Column("slot", sa.Text, primary_key=True), sa.Column("euro", sa.Integer)
+    "example_account",
+    metadata,
+    sa.Column("slot", sa.Text, primary_key=True),
+    sa.Column("euro", sa.Integer),
 )
 days = sa.Table("example_days", metadata, sa.Column("slot", sa.Text, primary_key=True))
 
@@ -40,15 +43,21 @@ class Interest(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with self._engine.begin() as connection:
-            ctx.guard(connection)  # raises ClaimLost if another worker has the slot: the transaction rolls back
+            ctx.guard(
+                connection
+            )  # raises ClaimLost if another worker has the slot: the transaction rolls back
             euro = (connection.scalar(sa.select(sa.func.max(account.c.euro))) or 0) + 10
-            connection.execute(account.insert().values(slot=ctx.slot.isoformat(), euro=euro))
+            connection.execute(
+                account.insert().values(slot=ctx.slot.isoformat(), euro=euro)
+            )
         print("interest: balance", euro)
         self._done.release()
 
 
 class CloseDay(DistributedJob):
-    """A write under `complete_in`: the row and the slot's success commit together, or neither does."""
+    """A write under `complete_in`: the row and the slot's success commit together, or neither
+    does.
+    """
 
     name = "example-close-day"
     schedule = Every("1s")
@@ -66,17 +75,24 @@ class CloseDay(DistributedJob):
 
 def closed_as_succeeded(engine: sa.Engine) -> bool:
     """Return whether the application's rows match the ledger."""
-    succeeded = "SELECT count(*) FROM scheduled_slots WHERE task_name = 'example-close-day' AND outcome = 'succeeded'"
+    succeeded = (
+        "SELECT count(*) FROM scheduled_slots WHERE task_name = 'example-close-day' "
+        "AND outcome = 'succeeded'"
+    )
     with engine.connect() as connection:
         closed = connection.scalar(sa.select(sa.func.count()).select_from(days))
         return bool(closed == connection.scalar(sa.text(succeeded)))
 
 
 def main() -> None:
-    engine, interest, closing = application_engine(), threading.Semaphore(0), threading.Semaphore(0)
+    engine = application_engine()
+    interest = threading.Semaphore(0)
+    closing = threading.Semaphore(0)
     metadata.create_all(engine)
     registry = JobRegistry(
-        jobs=[Interest(engine, interest), CloseDay(engine, closing)], database_url=database_url(), poll_interval="1s"
+        jobs=[Interest(engine, interest), CloseDay(engine, closing)],
+        database_url=database_url(),
+        poll_interval="1s",
     )
     make_tables(registry)
     with registry:

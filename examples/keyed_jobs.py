@@ -1,4 +1,5 @@
-"""Jobs under PostgreSQL's advisory locks, bound from CRON_JOBS, beside programs that take the same keys.
+"""Jobs under PostgreSQL's advisory locks, bound from CRON_JOBS, beside programs that take the same
+keys.
 
     python examples/keyed_jobs.py
 
@@ -9,8 +10,8 @@ prints, on a new database:
     pruning sessions
     cleaning up tokens
 
-On PostgreSQL, a worker holds a job's key while a slot of it runs. If another program holds the key, the slot is
-skipped. SQLite has no advisory locks; there the jobs run without them.
+On PostgreSQL, a worker holds a job's key while a slot of it runs. If another program holds the
+key, the slot is skipped. SQLite has no advisory locks; there the jobs run without them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from slotwise.contrib.advisory.gate import AdvisoryGate
 
 SERVICE = "lt-credit-service"
 #: As the environment of each process of the service has it.
-ENVIRONMENT = {"CRON_JOBS": '{"sessionPrune": {"schedule": "* * * * * *", "lockKey": 1302}}'}
+ENVIRONMENT = {
+    "CRON_JOBS": '{"sessionPrune": {"schedule": "* * * * * *", "lockKey": 1302}}'
+}
 
 cleaned, pruned = threading.Event(), threading.Event()
 
@@ -46,7 +49,9 @@ def session_prune(ctx: JobContext) -> None:
 
 
 class NoGate:
-    """For SQLite: without a gate that claims to hold the keys, the worker would refuse to start."""
+    """For SQLite: without a gate that claims to hold the keys, the worker would refuse to
+    start.
+    """
 
     def holds(self, name: str, key: int) -> bool:
         return True
@@ -55,12 +60,20 @@ class NoGate:
 
 
 def main() -> None:
-    jobs = bind_cron_jobs([session_prune], environ=ENVIRONMENT, service=SERVICE, beside=[token_cleanup])
+    jobs = bind_cron_jobs(
+        [session_prune], environ=ENVIRONMENT, service=SERVICE, beside=[token_cleanup]
+    )
     for one in jobs:
         print(one.name, "has the key", one.lock_key)
     url = database_url()
-    gate = NoGate() if url.startswith("sqlite") else AdvisoryGate(url, jobs, hold_at_least="100ms")
-    registry = JobRegistry(jobs=jobs, before_start=[gate], database_url=url, poll_interval="1s")
+    gate = (
+        NoGate()
+        if url.startswith("sqlite")
+        else AdvisoryGate(url, jobs, hold_at_least="100ms")
+    )
+    registry = JobRegistry(
+        jobs=jobs, before_start=[gate], database_url=url, poll_interval="1s"
+    )
     make_tables(registry)
     with registry:
         assert pruned.wait(30), "the job of CRON_JOBS has not run"

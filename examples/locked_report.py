@@ -8,7 +8,8 @@ prints:
     second run: skipped, the lock is held
     late write of the first holder: rejected
 
-On PostgreSQL the lock is a row of ShedLock's table, so that a Java job under the same name is kept out, too.
+On PostgreSQL the lock is a row of ShedLock's table, so that a Java job under the same name is kept
+out, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ WRITE = sa.text("""
 def write(engine: sa.Engine, total: int, token: int) -> str:
     """Store a day's total, unless a later holder of the lock has written it already."""
     with engine.begin() as connection:
-        changed = connection.execute(WRITE, {"day": "2026-01-31", "total": total, "token": token}).rowcount
+        changed = connection.execute(
+            WRITE, {"day": "2026-01-31", "total": total, "token": token}
+        ).rowcount
     return "written" if changed else "rejected"
 
 
@@ -37,7 +40,11 @@ def main() -> None:
     locks.create_table()
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE IF EXISTS example_report"))
-        connection.execute(sa.text("CREATE TABLE example_report (day text PRIMARY KEY, total int, token bigint)"))
+        connection.execute(
+            sa.text(
+                "CREATE TABLE example_report (day text PRIMARY KEY, total int, token bigint)"
+            )
+        )
     report = Lock("example-report", at_most_for="15m", provider=locks)
 
     @report

@@ -31,11 +31,15 @@ def main() -> None:
     make_tables(registry)
     engine = application_engine()
     with engine.connect() as connection:
-        registry.client.schedule(send_mail, {"order": 1, "to": "ann@example.com"}, connection=connection)
+        registry.client.schedule(
+            send_mail, {"order": 1, "to": "ann@example.com"}, connection=connection
+        )
         connection.rollback()
     print("rolled back: no mail for order 1")
     with engine.begin() as connection:
-        registry.client.schedule(send_mail, {"order": 2, "to": "ann@example.com"}, connection=connection)
+        registry.client.schedule(
+            send_mail, {"order": 2, "to": "ann@example.com"}, connection=connection
+        )
     with registry:
         assert sent.wait(timeout=30), "the task has not run"
     engine.dispose()

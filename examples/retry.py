@@ -22,7 +22,9 @@ from slotwise import JobRegistry, OneTimeTask, Retry, TaskContext
 
 class Deliver(OneTimeTask):
     name = "example-deliver"
-    retry = Retry.exponential(max_attempts=5, initial=timedelta(milliseconds=200), max_wait=timedelta(seconds=5))
+    retry = Retry.exponential(
+        max_attempts=5, initial=timedelta(milliseconds=200), max_wait=timedelta(seconds=5)
+    )
 
     def __init__(self) -> None:
         self.delivered = threading.Event()
@@ -36,7 +38,9 @@ class Deliver(OneTimeTask):
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.ERROR)  # a failed attempt is a warning, with its traceback
+    logging.basicConfig(
+        level=logging.ERROR
+    )  # a failed attempt is a warning, with its traceback
     deliver = Deliver()
     registry = JobRegistry(tasks=[deliver], database_url=database_url())
     make_tables(registry)

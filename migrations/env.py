@@ -1,4 +1,6 @@
-"""Alembic's entry: `alembic upgrade head` in a checkout. `slotwise db upgrade` goes the same way without it."""
+"""Alembic's entry: `alembic upgrade head` in a checkout. `slotwise db upgrade` goes the same way
+without it.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ from slotwise.store.connect.database import Database
 
 
 def _database_url() -> str | None:
-    return context.get_x_argument(as_dictionary=True).get("url") or context.config.get_alembic_option(
-        "sqlalchemy.url", None
-    )
+    return context.get_x_argument(as_dictionary=True).get(
+        "url"
+    ) or context.config.get_alembic_option("sqlalchemy.url", None)
 
 
 def _settings() -> Settings:
     """Arguments first, then the environment and slotwise.toml."""
     arguments = context.get_x_argument(as_dictionary=True)
     given: dict[str, Any] = {
-        "database_url": _database_url(), "table_prefix": arguments.get("prefix"), "schema": arguments.get("schema")
-    }  # fmt: skip
+        "database_url": _database_url(),
+        "table_prefix": arguments.get("prefix"),
+        "schema": arguments.get("schema"),
+    }
     return Settings.load(**{name: value for name, value in given.items() if value})
 
 
@@ -48,10 +52,18 @@ def _connected(settings: Settings, given: Connection | None) -> Iterator[Connect
 
 def run() -> None:
     settings = _settings()
-    adopt = context.get_x_argument(as_dictionary=True).get("adopt", "").lower() in ("1", "true", "yes")
-    target = migrate.Target(prefix=settings.table_prefix, schema=settings.schema, adopt=adopt)
+    adopt = context.get_x_argument(as_dictionary=True).get("adopt", "").lower() in (
+        "1",
+        "true",
+        "yes",
+    )
+    target = migrate.Target(
+        prefix=settings.table_prefix, schema=settings.schema, adopt=adopt
+    )
     if context.is_offline_mode():
-        named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
+        named = (
+            "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
+        )
         context.configure(dialect_name=named, literal_binds=True, **target.options())
         with context.begin_transaction():
             target.make_schema(context.execute)

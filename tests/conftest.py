@@ -8,26 +8,41 @@ from collections.abc import Generator, Iterator
 import pytest
 
 pytest_plugins = [
-    "tests.databases", "tests.kit.lasting", "tests.kit.order", "tests.kit.progress", "tests.kit.selection",
+    "tests.databases",
+    "tests.kit.lasting",
+    "tests.kit.order",
+    "tests.kit.progress",
+    "tests.kit.selection",
     "tests.ledger_author",
-]  # fmt: skip
+]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escape lone surrogates in what a test has logged: a report with one ends the whole run under xdist."""
+    """Escape lone surrogates in what a test has logged: a report with one ends the whole run under
+    xdist.
+    """
     report = yield
-    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode())
+        for name, text in report.sections
+    ]
     return report
 
 
 @pytest.fixture(autouse=True)
 def _logging_ends_with_its_test() -> Iterator[None]:
-    """A command that ran in this process has sent all log records to a stderr that is closed after its test."""
+    """A command that ran in this process has sent all log records to a stderr that is closed after
+    its test.
+    """
     root = logging.getLogger()
     level, before = root.level, list(root.handlers)
     yield
-    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler and one not in before]:
+    for handler in [
+        one
+        for one in root.handlers
+        if type(one) is logging.StreamHandler and one not in before
+    ]:
         root.removeHandler(handler)
         root.setLevel(level)
         logging.captureWarnings(False)

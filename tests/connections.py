@@ -1,4 +1,6 @@
-"""What tests of connections share: opening databases with settings, and asking the server about a connection."""
+"""What tests of connections share: opening databases with settings, and asking the server about a
+connection.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ GIBIBYTE = 1 << 30
 
 
 class Databases:
-    """Makes and drops databases of one server; clones of a provisioned template cost some 20 ms."""
+    """Makes and drops databases of one server; clones of a provisioned template cost some 20
+    ms.
+    """
 
     def __init__(self, server: EmbeddedPostgres | GivenPostgres, prefix: str) -> None:
         """`prefix` keeps the names of this test process apart from everybody else's."""
@@ -43,7 +45,9 @@ class Databases:
             self.drop(name)
 
     @contextmanager
-    def provisioned(self, what: str = "tables", prepare: Callable[[str], object] | None = None) -> Iterator[str]:
+    def provisioned(
+        self, what: str = "tables", prepare: Callable[[str], object] | None = None
+    ) -> Iterator[str]:
         """A database with the tables of slotwise: a clone of a template, made when first needed.
 
         `prepare` puts into the template, once, what its clones begin with; `what` names it.
@@ -59,7 +63,9 @@ class Databases:
 
     def drop(self, name: str) -> None:
         """Also if somebody is still connected."""
-        self._execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+        self._execute(
+            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+        )
 
     def close(self) -> None:
         """Leave the server as it was found."""
@@ -77,12 +83,20 @@ class Databases:
             prepare(self._server.url(name))
         return name
 
-    def _create(self, name: str, template: str = "template0", encoding: str = "UTF8") -> None:
-        statement = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+    def _create(
+        self, name: str, template: str = "template0", encoding: str = "UTF8"
+    ) -> None:
+        statement = sql.SQL("create database {} template {}").format(
+            sql.Identifier(name), sql.Identifier(template)
+        )
         if encoding != "UTF8":
-            statement += sql.SQL(" encoding {} lc_collate 'C' lc_ctype 'C'").format(sql.Literal(encoding))
+            statement += sql.SQL(" encoding {} lc_collate 'C' lc_ctype 'C'").format(
+                sql.Literal(encoding)
+            )
         if self._connect().info.server_version >= 150_000:
-            statement += sql.SQL(" strategy file_copy")  # 9 ms instead of 34 ms where fsync is off
+            statement += sql.SQL(
+                " strategy file_copy"
+            )  # 9 ms instead of 34 ms where fsync is off
         self._execute(statement)
 
     def _execute(self, statement: sql.Composed) -> None:
@@ -96,7 +110,9 @@ class Databases:
 
 def provision(url: str) -> None:
     """Create the tables of slotwise in a database."""
-    from slotwise import migrate  # late: tests of what lies below the schema must run without it
+    from slotwise import (
+        migrate,
+    )  # late: tests of what lies below the schema must run without it
 
     address = sqlalchemy.make_url(url)
     if address.get_backend_name() == "postgresql":
@@ -109,23 +125,33 @@ def provision(url: str) -> None:
 
 @pytest.fixture(scope="session")
 def postgres(testrun_uid: str) -> Iterator[EmbeddedPostgres | GivenPostgres]:
-    """The server of this run, shared by all its processes: SLOTWISE_TEST_DSN, else one of our own on memory.
+    """The server of this run, shared by all its processes: SLOTWISE_TEST_DSN, else one of our own
+    on memory.
 
     Never restart it in a test: start your own EmbeddedPostgres(open_path / "pg", durable=False).
     """
     given = os.environ.get("SLOTWISE_TEST_DSN")
     home = _fast_directory() / f"slotwise-tests-{testrun_uid}"
-    # Each DROP DATABASE waits for a process that was frozen while it connected: a minute, by default.
+    # Each DROP DATABASE waits for a process that was frozen while it connected: a minute, by
+    # default.
     settings = {"authentication_timeout": "5s"}
-    server = GivenPostgres(given) if given else EmbeddedPostgres(home, durable=False, temporary=True, settings=settings)
+    server = (
+        GivenPostgres(given)
+        if given
+        else EmbeddedPostgres(home, durable=False, temporary=True, settings=settings)
+    )
     with server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def databases(postgres: EmbeddedPostgres | GivenPostgres, worker_id: str, testrun_uid: str) -> Iterator[Databases]:
+def databases(
+    postgres: EmbeddedPostgres | GivenPostgres, worker_id: str, testrun_uid: str
+) -> Iterator[Databases]:
     """Makes databases on the server of this run; the fixtures below are enough for most tests."""
-    databases = Databases(postgres, re.sub(r"\W", "", f"slotwise_{testrun_uid[:8]}_{worker_id}"))
+    databases = Databases(
+        postgres, re.sub(r"\W", "", f"slotwise_{testrun_uid[:8]}_{worker_id}")
+    )
     yield databases
     databases.close()
 
@@ -146,7 +172,9 @@ def pg_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A directory like tmp_path that the account of a server can enter too; pytest's own is closed to it."""
+    """A directory like tmp_path that the account of a server can enter too; pytest's own is closed
+    to it.
+    """
     with _directory() as path:
         path.chmod(0o755)
         yield path
@@ -162,7 +190,9 @@ def provisioned_sqlite() -> Iterator[Path]:
 
 @pytest.fixture
 def sqlite_empty_url(open_path: Path) -> str:
-    """The URL of a SQLite file that does not exist yet; each commit to it waits for the disk, if it is on one."""
+    """The URL of a SQLite file that does not exist yet; each commit to it waits for the disk, if
+    it is on one.
+    """
     return f"sqlite:///{open_path / 'slotwise.db'}"
 
 
@@ -183,6 +213,10 @@ def _directory() -> Iterator[Path]:
 def _fast_directory() -> Path:
     """Memory where there is enough of it: a container often has 64 MB, macOS has none."""
     memory = Path("/dev/shm")
-    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > GIBIBYTE:
+    if (
+        memory.is_dir()
+        and os.access(memory, os.W_OK)
+        and shutil.disk_usage(memory).free > GIBIBYTE
+    ):
         return memory
     return Path(tempfile.gettempdir())

@@ -24,7 +24,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from slotwise import Every, JobContext, JobRegistry, TaskContext, job, task
 from slotwise.contrib.fastapi import SlotwiseClient, health_router, slotwise_lifespan
 
-engine = create_async_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
+engine = create_async_engine(
+    sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg")
+)
 orders = sa.Table(
     "orders",
     sa.MetaData(),
@@ -38,14 +40,18 @@ orders = sa.Table(
 async def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     async with engine.begin() as connection:
-        await connection.execute(sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True))
+        await connection.execute(
+            sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True)
+        )
         await ctx.complete_in(connection)
 
 
 @job(name="forgotten-orders", schedule=Every("1h"))
 async def forgotten_orders(ctx: JobContext) -> None:
     async with engine.connect() as connection:
-        count = await connection.scalar(sa.select(sa.func.count()).where(~orders.c.is_mailed))
+        count = await connection.scalar(
+            sa.select(sa.func.count()).where(~orders.c.is_mailed)
+        )
     ctx.log.info("%s orders have no mail", count)
 
 
@@ -56,7 +62,9 @@ registry = JobRegistry(jobs=[forgotten_orders], tasks=[send_mail])
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The application's own lifespan."""
     async with engine.begin() as connection:
-        await connection.execute(sa.text("SELECT pg_advisory_xact_lock(1)"))  # several processes start at once
+        await connection.execute(
+            sa.text("SELECT pg_advisory_xact_lock(1)")
+        )  # several processes start at once
         await connection.run_sync(orders.metadata.create_all)
     yield
     await engine.dispose()
@@ -77,7 +85,11 @@ Transaction = Annotated[AsyncConnection, Depends(transaction, scope="function")]
 
 @app.post("/orders")
 async def create(email: str, client: SlotwiseClient, connection: Transaction) -> int:
-    id = (await connection.execute(sa.insert(orders).values(email=email).returning(orders.c.id))).scalar_one()
+    id = (
+        await connection.execute(
+            sa.insert(orders).values(email=email).returning(orders.c.id)
+        )
+    ).scalar_one()
     await client.aio.schedule(send_mail, {"order": id}, connection=connection)
     return id
 

@@ -7,8 +7,8 @@
     curl -X POST 'http://localhost:8000/orders?email=ann@example.com'
     curl http://localhost:8000/orders
 
-Each process of gunicorn starts a worker with its first request. For processes that do nothing else, leave
-``worker=True`` out and run ``flask slotwise worker``.
+Each process of gunicorn starts a worker with its first request. For processes that do nothing
+else, leave ``worker=True`` out and run ``flask slotwise worker``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ orders = sa.Table(
 def send_mail(ctx: TaskContext[dict[str, int]]) -> None:
     """Mark the order in the transaction that completes the task: exactly once."""
     with engine.begin() as connection:
-        connection.execute(sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True))
+        connection.execute(
+            sa.update(orders).where(orders.c.id == ctx.data["order"]).values(is_mailed=True)
+        )
         ctx.complete_in(connection)
 
 
@@ -55,7 +57,9 @@ def create_app() -> Flask:
     @app.post("/orders")
     def create() -> str:
         with engine.begin() as connection:
-            inserted = connection.execute(sa.insert(orders).values(email=request.args["email"]).returning(orders.c.id))
+            inserted = connection.execute(
+                sa.insert(orders).values(email=request.args["email"]).returning(orders.c.id)
+            )
             id = inserted.scalar_one()
             slotwise.client.schedule(send_mail, {"order": id}, connection=connection)
         return str(id)
@@ -63,6 +67,11 @@ def create_app() -> Flask:
     @app.get("/orders")
     def list_orders() -> list[dict[str, object]]:
         with engine.connect() as connection:
-            return [dict(row) for row in connection.execute(sa.select(orders).order_by(orders.c.id)).mappings()]
+            return [
+                dict(row)
+                for row in connection.execute(
+                    sa.select(orders).order_by(orders.c.id)
+                ).mappings()
+            ]
 
     return app

@@ -9,19 +9,22 @@ from typing import ClassVar
 
 #: The commands that cures name, as ``run: slotwise db upgrade``.
 _COMMAND = re.compile(
-    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise (?=(?:backfill|calendar|cancel|db|delete|explain|failures|health|jobs|"
+    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise "
+    r"(?=(?:backfill|calendar|cancel|db|delete|explain|failures|health|jobs|"
     r"pause|plan|resume|retry|run|skip-next|slots|tasks|trigger|worker|workers)\b)"
 )
 #: The command that creates the tables, as cures name it; with ``--adopt`` it is more than that.
 _UPGRADE = re.compile(
-    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise db upgrade(?: --(?:schema|table-prefix) [^\s;,`]+)*(?=[\s;,`]|$)(?! --)"
+    r"(?:(?<=: )|(?<=`)|(?<=, then ))slotwise db upgrade(?: "
+    r"--(?:schema|table-prefix) [^\s;,`]+)*(?=[\s;,`]|$)(?! --)"
 )
 
 
 class SlotwiseError(Exception):
     """Something went wrong in slotwise."""
 
-    #: How users of this process call the command line; an integration sets it, so that cures can be pasted.
+    #: How users of this process call the command line; an integration sets it, so that cures can
+    #: be pasted.
     program: ClassVar[str] = "slotwise"
 
     #: How they create the tables; None: ``program`` with ``db upgrade``.
@@ -36,13 +39,18 @@ class SlotwiseError(Exception):
 
 
 def pasteable(text: str) -> str:
-    """Return a message whose commands are those of this process's integration, e.g. ``python manage.py slotwise``."""
-    program, upgrade = SlotwiseError.program, SlotwiseError.upgrade
+    """Return a message whose commands are those of this process's integration, e.g. ``python
+    manage.py slotwise``.
+    """
+    program = SlotwiseError.program
+    upgrade = SlotwiseError.upgrade
     if upgrade is not None:
         text = _UPGRADE.sub(lambda _: upgrade, text)
     if program == "slotwise":
         return text
-    return _COMMAND.sub(f"{program} ", text).replace(" --app …", "")  # such a program knows its application
+    return _COMMAND.sub(f"{program} ", text).replace(
+        " --app …", ""
+    )  # such a program knows its application
 
 
 class ConfigurationError(SlotwiseError):
@@ -66,7 +74,12 @@ class InvalidCronJobs(ConfigurationError):
     """Entries of CRON_JOBS cannot run."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(one if one.startswith("CRON_JOBS ") else f"CRON_JOBS: {one}" for one in problems))
+        super().__init__(
+            "\n".join(
+                one if one.startswith("CRON_JOBS ") else f"CRON_JOBS: {one}"
+                for one in problems
+            )
+        )
         #: Each with its job and field.
         self.problems = tuple(problems)
 

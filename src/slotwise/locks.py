@@ -21,6 +21,15 @@ from slotwise.contrib.locks.sql import SQLLocks
 from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
 
 __all__ = [
-    "Grant", "Lease", "Lock", "LockCounts", "LockLost", "LockNotAcquired", "LockProvider", "LockUnavailable",
-    "RedisLocks", "SQLLocks", "counts",
-]  # fmt: skip
+    "Grant",
+    "Lease",
+    "Lock",
+    "LockCounts",
+    "LockLost",
+    "LockNotAcquired",
+    "LockProvider",
+    "LockUnavailable",
+    "RedisLocks",
+    "SQLLocks",
+    "counts",
+]

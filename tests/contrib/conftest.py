@@ -20,12 +20,23 @@ def _settings() -> dict[str, Any]:
     backend = f"slotwise.contrib.django.{library}.SlotwiseBackend"
     return {
         "ALLOWED_HOSTS": ["testserver"],
-        "DATABASES": {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "", "HOST": "nowhere"}},
+        "DATABASES": {
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": "",
+                "HOST": "nowhere",
+            }
+        },
         "DEFAULT_AUTO_FIELD": "django.db.models.BigAutoField",
         "INSTALLED_APPS": [
-            "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages",
-            "django.contrib.sessions", *(["django_tasks"] if library == "django_tasks" else []),
-            "slotwise.contrib.django", "tests.contrib.djangoshop",
+            "django.contrib.admin",
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "django.contrib.messages",
+            "django.contrib.sessions",
+            *(["django_tasks"] if library == "django_tasks" else []),
+            "slotwise.contrib.django",
+            "tests.contrib.djangoshop",
         ],
         "LOGGING_CONFIG": None,
         "MIDDLEWARE": [
@@ -38,25 +49,34 @@ def _settings() -> dict[str, Any]:
         "SECRET_KEY": "for tests",
         "SHOP_SITE": "shop.example",
         "SLOTWISE": {
-            "POLL_INTERVAL": "1s", "threads": 2,
+            "POLL_INTERVAL": "1s",
+            "threads": 2,
             "RESOLVERS": ["tests.contrib.djangoshop.resolvers.shop_settings"],
         },
         "TASKS": {
             "default": {"BACKEND": backend, "QUEUES": ["default", "mail"]},
-            "patient": {"BACKEND": backend, "QUEUES": [], "OPTIONS": {"max_attempts": 2, "result_retention": "1d"}},
+            "patient": {
+                "BACKEND": backend,
+                "QUEUES": [],
+                "OPTIONS": {"max_attempts": 2, "result_retention": "1d"},
+            },
         },
         "TEMPLATES": [
             {
-                "BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
-                "OPTIONS": {"context_processors": [
-                    "django.template.context_processors.request", "django.contrib.auth.context_processors.auth",
-                    "django.contrib.messages.context_processors.messages",
-                ]},
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {
+                    "context_processors": [
+                        "django.template.context_processors.request",
+                        "django.contrib.auth.context_processors.auth",
+                        "django.contrib.messages.context_processors.messages",
+                    ]
+                },
             }
         ],
         "TIME_ZONE": "Europe/Vienna",
         "USE_TZ": True,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="session")
@@ -69,13 +89,21 @@ def django_project() -> Callable[[str], None]:
 
     settings.configure(**_settings())
     django.setup()
-    SlotwiseError.program, SlotwiseError.upgrade = "slotwise", None  # tests without Django run in this process, too
+    SlotwiseError.program, SlotwiseError.upgrade = (
+        "slotwise",
+        None,
+    )  # tests without Django run in this process, too
 
     def point(url: str) -> None:
         connections.close_all()
         found: dict[str, Any] = dict(conninfo_to_dict(url))
         given = connections["default"].settings_dict
-        for ours, name in (("NAME", "dbname"), ("HOST", "host"), ("PORT", "port"), ("USER", "user")):
+        for ours, name in (
+            ("NAME", "dbname"),
+            ("HOST", "host"),
+            ("PORT", "port"),
+            ("USER", "user"),
+        ):
             given[ours] = found.get(name) or ""
         given["PASSWORD"] = found.get("password") or ""
 
@@ -83,7 +111,11 @@ def django_project() -> Callable[[str], None]:
 
 
 @pytest.fixture
-def shop(databases: Databases, django_project: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def shop(
+    databases: Databases,
+    django_project: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
     """A database with the tables of the project, slotwise's among them; its address."""
     from asgiref.sync import SyncToAsync
     from django.core.management import call_command

@@ -29,7 +29,9 @@ class Server:
 
     def get(self, path: str, *, post: bool = False) -> tuple[int, Any]:
         """Return the status and the body, as JSON if it is."""
-        call = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}", method="POST" if post else "GET")
+        call = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}", method="POST" if post else "GET"
+        )
         try:
             with urllib.request.urlopen(call, timeout=PATIENCE) as answer:
                 status, text = answer.status, answer.read()
@@ -70,8 +72,16 @@ class Server:
 
 def environment(url: str, **more: str) -> dict[str, str]:
     """Return this process's environment with the database, and without settings of slotwise."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")}
-    return {**kept, "DATABASE_URL": url, "PYTHONUNBUFFERED": "1", "SLOTWISE_POLL_INTERVAL": "1s", **more}
+    kept = {
+        name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")
+    }
+    return {
+        **kept,
+        "DATABASE_URL": url,
+        "PYTHONUNBUFFERED": "1",
+        "SLOTWISE_POLL_INTERVAL": "1s",
+        **more,
+    }
 
 
 def program(name: str) -> str:
@@ -81,15 +91,25 @@ def program(name: str) -> str:
 
 @contextmanager
 def serving(
-    command: list[str], directory: Path, log: Path, env: Mapping[str, str], status: int = 200
+    command: list[str],
+    directory: Path,
+    log: Path,
+    env: Mapping[str, str],
+    status: int = 200,
 ) -> Iterator[Server]:
-    """Start a server, with ``{port}`` in its command replaced, and wait until it answers with this status."""
+    """Start a server, with ``{port}`` in its command replaced, and wait until it answers with this
+    status.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [part.format(port=port) for part in command], cwd=directory, env=env, stdout=output, stderr=output
+            [part.format(port=port) for part in command],
+            cwd=directory,
+            env=env,
+            stdout=output,
+            stderr=output,
         )
     server = Server(process, port, log)
     try:
@@ -105,6 +125,8 @@ def serving(
 
 def run(command: list[str], directory: Path, env: Mapping[str, str]) -> str:
     """Run a command that ends by itself, successfully; return what it says on stdout."""
-    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,4 +1,6 @@
-"""Django: one history of migrations, scheduling in its transactions, settings, connections, commands."""
+"""Django: one history of migrations, scheduling in its transactions, settings, connections,
+commands.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from slotwise.testing import ManualClock, ManualWorker, override, scheduled
 
 @contextmanager
 def worker(url: str) -> Iterator[ManualWorker]:
-    with ManualWorker(registry(), url, ManualClock(registry().inspect.now() + timedelta(seconds=1))) as made:
+    with ManualWorker(
+        registry(), url, ManualClock(registry().inspect.now() + timedelta(seconds=1))
+    ) as made:
         yield made
 
 
@@ -46,11 +50,18 @@ def fail_in(body: Callable[[], object]) -> None:
 
 
 def test_the_registry_has_the_apps_jobs_and_the_settings(shop: str) -> None:
-    """Jobs of the apps' modules, constructor arguments from the settings, keys in capitals or not, the database."""
+    """Jobs of the apps' modules, constructor arguments from the settings, keys in capitals or not,
+    the database.
+    """
     found = registry()
     assert sorted(found.definitions) == [
-        "count-orders", "django:default:default", "django:default:mail", "django:patient", "send-mail", "tidy",
-    ]  # fmt: skip
+        "count-orders",
+        "django:default:default",
+        "django:default:mail",
+        "django:patient",
+        "send-mail",
+        "tidy",
+    ]
     handler: Any = found.definitions["tidy"].handler
     assert handler.__self__.site == "shop.example"
     assert (found.settings.poll_interval.total_seconds(), found.settings.threads) == (1, 2)
@@ -59,16 +70,26 @@ def test_the_registry_has_the_apps_jobs_and_the_settings(shop: str) -> None:
 
 
 def test_a_task_commits_with_the_transaction(shop: str) -> None:
-    """Within transaction.atomic on Django's own connection: together with the order, or not at all."""
+    """Within transaction.atomic on Django's own connection: together with the order, or not at
+    all.
+    """
     from tests.contrib.djangoshop.jobs import send_mail
     from tests.contrib.djangoshop.models import Order
 
     with transaction.atomic():
         order = Order.objects.create(email="ann@example.com")
         receipt = schedule(send_mail, {"order": order.pk})
-        assert registry().client.get(send_mail, receipt.id) is None  # nobody else sees it yet
-        assert registry().client.get(send_mail, receipt.id, connection=joining()) is not None
-    fail_in(lambda: registry().client.schedule(send_mail, {"order": order.pk}, connection=connection))
+        assert (
+            registry().client.get(send_mail, receipt.id) is None
+        )  # nobody else sees it yet
+        assert (
+            registry().client.get(send_mail, receipt.id, connection=joining()) is not None
+        )
+    fail_in(
+        lambda: registry().client.schedule(
+            send_mail, {"order": order.pk}, connection=connection
+        )
+    )
     with transaction.atomic():
         fail_in(lambda: schedule(send_mail, {"order": order.pk}))  # a savepoint
     assert [found.id for found in registry().client.list(send_mail)] == [receipt.id]
@@ -96,7 +117,9 @@ def test_reading_in_djangos_transaction_keeps_types(shop: str) -> None:
 
 
 def test_the_kit_captures_tasks_of_the_project(shop: str) -> None:
-    """In Django's transaction, which rolls back; and on a database of the kit, which the project's must not replace."""
+    """In Django's transaction, which rolls back; and on a database of the kit, which the project's
+    must not replace.
+    """
     from tests.contrib.djangoshop.jobs import send_mail
     from tests.contrib.djangoshop.models import Order
 
@@ -136,7 +159,10 @@ def test_scheduling_from_async_code(shop: str) -> None:
     async def block() -> None:
         schedule(send_mail, {"order": 1})
 
-    with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop; write: await aschedule\("):
+    with pytest.raises(
+        SynchronousOnlyOperation,
+        match=r"would block the event loop; write: await aschedule\(",
+    ):
         asyncio.run(block())
 
 
@@ -144,7 +170,10 @@ def test_a_connection_outside_a_transaction_is_refused(shop: str) -> None:
     """The line names the alias and the cure."""
     from tests.contrib.djangoshop.jobs import send_mail
 
-    with pytest.raises(SlotwiseError, match=r"'default' is in no transaction; write: with transaction.atomic\(\)"):
+    with pytest.raises(
+        SlotwiseError,
+        match=r"'default' is in no transaction; write: with transaction.atomic\(\)",
+    ):
         registry().client.schedule(send_mail, {}, connection=connection)
 
 
@@ -163,7 +192,9 @@ def test_async_handlers_use_the_orm(shop: str) -> None:
 
 
 def test_connections_are_closed_around_handlers(shop: str) -> None:
-    """A connection that is too old does not reach the next handler; within a transaction it stays."""
+    """A connection that is too old does not reach the next handler; within a transaction it
+    stays.
+    """
     ctx: Any = None
     connection.ensure_connection()
     first = connection.connection
@@ -183,7 +214,9 @@ def test_connections_are_closed_around_handlers(shop: str) -> None:
 def test_migrations_are_slotwises_own_history(
     databases: Any, django_project: Callable[[str], None], pg_empty_url: str
 ) -> None:
-    """``migrate`` stamps slotwise's version table; ``db upgrade`` finds nothing to do; zero drops the tables."""
+    """``migrate`` stamps slotwise's version table; ``db upgrade`` finds nothing to do; zero drops
+    the tables.
+    """
     django_project(pg_empty_url)
     call_command("migrate", "slotwise", verbosity=0)
     from slotwise.migrate.revisions import _script_directory
@@ -193,7 +226,11 @@ def test_migrations_are_slotwises_own_history(
     call_command("migrate", "slotwise", "0001", verbosity=0)
     assert _revision() == "sw0001"
     call_command("migrate", "slotwise", "zero", verbosity=0)
-    assert not [name for name in connection.introspection.table_names() if name.startswith("scheduled_slots")]
+    assert not [
+        name
+        for name in connection.introspection.table_names()
+        if name.startswith("scheduled_slots")
+    ]
     connections.close_all()
 
 
@@ -204,7 +241,9 @@ def _revision() -> str:
     return str(found)
 
 
-def test_tables_that_exist_are_adopted_by_the_migration(django_project: Callable[[str], None], pg_url: str) -> None:
+def test_tables_that_exist_are_adopted_by_the_migration(
+    django_project: Callable[[str], None], pg_url: str
+) -> None:
     """``slotwise db upgrade`` first, then ``migrate``: nothing to do."""
     django_project(pg_url)
     call_command("migrate", "slotwise", verbosity=0)
@@ -229,27 +268,51 @@ def test_makemigrations_and_checks_are_clean(shop: str) -> None:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown setting": ({"POLL_INTERVALL": "1s"}, r"settings\.SLOTWISE: POLL_INTERVALL .* mean poll_interval\?"),
-    "a wrong value": ({"THREADS": 0}, r"settings\.SLOTWISE: THREADS must be a whole number from 1"),
+    "an unknown setting": (
+        {"POLL_INTERVALL": "1s"},
+        r"settings\.SLOTWISE: POLL_INTERVALL .* mean poll_interval\?",
+    ),
+    "a wrong value": (
+        {"THREADS": 0},
+        r"settings\.SLOTWISE: THREADS must be a whole number from 1",
+    ),
     "no such alias": (
         {"DATABASE": "jobs"},
         r"SLOTWISE\['DATABASE'\] is 'jobs', which is no alias in DATABASES; known",
     ),
-    "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
-    "no such module": ({"JOBS": ["nowhere.jobs"]}, r"SLOTWISE\['JOBS'\]: there is no module nowhere; "),
+    "an address": (
+        {"DATABASE_URL": "sqlite://"},
+        r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES",
+    ),
+    "no such module": (
+        {"JOBS": ["nowhere.jobs"]},
+        r"SLOTWISE\['JOBS'\]: there is no module nowhere; ",
+    ),
     "no such listener": (
         {"LISTENERS": ["nowhere.listen"]},
         r"SLOTWISE\['LISTENERS'\]: 'nowhere\.listen': there is no module nowhere; ",
     ),
-    "a wrong list": ({"LISTNERS": []}, r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?"),
+    "a wrong list": (
+        {"LISTNERS": []},
+        r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?",
+    ),
     "a setting of the registry": ({"TASKS": []}, r"SLOTWISE: TASKS is not a setting; "),
-    "the registry's keyword": ({"config": "x.toml"}, r"SLOTWISE: CONFIG is not a setting; "),
-    "two spellings": ({"threads": 1, "THREADS": 2}, r"SLOTWISE: THREADS is the same setting as threads; keep one"),
+    "the registry's keyword": (
+        {"config": "x.toml"},
+        r"SLOTWISE: CONFIG is not a setting; ",
+    ),
+    "two spellings": (
+        {"threads": 1, "THREADS": 2},
+        r"SLOTWISE: THREADS is the same setting as threads; keep one",
+    ),
     "two spellings of ours": (
         {"jobs": [], "JOBS": []},
         r"SLOTWISE\['JOBS'\] is there twice: 'jobs' and 'JOBS'; keep one",
     ),
-    "a key of nothing": ({7: 1}, r"settings\.SLOTWISE has the key 7; write a string, e\.g\. 'THREADS'"),
+    "a key of nothing": (
+        {7: 1},
+        r"settings\.SLOTWISE has the key 7; write a string, e\.g\. 'THREADS'",
+    ),
     "an alias of nothing": (
         {"DATABASE": ["jobs"]},
         r"SLOTWISE\['DATABASE'\] is \['jobs'\], which is no alias in DATABASES",
@@ -258,29 +321,56 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"DATABASE": ""},
         r"SLOTWISE\['DATABASE'\] is '', which is no alias in DATABASES; known: default",
     ),
-    "a module of nothing": ({"JOBS": 7}, r"SLOTWISE\['JOBS'\] is 7; write names of modules, e\.g\. \['shop\.jobs'\]"),
-    "a blank module": ({"JOBS": ""}, r"SLOTWISE\['JOBS'\] has ''; write the name of a module, e\.g\. 'shop\.jobs'"),
+    "a module of nothing": (
+        {"JOBS": 7},
+        r"SLOTWISE\['JOBS'\] is 7; write names of modules, e\.g\. \['shop\.jobs'\]",
+    ),
+    "a blank module": (
+        {"JOBS": ""},
+        r"SLOTWISE\['JOBS'\] has ''; write the name of a module, e\.g\. 'shop\.jobs'",
+    ),
     "one wrong module": (
         {"JOBS": ["tests.contrib.djangoshop.jobs", 7]},
         r"SLOTWISE\['JOBS'\] has 7; write the name of a module, e\.g\. 'shop\.jobs'",
     ),
     "a misspelt module": (
         {"JOBS": ["tests.contrib.djangoshop.jbos"]},
-        r"SLOTWISE\['JOBS'\]: there is no module .*jbos; did you mean 'tests\.contrib\.djangoshop\.jobs'\?",
+        r"SLOTWISE\['JOBS'\]: there is no module .*jbos; did you mean "
+        r"'tests\.contrib\.djangoshop\.jobs'\?",
     ),
-    "a listener of nothing": ({"LISTENERS": [7]}, r"SLOTWISE\['LISTENERS'\]: listeners: 7 cannot be called"),
-    "no list": ({"INTERCEPTORS": 7}, r"SLOTWISE\['INTERCEPTORS'\]: interceptors: 7 cannot be called"),
-    "no dotted path": ({"LISTENERS": "listen"}, r"SLOTWISE\['LISTENERS'\]: 'listen' is no dotted path; write one"),
+    "a listener of nothing": (
+        {"LISTENERS": [7]},
+        r"SLOTWISE\['LISTENERS'\]: listeners: 7 cannot be called",
+    ),
+    "no list": (
+        {"INTERCEPTORS": 7},
+        r"SLOTWISE\['INTERCEPTORS'\]: interceptors: 7 cannot be called",
+    ),
+    "no dotted path": (
+        {"LISTENERS": "listen"},
+        r"SLOTWISE\['LISTENERS'\]: 'listen' is no dotted path; write one",
+    ),
     "a dotted path to nothing": (
         {"LISTENERS": ["tests.contrib.djangoshop.jobs.send_mial"]},
-        r"SLOTWISE\['LISTENERS'\]: module tests\.contrib\.djangoshop\.jobs has no 'send_mial'; did you mean 'send_",
+        r"SLOTWISE\['LISTENERS'\]: module tests\.contrib\.djangoshop\.jobs has no "
+        r"'send_mial'; did you mean 'send_",
     ),
-    "a lifespan of nothing": ({"LIFESPAN": 7}, r"SLOTWISE\['LIFESPAN'\]: lifespan is 7; pass the function"),
-    "customize of nothing": ({"CUSTOMIZE": 7}, r"SLOTWISE\['CUSTOMIZE'\]: customize is 7; pass a function"),
-    "no resolver's class": ({"RESOLVERS": [int]}, r"SLOTWISE\['RESOLVERS'\]: resolvers: 0 has no method resolve"),
+    "a lifespan of nothing": (
+        {"LIFESPAN": 7},
+        r"SLOTWISE\['LIFESPAN'\]: lifespan is 7; pass the function",
+    ),
+    "customize of nothing": (
+        {"CUSTOMIZE": 7},
+        r"SLOTWISE\['CUSTOMIZE'\]: customize is 7; pass a function",
+    ),
+    "no resolver's class": (
+        {"RESOLVERS": [int]},
+        r"SLOTWISE\['RESOLVERS'\]: resolvers: 0 has no method resolve",
+    ),
     "a resolver without its argument": (
         {"RESOLVERS": ["slotwise.contrib.injection.SvcsServices"]},
-        r"SLOTWISE\['RESOLVERS'\]: SvcsServices\(\) raised TypeError: .*'services'; name an instance",
+        r"SLOTWISE\['RESOLVERS'\]: SvcsServices\(\) raised TypeError: "
+        r".*'services'; name an instance",
     ),
     "no resolver": ({}, r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)"),
 }
@@ -288,7 +378,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_one_value_stands_for_a_list_and_none_for_the_default(shop: str) -> None:
     """Keys of Django's own may be written in any case, too."""
-    given = {"resolvers": {"site": "x"}, "Listeners": None, "JOBS": "tests.contrib.djangoshop.jobs", "LIFESPAN": None}
+    given = {
+        "resolvers": {"site": "x"},
+        "Listeners": None,
+        "JOBS": "tests.contrib.djangoshop.jobs",
+        "LIFESPAN": None,
+    }
     with override_settings(SLOTWISE=given | {"DATABASE": None, "threads": None}):
         assert "tidy" in registry().definitions
         assert registry().listeners == ()
@@ -305,7 +400,9 @@ def test_settings_that_are_no_dictionary(shop: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_the_settings_is_one_line(shop: str, given: dict[str, Any], line: str) -> None:
+def test_a_mistake_in_the_settings_is_one_line(
+    shop: str, given: dict[str, Any], line: str
+) -> None:
     """It names the setting; the system check reports it, too."""
     if line != MISTAKES["no resolver"][1]:
         given = {"RESOLVERS": [{"site": "x"}], **given}
@@ -320,14 +417,31 @@ def test_a_mistake_in_the_settings_is_one_line(shop: str, given: dict[str, Any],
 
 ADDRESSES: dict[str, tuple[dict[str, Any], str]] = {
     "all of it": (
-        {"NAME": "my/db", "USER": "ann@shop", "PASSWORD": "p:w d", "HOST": "db", "PORT": 5433},
+        {
+            "NAME": "my/db",
+            "USER": "ann@shop",
+            "PASSWORD": "p:w d",
+            "HOST": "db",
+            "PORT": 5433,
+        },
         "postgresql://ann%40shop:p%3Aw%20d@/my%2Fdb?host=db&port=5433",
     ),
     "options": (
-        {"NAME": "d", "OPTIONS": {"sslmode": "require", "pool": True, "options": "-c a=b", "assume_role": "r"}},
+        {
+            "NAME": "d",
+            "OPTIONS": {
+                "sslmode": "require",
+                "pool": True,
+                "options": "-c a=b",
+                "assume_role": "r",
+            },
+        },
         "postgresql:///d?sslmode=require&options=-c%20a%3Db%20-c%20role%3Dr",
     ),
-    "a service": ({"NAME": "", "OPTIONS": {"service": "shop"}}, "postgresql:///?service=shop"),
+    "a service": (
+        {"NAME": "", "OPTIONS": {"service": "shop"}},
+        "postgresql:///?service=shop",
+    ),
 }
 
 
@@ -336,7 +450,9 @@ def test_the_address_is_djangos(shop: str, given: dict[str, Any], url: str) -> N
     """What DATABASES says about a PostgreSQL is what slotwise connects to."""
     kept = dict(connections["default"].settings_dict)
     try:
-        connections["default"].settings_dict.update({"HOST": "", "PORT": "", "USER": "", "PASSWORD": ""} | given)
+        connections["default"].settings_dict.update(
+            {"HOST": "", "PORT": "", "USER": "", "PASSWORD": ""} | given
+        )
         assert database_address("default") == url
     finally:
         connections["default"].settings_dict.update(kept)
@@ -349,9 +465,22 @@ def test_commands_know_the_project(
     for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX"):
         monkeypatch.setenv(name, "")  # restored afterwards
     call_command("slotwise", "db", "check")
-    Command().run_from_argv(["manage.py", "slotwise", "db", "check", "--settings", "x", "--pythonpath=x", "--no-color"])
+    Command().run_from_argv(
+        [
+            "manage.py",
+            "slotwise",
+            "db",
+            "check",
+            "--settings",
+            "x",
+            "--pythonpath=x",
+            "--no-color",
+        ]
+    )
     call_command("slotwise", "workers")
-    assert capfd.readouterr().out.endswith("no workers; start one: python manage.py slotwise worker\n")
+    assert capfd.readouterr().out.endswith(
+        "no workers; start one: python manage.py slotwise worker\n"
+    )
     call_command("slotwise", "run", "tidy", "--json")
     assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
     with pytest.raises(SystemExit, match="1"):
@@ -361,7 +490,9 @@ def test_commands_know_the_project(
 
 
 def test_the_admin_reads(shop: str) -> None:
-    """Pages of jobs with their slots, tasks and workers; nothing can be changed, and permissions are Django's."""
+    """Pages of jobs with their slots, tasks and workers; nothing can be changed, and permissions
+    are Django's.
+    """
     from django.contrib.auth.models import Permission, User
     from django.test import Client
     from tests.contrib.djangoshop.jobs import send_mail
@@ -372,10 +503,21 @@ def test_the_admin_reads(shop: str) -> None:
         made.run_due()
     http = Client()
     http.force_login(User.objects.create_superuser("ann"))
-    pages = {"": "slotwise", "job/": ">02:00 UTC<", "job/tidy/change/": "succeeded", "task/": "send-mail"}
-    for page, text in {**pages, "task/send-mail/change/": "waiting", "worker/": "nothing yet"}.items():
+    pages = {
+        "": "slotwise",
+        "job/": ">02:00 UTC<",
+        "job/tidy/change/": "succeeded",
+        "task/": "send-mail",
+    }
+    for page, text in {
+        **pages,
+        "task/send-mail/change/": "waiting",
+        "worker/": "nothing yet",
+    }.items():
         answer = http.get(f"/admin/slotwise/{page}")
-        assert (answer.status_code, text in answer.content.decode()) == (200, True), answer.content.decode()
+        assert (answer.status_code, text in answer.content.decode()) == (200, True), (
+            answer.content.decode()
+        )
     assert http.get("/admin/slotwise/job/add/").status_code == 404
     assert http.post("/admin/slotwise/job/tidy/delete/").status_code == 404
     bob = User.objects.create_user("bob", is_staff=True)
@@ -385,14 +527,18 @@ def test_the_admin_reads(shop: str) -> None:
     assert http.get("/admin/slotwise/job/").status_code == 200
 
 
-def test_the_admin_without_the_tables(django_project: Callable[[str], None], shop: str) -> None:
+def test_the_admin_without_the_tables(
+    django_project: Callable[[str], None], shop: str
+) -> None:
     """The page says what is missing, in one line."""
     from django.contrib.auth.models import User
     from django.test import Client
 
     http = Client()
     http.force_login(User.objects.create_superuser("ann"))
-    with override_settings(SLOTWISE={"TABLE_PREFIX": "other_", "RESOLVERS": [{"site": "x"}]}):
+    with override_settings(
+        SLOTWISE={"TABLE_PREFIX": "other_", "RESOLVERS": [{"site": "x"}]}
+    ):
         answer = http.get("/admin/slotwise/job/")
     assert answer.status_code == 200
     (problem,) = re.findall('<p class="errornote">(.*)</p>', answer.content.decode())
@@ -402,20 +548,39 @@ def test_the_admin_without_the_tables(django_project: Callable[[str], None], sho
 def test_cures_name_the_projects_command(shop: str) -> None:
     """They can be pasted; a message that is raised again is not changed twice."""
     for text, cure in (
-        ("missing; run: slotwise db upgrade", "missing; run: python manage.py migrate slotwise"),
-        ("missing; run: slotwise db upgrade --schema a-b", "missing; run: python manage.py migrate slotwise"),
+        (
+            "missing; run: slotwise db upgrade",
+            "missing; run: python manage.py migrate slotwise",
+        ),
+        (
+            "missing; run: slotwise db upgrade --schema a-b",
+            "missing; run: python manage.py migrate slotwise",
+        ),
         (
             "run: slotwise db upgrade --schema jobs --adopt",
             "run: python manage.py slotwise db upgrade --schema jobs --adopt",
         ),
         (
             "start afresh: slotwise db downgrade, then slotwise db upgrade",
-            "start afresh: python manage.py slotwise db downgrade, then python manage.py migrate slotwise",
+            "start afresh: python manage.py slotwise db downgrade, then python "
+            "manage.py migrate slotwise",
         ),
-        ("adopt it with `slotwise db upgrade --adopt`", "adopt it with `python manage.py slotwise db upgrade --adopt`"),
-        ("none; start one: slotwise worker --app …", "none; start one: python manage.py slotwise worker"),
-        ("find such rows with `slotwise health`", "find such rows with `python manage.py slotwise health`"),
-        ("not a setting: slotwise never deletes rows", "not a setting: slotwise never deletes rows"),
+        (
+            "adopt it with `slotwise db upgrade --adopt`",
+            "adopt it with `python manage.py slotwise db upgrade --adopt`",
+        ),
+        (
+            "none; start one: slotwise worker --app …",
+            "none; start one: python manage.py slotwise worker",
+        ),
+        (
+            "find such rows with `slotwise health`",
+            "find such rows with `python manage.py slotwise health`",
+        ),
+        (
+            "not a setting: slotwise never deletes rows",
+            "not a setting: slotwise never deletes rows",
+        ),
     ):
         assert str(SlotwiseError(str(SlotwiseError(text)))) == cure
 
@@ -466,7 +631,8 @@ for context in (transaction.atomic(), nullcontext()):
         (
             "test.sqlite3",
             [
-                "DATABASES['default'] is sqlite: a task cannot join its transaction.atomic; schedule in "
+                "DATABASES['default'] is sqlite: a task cannot join its "
+                "transaction.atomic; schedule in "
                 "transaction.on_commit",
                 "scheduled",
             ],
@@ -474,7 +640,8 @@ for context in (transaction.atomic(), nullcontext()):
         pytest.param(
             ":memory:",
             [
-                "DATABASES['default'] is SQLite in memory, which slotwise's own connections cannot see; use a file (in "
+                "DATABASES['default'] is SQLite in memory, which slotwise's own "
+                "connections cannot see; use a file (in "
                 "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
             ]
             * 2,
@@ -483,12 +650,22 @@ for context in (transaction.atomic(), nullcontext()):
     ],
 )
 def test_sqlite(tmp_path: Path, file: str, said: list[str]) -> None:
-    """A file works outside transactions; in memory, where tests of a project run, only scheduling is refused."""
-    (tmp_path / "jobs.py").write_text("from slotwise import task\n@task(name='work')\ndef work(ctx): ...\n")
-    environment = {name: text for name, text in os.environ.items() if name != "DATABASE_URL"}
+    """A file works outside transactions; in memory, where tests of a project run, only scheduling
+    is refused.
+    """
+    (tmp_path / "jobs.py").write_text(
+        "from slotwise import task\n@task(name='work')\ndef work(ctx): ...\n"
+    )
+    environment = {
+        name: text for name, text in os.environ.items() if name != "DATABASE_URL"
+    }
     done = subprocess.run(
-        [sys.executable, "-c", IN_MEMORY, file], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", IN_MEMORY, file],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
         timeout=60,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout.splitlines()[-2:]) == (0, said), done.stderr
     assert ("slotwise.W001" in done.stderr) == (file == ":memory:")

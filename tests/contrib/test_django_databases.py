@@ -1,4 +1,6 @@
-"""Django with several databases, under its own test runner: what tests and transactions may reach."""
+"""Django with several databases, under its own test runner: what tests and transactions may
+reach.
+"""
 
 from __future__ import annotations
 
@@ -119,12 +121,18 @@ class Project:
     def django(self, *words: str, alias: str = "jobs", status: int = 0) -> str:
         """Run a command of Django; return what it says."""
         env = environment("", DEFAULT_URL=self.default, JOBS_URL=self.jobs, ALIAS=alias)
-        path = os.pathsep.join(filter(None, [str(self.directory), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(
+            filter(None, [str(self.directory), os.environ.get("PYTHONPATH")])
+        )
         env |= {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": path}
         done = subprocess.run(
-            [sys.executable, "-m", "django", *words], cwd=self.directory, env=env, capture_output=True, text=True,
+            [sys.executable, "-m", "django", *words],
+            cwd=self.directory,
+            env=env,
+            capture_output=True,
+            text=True,
             timeout=60,
-        )  # fmt: skip
+        )
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -138,7 +146,9 @@ class Project:
         found = []
         for url in (self.default, self.jobs):
             with psycopg.connect(url) as connection:
-                found += connection.execute("SELECT task_instance, picked_by FROM scheduled_tasks").fetchall()
+                found += connection.execute(
+                    "SELECT task_instance, picked_by FROM scheduled_tasks"
+                ).fetchall()
         return found
 
 
@@ -153,11 +163,14 @@ def project(databases: Databases, tmp_path: Path) -> Iterator[Project]:
         for url in (default, jobs):
             with psycopg.connect(url) as connection:
                 connection.execute(
-                    "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version) "
+                    "INSERT INTO scheduled_tasks (task_name, task_instance, "
+                    "execution_time, picked, version) "
                     "VALUES ('work', 'of development', now() - interval '1 day', false, 1)"
                 )
         with psycopg.connect(jobs) as connection:  # both are clones of one database
-            connection.execute("UPDATE scheduled_meta SET value = 'other' WHERE key = 'installation_id'")
+            connection.execute(
+                "UPDATE scheduled_meta SET value = 'other' WHERE key = 'installation_id'"
+            )
         yield Project(tmp_path, default, jobs)
 
 
@@ -173,10 +186,14 @@ OF_DEVELOPMENT = [("of development", None)] * 2
         pytest.param("default", "shop.tests.Simple", marks=pytest.mark.extended),
     ],
 )
-def test_tests_never_reach_the_database_of_development(project: Project, alias: str, tests: str) -> None:
+def test_tests_never_reach_the_database_of_development(
+    project: Project, alias: str, tests: str
+) -> None:
     """They use the test database, or are refused by Django's own rule: TestCase.databases."""
     if alias == "default":
-        (project.directory / "shop" / "tests.py").write_text(TESTS.replace("class WithoutTheAlias", "class _Unused"))
+        (project.directory / "shop" / "tests.py").write_text(
+            TESTS.replace("class WithoutTheAlias", "class _Unused")
+        )
     assert "\nOK\n" in project.django("test", "--noinput", tests, alias=alias)
     assert project.tasks() == OF_DEVELOPMENT
 
@@ -201,8 +218,10 @@ with transaction.atomic(using="jobs"):
 def test_a_transaction_of_another_database_is_refused(project: Project) -> None:
     """The task would commit at once, and stay if that transaction rolls back."""
     assert project.script(SCHEDULED_IN_ATOMIC)[-4:] == [
-        "ConfigurationError schedule() in transaction.atomic of 'default', but slotwise's tables are in 'jobs': the "
-        "task would stay if that transaction rolls back; write transaction.on_commit(lambda: schedule(…)), or call "
+        "ConfigurationError schedule() in transaction.atomic of 'default', but "
+        "slotwise's tables are in 'jobs': the "
+        "task would stay if that transaction rolls back; write "
+        "transaction.on_commit(lambda: schedule(…)), or call "
         "registry().client.schedule(…), which commits at once",
         "scheduled 2",
         "scheduled",
@@ -234,16 +253,22 @@ with transaction.atomic("default"), transaction.atomic("jobs"):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("tables", ["with tables", pytest.param("without", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "tables", ["with tables", pytest.param("without", marks=pytest.mark.extended)]
+)
 def test_the_alias_of_another_database_is_refused(project: Project, tables: str) -> None:
-    """Also if it has tables of slotwise, and outside a transaction: no worker of this project would see the task."""
+    """Also if it has tables of slotwise, and outside a transaction: no worker of this project
+    would see the task.
+    """
     if tables == "without":
         with psycopg.connect(project.jobs) as connection:
             connection.execute("ALTER TABLE scheduled_meta RENAME TO away")
     lines = project.script(USING, alias="default")[-20:]
     refusal = (
-        r"jobs ConfigurationError using='jobs' leads to '\w+' at host \S+, port \d+, but slotwise's tables are in "
-        r"'default', '\w+' at host \S+, port \d+; name an alias of that database, or leave using= out"
+        r"jobs ConfigurationError using='jobs' leads to '\w+' at host \S+, port "
+        r"\d+, but slotwise's tables are in "
+        r"'default', '\w+' at host \S+, port \d+; name an alias of that database, "
+        r"or leave using= out"
     )
     wrong = [
         "jbos ConfigurationError using='jbos' is no alias in DATABASES; did you mean 'jobs'?",
@@ -251,8 +276,15 @@ def test_the_alias_of_another_database_is_refused(project: Project, tables: str)
     ]
     for first in (0, 6):
         assert lines[first] == "default scheduled"
-        assert lines[first + 2 : first + 6] == ["copy scheduled", "direct scheduled", *wrong]
-    apart = "ConfigurationError schedule() in transaction.atomic of 'default', but slotwise's tables are in"
+        assert lines[first + 2 : first + 6] == [
+            "copy scheduled",
+            "direct scheduled",
+            *wrong,
+        ]
+    apart = (
+        "ConfigurationError schedule() in transaction.atomic of 'default', but "
+        "slotwise's tables are in"
+    )
     assert (lines[12], lines[16:18]) == ("default scheduled", wrong)
     assert lines[14].startswith(f"copy {apart} 'copy'")
     assert lines[15].startswith(f"direct {apart} 'direct'")
@@ -260,7 +292,9 @@ def test_the_alias_of_another_database_is_refused(project: Project, tables: str)
         assert re.fullmatch(refusal, refused), refused
     assert lines[18] == "default scheduled"
     leads_away = (
-        "jobs SchemaMissing" if tables == "without" else "jobs ConfigurationError work: the connection leads to"
+        "jobs SchemaMissing"
+        if tables == "without"
+        else "jobs ConfigurationError work: the connection leads to"
     )
     assert lines[19].startswith(leads_away)
     assert len(project.tasks()) == 2 + 3 + 3 + 1 + 1
@@ -279,14 +313,21 @@ for use in (lambda: schedule(work), lambda: registry().run_now("tick"), lambda: 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("alias", "option"), [("jobs", " --database jobs"), pytest.param("default", "", marks=pytest.mark.extended)]
+    ("alias", "option"),
+    [("jobs", " --database jobs"), pytest.param("default", "", marks=pytest.mark.extended)],
 )
-def test_the_cure_for_missing_tables_is_migrate(project: Project, alias: str, option: str) -> None:
+def test_the_cure_for_missing_tables_is_migrate(
+    project: Project, alias: str, option: str
+) -> None:
     """With the alias of slotwise's tables, as the page on Django writes it."""
-    with psycopg.connect(project.jobs if alias == "jobs" else project.default) as connection:
+    with psycopg.connect(
+        project.jobs if alias == "jobs" else project.default
+    ) as connection:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     for line in project.script(WITHOUT_TABLES, alias=alias)[-3:]:
-        assert line.startswith("SchemaMissing the tables scheduled_* are missing in this database")
+        assert line.startswith(
+            "SchemaMissing the tables scheduled_* are missing in this database"
+        )
         assert line.endswith(f"run: python manage.py migrate slotwise{option}")
 
 

@@ -1,4 +1,6 @@
-"""The backend of Django's TASKS: what its documentation promises, on Django 6 or with the package django-tasks."""
+"""The backend of Django's TASKS: what its documentation promises, on Django 6 or with the package
+django-tasks.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def library() -> Any:
 
 @contextmanager
 def worker(shop: str) -> Iterator[ManualWorker]:
-    with ManualWorker(registry(), shop, ManualClock(registry().inspect.now() + timedelta(seconds=1))) as made:
+    with ManualWorker(
+        registry(), shop, ManualClock(registry().inspect.now() + timedelta(seconds=1))
+    ) as made:
         yield made
 
 
@@ -57,13 +61,24 @@ def work(shop: str) -> list[str]:
 
 
 def test_enqueue_and_get_result(shop: str, tasks: Any) -> None:
-    """A result is READY, then SUCCESSFUL with its value; refresh brings an older object up to date."""
+    """A result is READY, then SUCCESSFUL with its value; refresh brings an older object up to
+    date.
+    """
     before = timezone.now()
     result = tasks.add.enqueue(1, b=2)
     assert (str(result.status), result.is_finished, result.attempts) == ("READY", False, 0)
-    assert (result.args, result.kwargs, result.backend, result.task) == ([1], {"b": 2}, "default", tasks.add)
+    assert (result.args, result.kwargs, result.backend, result.task) == (
+        [1],
+        {"b": 2},
+        "default",
+        tasks.add,
+    )
     assert before <= result.enqueued_at <= timezone.now()
-    assert (result.started_at, result.finished_at, result.last_attempted_at) == (None, None, None)
+    assert (result.started_at, result.finished_at, result.last_attempted_at) == (
+        None,
+        None,
+        None,
+    )
     with pytest.raises(ValueError, match="not finished"):
         result.return_value  # noqa: B018
     assert tasks.add.get_result(result.id) == result
@@ -71,15 +86,30 @@ def test_enqueue_and_get_result(shop: str, tasks: Any) -> None:
     result.refresh()
     found = tasks.add.get_result(result.id)
     for one in (result, found):
-        assert (str(one.status), one.return_value, one.is_finished, one.errors) == ("SUCCESSFUL", 3, True, [])
+        assert (str(one.status), one.return_value, one.is_finished, one.errors) == (
+            "SUCCESSFUL",
+            3,
+            True,
+            [],
+        )
         assert one.started_at is not None
         assert one.started_at <= one.finished_at
-        assert (one.attempts, len(one.worker_ids), one.last_attempted_at) == (1, 1, one.started_at)
-    assert (found.args, found.kwargs, found.enqueued_at) == ([1], {"b": 2}, result.enqueued_at)
+        assert (one.attempts, len(one.worker_ids), one.last_attempted_at) == (
+            1,
+            1,
+            one.started_at,
+        )
+    assert (found.args, found.kwargs, found.enqueued_at) == (
+        [1],
+        {"b": 2},
+        result.enqueued_at,
+    )
 
 
 def test_a_failure_has_its_exception(shop: str, tasks: Any) -> None:
-    """FAILED, with the class and the traceback; there is no value, and by default no second attempt."""
+    """FAILED, with the class and the traceback; there is no value, and by default no second
+    attempt.
+    """
     result = tasks.fail.enqueue("ann's")
     assert work(shop) == ["dead"]
     result.refresh()
@@ -122,7 +152,8 @@ def test_a_running_task(shop: str, tasks: Any) -> None:
 def test_results_that_do_not_exist(tasks: Any, library: Any) -> None:
     """An unknown id, and the id of another task, have errors of their own."""
     with pytest.raises(
-        library.exceptions.TaskResultDoesNotExist, match=r"no result 'none' in settings.TASKS\['default'\]"
+        library.exceptions.TaskResultDoesNotExist,
+        match=r"no result 'none' in settings.TASKS\['default'\]",
     ):
         tasks.add.get_result("none")
     result = tasks.shout.enqueue("a")
@@ -145,12 +176,17 @@ def test_async(shop: str, tasks: Any) -> None:
     assert result.return_value == "ANN"
 
 
-@pytest.mark.parametrize(("priority", "ours"), [(-100, -50), (-1, 49), (0, 50), (1, 51), (100, 150)])
+@pytest.mark.parametrize(
+    ("priority", "ours"), [(-100, -50), (-1, 49), (0, 50), (1, 51), (100, 150)]
+)
 def test_priorities(tasks: Any, priority: int, ours: int) -> None:
     """Each priority of Django's range has one of its own in slotwise, in the same order."""
     result = tasks.add.using(priority=priority).enqueue(1)
     (found,) = registry().inspect.tasks("django:default:default")
-    assert (found.priority, tasks.add.get_result(result.id).task.priority) == (ours, priority)
+    assert (found.priority, tasks.add.get_result(result.id).task.priority) == (
+        ours,
+        priority,
+    )
 
 
 def test_higher_priorities_run_first(shop: str, tasks: Any, library: Any) -> None:
@@ -171,12 +207,16 @@ def test_higher_priorities_run_first(shop: str, tasks: Any, library: Any) -> Non
 @pytest.mark.parametrize("priority", [-101, 101, 1.5])
 def test_wrong_priorities_are_refused(tasks: Any, priority: float) -> None:
     """As Django documents: when the task is made."""
-    with pytest.raises(Exception, match="priority must be a whole number between -100 and 100"):
+    with pytest.raises(
+        Exception, match="priority must be a whole number between -100 and 100"
+    ):
         tasks.add.using(priority=priority)
 
 
 def test_run_after(shop: str, tasks: Any) -> None:
-    """A task does not start before its time; with USE_TZ off, naive times are those of TIME_ZONE."""
+    """A task does not start before its time; with USE_TZ off, naive times are those of
+    TIME_ZONE.
+    """
     due = timezone.now() + timedelta(hours=1)
     result = tasks.add.using(run_after=due).enqueue(1)
     assert work(shop) == []
@@ -194,7 +234,9 @@ def test_run_after(shop: str, tasks: Any) -> None:
 
 
 def test_queues(tasks: Any) -> None:
-    """A queue is a task of slotwise, so that a worker may run one; unknown queues are refused unless any is allowed."""
+    """A queue is a task of slotwise, so that a worker may run one; unknown queues are refused
+    unless any is allowed.
+    """
     tasks.shout.enqueue("a")
     assert len(registry().inspect.tasks("django:default:mail")) == 1
     with pytest.raises(Exception, match="Queue 'other' is not valid for backend"):
@@ -209,7 +251,12 @@ def test_the_context(shop: str, tasks: Any) -> None:
     work(shop)
     result.refresh()
     (worker_id,) = result.worker_ids
-    assert result.return_value == {"attempt": 1, "id": result.id, "status": "RUNNING", "workers": [worker_id]}
+    assert result.return_value == {
+        "attempt": 1,
+        "id": result.id,
+        "status": "RUNNING",
+        "workers": [worker_id],
+    }
 
 
 def test_signals(shop: str, tasks: Any, library: Any) -> None:
@@ -233,23 +280,37 @@ def test_signals(shop: str, tasks: Any, library: Any) -> None:
         for name in names:
             getattr(library.signals, name).disconnect(dispatch_uid="test")
     begun = [("task_enqueued", "READY"), ("task_started", "RUNNING")]
-    assert said == [*begun, ("task_finished", "SUCCESSFUL"), *begun, ("task_finished", "FAILED")]
+    assert said == [
+        *begun,
+        ("task_finished", "SUCCESSFUL"),
+        *begun,
+        ("task_finished", "FAILED"),
+    ]
 
 
 def test_enqueue_in_a_transaction(tasks: Any) -> None:
-    """Within transaction.atomic the task commits with it, and its own transaction sees it before."""
+    """Within transaction.atomic the task commits with it, and its own transaction sees it
+    before.
+    """
     with transaction.atomic():
         kept = tasks.add.enqueue(1)
         assert tasks.add.get_result(kept.id) == kept
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tasks.add.enqueue(1 // 0 if tasks.add.enqueue(2) else 0)
-    assert [found.id for found in registry().inspect.tasks("django:default:default")] == [kept.id]
+    assert [found.id for found in registry().inspect.tasks("django:default:default")] == [
+        kept.id
+    ]
 
 
 def test_flags(library: Any) -> None:
     """The backend says what it can do."""
     backend = library.default_task_backend
-    names = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
+    names = (
+        "supports_defer",
+        "supports_async_task",
+        "supports_get_result",
+        "supports_priority",
+    )
     assert [getattr(backend, name) for name in names] == [True] * 4
 
 
@@ -272,11 +333,23 @@ def test_results_that_are_too_large(shop: str, tasks: Any, library: Any) -> None
         tasks.big.get_result(too_large.id)
 
 
-@pytest.mark.parametrize("path", ["tests.contrib.djangoshop.tasks.gone", "tests.contrib.djangoshop.tasks.undecorated"])
+@pytest.mark.parametrize(
+    "path",
+    ["tests.contrib.djangoshop.tasks.gone", "tests.contrib.djangoshop.tasks.undecorated"],
+)
 def test_only_tasks_are_run(shop: str, path: str) -> None:
-    """A payload that names anything but a task of Django fails: nothing that is stored is executed."""
-    data = {"task": path, "args": [], "kwargs": {}, "enqueued_at": "2026-01-01T00:00:00+00:00", "priority": 0,
-            "queue": "default", "run_after": None}  # fmt: skip
+    """A payload that names anything but a task of Django fails: nothing that is stored is
+    executed.
+    """
+    data = {
+        "task": path,
+        "args": [],
+        "kwargs": {},
+        "enqueued_at": "2026-01-01T00:00:00+00:00",
+        "priority": 0,
+        "queue": "default",
+        "run_after": None,
+    }
     receipt = registry().client.schedule("django:default:default", data)
     assert work(shop) == ["dead"]
     found = registry().client.get("django:default:default", receipt.id)
@@ -306,12 +379,30 @@ def test_system_checks() -> None:
 
 
 WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {
-    "an option": ({"OPTIONS": {"attempts": 2}}, "['OPTIONS'] has 'attempts'; did you mean 'max_attempts'?"),
-    "another option": ({"OPTIONS": {"foo": 2}}, "['OPTIONS'] has 'foo'; known: max_attempts, result_retention"),
-    "no attempt": ({"OPTIONS": {"max_attempts": 0}}, "['max_attempts'] is 0; write a whole number from 1 to 1000"),
-    "a string": ({"OPTIONS": {"max_attempts": "2"}}, "['OPTIONS']['max_attempts'] is '2'; write a whole number"),
-    "true": ({"OPTIONS": {"max_attempts": True}}, "['OPTIONS']['max_attempts'] is True; write a whole number from 1"),
-    "no duration": ({"OPTIONS": {"result_retention": "x"}}, "['result_retention']: 'x' is not a duration; write a "),
+    "an option": (
+        {"OPTIONS": {"attempts": 2}},
+        "['OPTIONS'] has 'attempts'; did you mean 'max_attempts'?",
+    ),
+    "another option": (
+        {"OPTIONS": {"foo": 2}},
+        "['OPTIONS'] has 'foo'; known: max_attempts, result_retention",
+    ),
+    "no attempt": (
+        {"OPTIONS": {"max_attempts": 0}},
+        "['max_attempts'] is 0; write a whole number from 1 to 1000",
+    ),
+    "a string": (
+        {"OPTIONS": {"max_attempts": "2"}},
+        "['OPTIONS']['max_attempts'] is '2'; write a whole number",
+    ),
+    "true": (
+        {"OPTIONS": {"max_attempts": True}},
+        "['OPTIONS']['max_attempts'] is True; write a whole number from 1",
+    ),
+    "no duration": (
+        {"OPTIONS": {"result_retention": "x"}},
+        "['result_retention']: 'x' is not a duration; write a ",
+    ),
     "no retention": (
         {"OPTIONS": {"result_retention": None}},
         "['result_retention'] is None; write a duration, e.g. '7d'",
@@ -320,11 +411,23 @@ WRONG_TASKS: dict[str, tuple[dict[str, Any], str]] = {
         {"OPTIONS": {"result_retention": "0s"}},
         "['OPTIONS']['result_retention']: '0s' keeps no result; write a ",
     ),
-    "no options": ({"OPTIONS": 7}, "['OPTIONS'] is 7; write a dictionary, e.g. {'max_attempts': 3}"),
+    "no options": (
+        {"OPTIONS": 7},
+        "['OPTIONS'] is 7; write a dictionary, e.g. {'max_attempts': 3}",
+    ),
     "no queues": ({"QUEUES": 7}, "['QUEUES'] is 7; write a list of names, or [] for any"),
-    "a string of queues": ({"QUEUES": "mail"}, "['QUEUES'] is 'mail'; write a list of names, or [] for any"),
-    "a queue of nothing": ({"QUEUES": ["mail", 7]}, "['QUEUES'] has 7; write a name of at most 85 characters"),
-    "a blank queue": ({"QUEUES": [" "]}, "['QUEUES'] has ' '; write a name of at most 85 characters"),
+    "a string of queues": (
+        {"QUEUES": "mail"},
+        "['QUEUES'] is 'mail'; write a list of names, or [] for any",
+    ),
+    "a queue of nothing": (
+        {"QUEUES": ["mail", 7]},
+        "['QUEUES'] has 7; write a name of at most 85 characters",
+    ),
+    "a blank queue": (
+        {"QUEUES": [" "]},
+        "['QUEUES'] has ' '; write a name of at most 85 characters",
+    ),
     "a long queue": ({"QUEUES": ["m" * 100]}, "mmm; write a name of at most 85 characters"),
 }
 
@@ -351,7 +454,9 @@ def test_a_mistake_in_tasks_is_one_line(given: dict[str, Any], line: str) -> Non
 def test_ids_that_cannot_be(tasks: Any, library: Any, id: Any) -> None:
     """As for an unknown id: Django's own error, with the id."""
     for read in (tasks.add.get_result, library.default_task_backend.get_result):
-        with pytest.raises(library.exceptions.TaskResultDoesNotExist, match="there is no result "):
+        with pytest.raises(
+            library.exceptions.TaskResultDoesNotExist, match="there is no result "
+        ):
             read(id)
 
 
@@ -359,5 +464,8 @@ def test_the_other_backend_says_what_it_needs() -> None:
     """Before Django 6 the line names the package."""
     if django.VERSION >= (6,):
         return
-    with pytest.raises(SlotwiseError, match=r"django.tasks needs Django 6; before it, install django-tasks and write"):
+    with pytest.raises(
+        SlotwiseError,
+        match=r"django.tasks needs Django 6; before it, install django-tasks and write",
+    ):
         import slotwise.contrib.django.tasks  # noqa: F401

@@ -1,4 +1,6 @@
-"""FastAPI and plain ASGI: the worker lives as long as the application, and requests use its client."""
+"""FastAPI and plain ASGI: the worker lives as long as the application, and requests use its
+client.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from tests.docs.markdown import ROOT, blocks
 
 from slotwise import JobContext, JobRegistry, SchemaMissing, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI
-from slotwise.contrib.fastapi import SlotwiseClient, SlotwiseRegistry, health_router, slotwise_lifespan
+from slotwise.contrib.fastapi import (
+    SlotwiseClient,
+    SlotwiseRegistry,
+    health_router,
+    slotwise_lifespan,
+)
 from slotwise.embedded import EmbeddedPostgres
 
 pytest_plugins = ["pytester"]
@@ -44,7 +51,9 @@ class Cast:
             self.done.set()
 
         self.work, self.awaited = work, awaited
-        self.registry = JobRegistry(tasks=[work, awaited], database_url=url, poll_interval="1s")
+        self.registry = JobRegistry(
+            tasks=[work, awaited], database_url=url, poll_interval="1s"
+        )
 
 
 @pytest.fixture
@@ -55,7 +64,9 @@ def cast(pg_url: str) -> Iterator[Cast]:
 
 
 def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
-    """The dependency yields the client; async handlers run on the server's loop; the state of others is passed on."""
+    """The dependency yields the client; async handlers run on the server's loop; the state of
+    others is passed on.
+    """
 
     @asynccontextmanager
     async def own(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
@@ -69,9 +80,13 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
         return client.schedule(cast.work, number).status
 
     @app.post("/awaited")
-    async def awaited(request: Request, client: SlotwiseClient, registry: SlotwiseRegistry) -> bool:
+    async def awaited(
+        request: Request, client: SlotwiseClient, registry: SlotwiseRegistry
+    ) -> bool:
         await client.aio.schedule(cast.awaited)
-        return registry is cast.registry and request.state.mine is asyncio.get_running_loop()
+        return (
+            registry is cast.registry and request.state.mine is asyncio.get_running_loop()
+        )
 
     with TestClient(app) as http:
         assert http.post("/jobs/7").json() == "scheduled"
@@ -89,7 +104,9 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
 
 def test_a_task_commits_with_the_requests_transaction(cast: Cast) -> None:
     """A row of the application and a task are there together, or neither."""
-    url = sa.make_url(cast.registry.settings.database_url or "").set(drivername="postgresql+psycopg")
+    url = sa.make_url(cast.registry.settings.database_url or "").set(
+        drivername="postgresql+psycopg"
+    )
     engine = create_async_engine(url, poolclass=sa.NullPool)
 
     async def transaction() -> AsyncIterator[AsyncConnection]:
@@ -124,7 +141,10 @@ def test_an_application_without_the_lifespan_is_told_what_is_missing() -> None:
     @app.get("/client")
     def use(client: SlotwiseClient) -> None: ...
 
-    with pytest.raises(SlotwiseError, match=r"pass lifespan=slotwise_lifespan\(registry\), and in tests write: with"):
+    with pytest.raises(
+        SlotwiseError,
+        match=r"pass lifespan=slotwise_lifespan\(registry\), and in tests write: with",
+    ):
         TestClient(app).get("/client")
 
 
@@ -140,8 +160,12 @@ def test_missing_tables_end_the_servers_start(pg_empty_url: str) -> None:
 
 
 @pytest.mark.extended
-def test_a_server_starts_while_the_database_is_away(open_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It serves, its readiness says why not yet, and the worker follows when the database is back."""
+def test_a_server_starts_while_the_database_is_away(
+    open_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It serves, its readiness says why not yet, and the worker follows when the database is
+    back.
+    """
     server = EmbeddedPostgres(open_path / "pg", durable=False)
     with server:
         from tests.databases import provision
@@ -155,7 +179,9 @@ def test_a_server_starts_while_the_database_is_away(open_path: Any, caplog: pyte
         assert http.get("/checks/live").json() == {"state": "starting", "reason": None}
         ready = http.get("/checks/ready")
         assert ready.status_code == 503
-        assert ready.json()["reason"].startswith("the worker is starting, and waits for the database: the database ")
+        assert ready.json()["reason"].startswith(
+            "the worker is starting, and waits for the database: the database "
+        )
         assert "the server starts without its worker" in caplog.text
         with server:
             cast.registry.client.schedule(cast.work, 1)
@@ -180,7 +206,9 @@ def _starting() -> list[threading.Thread]:
 
 
 class Plain:
-    """An ASGI application without a framework; ``lifespan`` says how it takes the server's messages."""
+    """An ASGI application without a framework; ``lifespan`` says how it takes the server's
+    messages.
+    """
 
     def __init__(self, lifespan: str) -> None:
         self.lifespan, self.said = lifespan, list[str]()
@@ -199,9 +227,13 @@ class Plain:
         await send({"type": "http.response.body", "body": host.state.encode()})
 
 
-@pytest.mark.parametrize(("lifespan", "said"), [("none", []), ("own", ["lifespan.startup", "lifespan.shutdown"])])
+@pytest.mark.parametrize(
+    ("lifespan", "said"), [("none", []), ("own", ["lifespan.startup", "lifespan.shutdown"])]
+)
 def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
-    """The middleware runs the worker with the server, whether the application has a lifespan or not."""
+    """The middleware runs the worker with the server, whether the application has a lifespan or
+    not.
+    """
     plain = Plain(lifespan)
     with TestClient(SlotwiseASGI(plain, lambda: cast.registry, start_wait="60s")) as http:
         assert http.get("/").text == "running"
@@ -212,7 +244,9 @@ def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
 def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
     """The worker does not start then."""
     with (
-        pytest.raises(SlotwiseError, match="the application's own startup failed: see its log"),
+        pytest.raises(
+            SlotwiseError, match="the application's own startup failed: see its log"
+        ),
         TestClient(SlotwiseASGI(Plain("fails"), cast.registry)),
     ):
         pass
@@ -223,10 +257,14 @@ def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
 def test_the_pages_fixture_uses_the_test_database(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, pg_url: str
 ) -> None:
-    """The registry and the application's engine: the address of the application itself leads nowhere."""
+    """The registry and the application's engine: the address of the application itself leads
+    nowhere.
+    """
     found = [block.code for block in blocks(ROOT / "docs" / "frameworks.md", "python")]
     (fixture,) = [code for code in found if "slotwise_override" in code]
-    pytester.makepyfile(main="\n".join(found[:2]))  # the application, and the request's transaction
+    pytester.makepyfile(
+        main="\n".join(found[:2])
+    )  # the application, and the request's transaction
     client = "from fastapi.testclient import TestClient\n"
     pytester.makepyfile(test_orders=f"from main import *\n{client}{fixture}")
     monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/x")

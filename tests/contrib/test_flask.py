@@ -33,7 +33,9 @@ def tick(ctx: JobContext) -> None: ...
 @pytest.fixture
 def registry(pg_url: str) -> Iterator[JobRegistry]:
     ran.clear()
-    registry = JobRegistry(jobs=[tick], tasks=[work], database_url=pg_url, poll_interval="1s")
+    registry = JobRegistry(
+        jobs=[tick], tasks=[work], database_url=pg_url, poll_interval="1s"
+    )
     yield registry
     registry.stop()
 
@@ -69,22 +71,31 @@ def test_a_worker_starts_with_the_first_request(registry: JobRegistry) -> None:
     assert registry.worker is None
 
 
-def test_an_application_whose_worker_cannot_start_serves(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_application_whose_worker_cannot_start_serves(
+    pg_empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The log says why; requests that need no jobs are answered."""
     registry = JobRegistry(jobs=[tick], database_url=pg_empty_url)
     slotwise = Slotwise(registry, app := Flask("shop"), worker=True, start_wait="60s")
     app.get("/")(lambda: "served")
     caplog.set_level(logging.ERROR, "slotwise.host")
     assert [app.test_client().get("/").text for _ in range(2)] == ["served"] * 2
-    assert [record.getMessage().endswith("run: slotwise db upgrade") for record in caplog.records] == [True]
+    assert [
+        record.getMessage().endswith("run: slotwise db upgrade")
+        for record in caplog.records
+    ] == [True]
     assert slotwise.host.state == "failed"
     slotwise.host.stop()
 
 
 def test_the_command_group_is_the_command_line(
-    registry: JobRegistry, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    registry: JobRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """``flask slotwise jobs`` needs no --app; options of slotwise are slotwise's, and so is the exit status."""
+    """``flask slotwise jobs`` needs no --app; options of slotwise are slotwise's, and so is the
+    exit status.
+    """
     app = application(Slotwise(registry))
     for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX", "FLASK_APP"):
         monkeypatch.setenv(name, "")  # restored afterwards
@@ -93,13 +104,17 @@ def test_the_command_group_is_the_command_line(
     assert runner.invoke(args=["slotwise", "db", "check", "--json"]).exit_code == 0
     result = runner.invoke(args=["slotwise", "run", "tick", "--json"])
     assert (result.exit_code, json.loads(result.output)["outcome"]) == (0, "succeeded")
-    assert runner.invoke(args=["slotwise", "health", "--json"]).exit_code == 1  # no worker is alive
+    assert (
+        runner.invoke(args=["slotwise", "health", "--json"]).exit_code == 1
+    )  # no worker is alive
     assert runner.invoke(args=["slotwise", "no-such-command"]).exit_code == 2
 
 
 def test_an_application_without_the_extension() -> None:
     """The line says what to add."""
-    with pytest.raises(SlotwiseError, match=r"shop has no slotwise; add Slotwise\(registry, app\)"):
+    with pytest.raises(
+        SlotwiseError, match=r"shop has no slotwise; add Slotwise\(registry, app\)"
+    ):
         slotwise_of(Flask("shop"))
 
 

@@ -38,8 +38,14 @@ def test_a_refused_lifespan_leaves_the_running_worker(registry: JobRegistry) -> 
     """The worker belongs to the caller that has started it; the line says what to do."""
     registry.start()
     worker = registry.worker
-    refused = r"the registry is running already in this process; stop it first, or pass worker=False"
-    with pytest.raises(SlotwiseError, match=refused), TestClient(FastAPI(lifespan=slotwise_lifespan(registry))):
+    refused = (
+        r"the registry is running already in this process; stop it first, or pass "
+        r"worker=False"
+    )
+    with (
+        pytest.raises(SlotwiseError, match=refused),
+        TestClient(FastAPI(lifespan=slotwise_lifespan(registry))),
+    ):
         pass
     with TestClient(FastAPI(lifespan=slotwise_lifespan(registry, worker=False))):
         pass
@@ -47,17 +53,25 @@ def test_a_refused_lifespan_leaves_the_running_worker(registry: JobRegistry) -> 
     assert registry.inspect.health().live_workers == 1
 
 
-def test_the_log_of_a_start_and_a_stop(registry: JobRegistry, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_a_start_and_a_stop(
+    registry: JobRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
     """Without LogListener, a server's log at INFO has no line of slotwise, nor of its pools."""
     caplog.set_level(logging.INFO)
     with TestClient(FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s"))):
         registry.client.schedule(work)
-    assert [record.name for record in caplog.records if record.name.startswith(("slotwise", "sqlalchemy"))] == []
+    assert [
+        record.name
+        for record in caplog.records
+        if record.name.startswith(("slotwise", "sqlalchemy"))
+    ] == []
 
 
 def test_two_lifespans_of_one_registry(registry: JobRegistry) -> None:
     """The second is refused, and the first goes on."""
-    first, second = (FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s")) for _ in range(2))
+    first, second = (
+        FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s")) for _ in range(2)
+    )
     first.include_router(health_router())
     with TestClient(first) as http:
         with pytest.raises(SlotwiseError, match="running already"), TestClient(second):
@@ -87,7 +101,8 @@ def test_a_wsgi_application_whose_registry_runs_already(
     for _ in range(2):
         assert wsgi({}, lambda status, headers: None) == [b""]
     assert [record.getMessage() for record in caplog.records] == [
-        "the worker cannot start: the registry is running already in this process; stop it first, or pass worker=False"
+        "the worker cannot start: the registry is running already in this "
+        "process; stop it first, or pass worker=False"
     ]
     assert "running already" in str(unhealthy(wsgi.host))
     assert wsgi.host.stop() == 0
@@ -95,7 +110,9 @@ def test_a_wsgi_application_whose_registry_runs_already(
 
 
 def test_a_stop_while_another_caller_starts_the_registry(registry: JobRegistry) -> None:
-    """Race: a caller starts the registry after the host's check; the host's stop leaves that worker alone."""
+    """Race: a caller starts the registry after the host's check; the host's stop leaves that
+    worker alone.
+    """
     gate = threading.Event()
 
     class Late(JobRegistry):
@@ -143,26 +160,41 @@ def test_a_start_before_the_fork_is_refused_in_the_child(registry: JobRegistry) 
     host.start()
     child, lines = in_child(lambda: host.client, host.start, lambda: host.state, host.stop)
     assert lines == [
-        f"the worker was started in process {os.getpid()} before the server forked process {child}, which has none; "
+        f"the worker was started in process {os.getpid()} before the server forked "
+        f"process {child}, which has none; "
         "start it in gunicorn's post_worker_init hook, or without --preload"
-    ] * 3 + ["not refused: 0"]  # fmt: skip
+    ] * 3 + ["not refused: 0"]
     assert host.state == "running"
     host.stop()
 
 
-def test_a_registrys_start_before_the_fork_is_refused_in_the_child(registry: JobRegistry) -> None:
-    """The same for ``registry.start()``, with a lifespan in the child, too. The child's client works."""
+def test_a_registrys_start_before_the_fork_is_refused_in_the_child(
+    registry: JobRegistry,
+) -> None:
+    """The same for ``registry.start()``, with a lifespan in the child, too. The child's client
+    works.
+    """
     registry.start()
     host = Host(registry)
     child, lines = in_child(
-        registry.start, host.start, lambda: registry.worker, registry.stop, registry.start,
+        registry.start,
+        host.start,
+        lambda: registry.worker,
+        registry.stop,
+        registry.start,
         lambda: registry.client.schedule(work).status,
-    )  # fmt: skip
+    )
     refusal = (
-        f"the worker was started in process {os.getpid()} before process {child} was forked, which has none; start it "
+        f"the worker was started in process {os.getpid()} before process {child} "
+        "was forked, which has none; start it "
         "after the fork, e.g. in gunicorn's post_worker_init hook, or without --preload"
     )
-    assert lines == [refusal] * 2 + ["not refused: None", "not refused: 0", refusal, "not refused: scheduled"]
+    assert lines == [refusal] * 2 + [
+        "not refused: None",
+        "not refused: 0",
+        refusal,
+        "not refused: scheduled",
+    ]
     assert registry.worker is not None
 
 
@@ -170,7 +202,10 @@ def test_a_fork_after_the_stop(registry: JobRegistry) -> None:
     """A worker that was stopped before the fork does not count."""
     registry.start()
     registry.stop()
-    assert in_child(registry.start, registry.stop)[1] == ["not refused: None", "not refused: 0"]
+    assert in_child(registry.start, registry.stop)[1] == [
+        "not refused: None",
+        "not refused: 0",
+    ]
 
 
 def raising() -> JobRegistry:
@@ -185,35 +220,99 @@ SOME = JobRegistry(tasks=[work], database_url="sqlite://")
 OTHERS_APP = Flask("others")
 Slotwise(SOME, OTHERS_APP)
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "no registry": (lambda: slotwise_lifespan(7), "slotwise_lifespan: 7 is no registry; pass a JobRegistry, or a fun"),  # type: ignore[arg-type]
-    "none": (lambda: Host(None), "Host: None is no registry; pass a JobRegistry, or a function without arguments"),  # type: ignore[arg-type]
-    "a class": (lambda: SlotwiseWSGI(print, JobRegistry), "SlotwiseWSGI: <class .* is no registry; pass a JobRegistry"),
+    "no registry": (
+        lambda: slotwise_lifespan(7),
+        "slotwise_lifespan: 7 is no registry; pass a JobRegistry, or a fun",
+    ),  # type: ignore[arg-type]
+    "none": (
+        lambda: Host(None),
+        "Host: None is no registry; pass a JobRegistry, or a function without arguments",
+    ),  # type: ignore[arg-type]
+    "a class": (
+        lambda: SlotwiseWSGI(print, JobRegistry),
+        "SlotwiseWSGI: <class .* is no registry; pass a JobRegistry",
+    ),
     "an application": (
         lambda: slotwise_lifespan(FastAPI()),  # type: ignore[arg-type]
-        r"slotwise_lifespan: <fastapi.* is no registry; pass a JobRegistry, or a function without arguments",
+        r"slotwise_lifespan: <fastapi.* is no registry; pass a JobRegistry, or a "
+        r"function without arguments",
     ),
-    "a function of something": (lambda: Host(lambda a: SOME), "<function .* is no registry; .* without arguments"),  # type: ignore[arg-type,misc]
-    "a function that fails": (lambda: Host(raising).start(), "raising.* raised OSError: no route; it must return a Jo"),
-    "a function of nothing": (lambda: Host(lambda: 7).start(), "returned 7; it must return a JobRegistry"),  # type: ignore[arg-type,return-value]
-    "start_wait": (lambda: slotwise_lifespan(SOME, start_wait="x"), "slotwise_lifespan: start_wait: 'x' is not a dura"),
-    "start_wait None": (lambda: Host(SOME, start_wait=None), "Host: start_wait: None has no unit; write a timedelta"),  # type: ignore[arg-type]
-    "start_wait below zero": (lambda: SlotwiseASGI(print, SOME, start_wait="-5s"), "ASGI: start_wait: '-5s': a dur"),  # type: ignore[arg-type]
-    "worker": (lambda: Slotwise(SOME, worker="no"), "Slotwise: worker is 'no'; write True or False"),  # type: ignore[arg-type]
-    "lifespan": (lambda: slotwise_lifespan(SOME, lifespan=7), "lifespan is 7; pass the function, without calling it"),  # type: ignore[arg-type]
-    "a generator": (lambda: slotwise_lifespan(SOME, lifespan=generator), "lifespan generator is not a context mana"),  # type: ignore[arg-type]
-    "prefix": (lambda: health_router(7), r"health_router\(7\): the prefix must be a path, e\.g\. '/health'"),  # type: ignore[arg-type]
-    "a prefix without a slash": (lambda: health_router("x"), r"health_router\('x'\): the prefix must be a path, e\.g"),
-    "a prefix with a slash": (lambda: health_router("/x/"), r"health_router\('/x/'\): the prefix must be a path, e\.g"),
+    "a function of something": (
+        lambda: Host(lambda a: SOME),
+        "<function .* is no registry; .* without arguments",
+    ),  # type: ignore[arg-type,misc]
+    "a function that fails": (
+        lambda: Host(raising).start(),
+        "raising.* raised OSError: no route; it must return a Jo",
+    ),
+    "a function of nothing": (
+        lambda: Host(lambda: 7).start(),
+        "returned 7; it must return a JobRegistry",
+    ),  # type: ignore[arg-type,return-value]
+    "start_wait": (
+        lambda: slotwise_lifespan(SOME, start_wait="x"),
+        "slotwise_lifespan: start_wait: 'x' is not a dura",
+    ),
+    "start_wait None": (
+        lambda: Host(SOME, start_wait=None),
+        "Host: start_wait: None has no unit; write a timedelta",
+    ),  # type: ignore[arg-type]
+    "start_wait below zero": (
+        lambda: SlotwiseASGI(print, SOME, start_wait="-5s"),
+        "ASGI: start_wait: '-5s': a dur",
+    ),  # type: ignore[arg-type]
+    "worker": (
+        lambda: Slotwise(SOME, worker="no"),
+        "Slotwise: worker is 'no'; write True or False",
+    ),  # type: ignore[arg-type]
+    "lifespan": (
+        lambda: slotwise_lifespan(SOME, lifespan=7),
+        "lifespan is 7; pass the function, without calling it",
+    ),  # type: ignore[arg-type]
+    "a generator": (
+        lambda: slotwise_lifespan(SOME, lifespan=generator),
+        "lifespan generator is not a context mana",
+    ),  # type: ignore[arg-type]
+    "prefix": (
+        lambda: health_router(7),
+        r"health_router\(7\): the prefix must be a path, e\.g\. '/health'",
+    ),  # type: ignore[arg-type]
+    "a prefix without a slash": (
+        lambda: health_router("x"),
+        r"health_router\('x'\): the prefix must be a path, e\.g",
+    ),
+    "a prefix with a slash": (
+        lambda: health_router("/x/"),
+        r"health_router\('/x/'\): the prefix must be a path, e\.g",
+    ),
     "no application": (
         lambda: SlotwiseASGI(7, SOME),
         r"SlotwiseASGI: 7 is no application; write SlotwiseASGI\(applica",
     ),  # type: ignore[arg-type]
-    "swapped": (lambda: SlotwiseASGI(SOME, print), "SlotwiseASGI: .*JobRegistry.* is no application; write SlotwiseAS"),  # type: ignore[arg-type]
-    "no WSGI application": (lambda: SlotwiseWSGI(None, SOME), "SlotwiseWSGI: None is no application; write SlotwiseWS"),  # type: ignore[arg-type]
-    "no Flask": (lambda: Slotwise(SOME).init_app(None), r"init_app\(None\): pass the Flask application"),  # type: ignore[arg-type]
-    "swapped for Flask": (lambda: Slotwise(Flask("x"), SOME), "Slotwise: <Flask 'x'> is no registry; pass a JobRegis"),  # type: ignore[arg-type]
-    "another extension": (lambda: Slotwise(SOME, OTHERS_APP), "the application others has another Slotwise; create on"),
-    "no request": (lambda: slotwise_client(7), r"this application runs without slotwise; pass lifespan=slotwise_lif"),  # type: ignore[arg-type]
+    "swapped": (
+        lambda: SlotwiseASGI(SOME, print),
+        "SlotwiseASGI: .*JobRegistry.* is no application; write SlotwiseAS",
+    ),  # type: ignore[arg-type]
+    "no WSGI application": (
+        lambda: SlotwiseWSGI(None, SOME),
+        "SlotwiseWSGI: None is no application; write SlotwiseWS",
+    ),  # type: ignore[arg-type]
+    "no Flask": (
+        lambda: Slotwise(SOME).init_app(None),
+        r"init_app\(None\): pass the Flask application",
+    ),  # type: ignore[arg-type]
+    "swapped for Flask": (
+        lambda: Slotwise(Flask("x"), SOME),
+        "Slotwise: <Flask 'x'> is no registry; pass a JobRegis",
+    ),  # type: ignore[arg-type]
+    "another extension": (
+        lambda: Slotwise(SOME, OTHERS_APP),
+        "the application others has another Slotwise; create on",
+    ),
+    "no request": (
+        lambda: slotwise_client(7),
+        r"this application runs without slotwise; pass lifespan=slotwise_lif",
+    ),  # type: ignore[arg-type]
 }
 
 
@@ -234,7 +333,9 @@ def test_the_same_extension_twice() -> None:
 
 
 def test_a_stop_before_the_start_has_reached_the_registry(registry: JobRegistry) -> None:
-    """Race: the starting thread comes to the registry only after the stop; no worker is left behind."""
+    """Race: the starting thread comes to the registry only after the stop; no worker is left
+    behind.
+    """
     gate = threading.Event()
 
     class Late(JobRegistry):
@@ -251,4 +352,6 @@ def test_a_stop_before_the_start_has_reached_the_registry(registry: JobRegistry)
     gate.set()
     stopping.join(PATIENCE)
     assert late.worker is None
-    assert not [thread for thread in threading.enumerate() if thread.name == "slotwise-start"]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name == "slotwise-start"
+    ]

@@ -1,4 +1,6 @@
-"""Constructor arguments from FastAPI's dependencies, Django's settings, svcs, dishka and plain values."""
+"""Constructor arguments from FastAPI's dependencies, Django's settings, svcs, dishka and plain
+values.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def make_mailer() -> Iterator[Mailer]:
     mailer.closed = True
 
 
-def make_reports(mailer: Annotated[Mailer, Depends(make_mailer)], limit: int = 10) -> Reports:
+def make_reports(
+    mailer: Annotated[Mailer, Depends(make_mailer)], limit: int = 10
+) -> Reports:
     assert limit == 10
     return Reports(mailer)
 
@@ -106,15 +110,26 @@ async def session() -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("dependency", "line"),
     [
-        (current_user, r"Depends\(current_user\) takes request: .*Request.*, which only a request has"),
-        (optional_request, r"Depends\(optional_request\) takes request: .*Request.*, which only a request has"),
+        (
+            current_user,
+            r"Depends\(current_user\) takes request: .*Request.*, which only a request has",
+        ),
+        (
+            optional_request,
+            r"Depends\(optional_request\) takes request: .*Request.*, which only a request has",
+        ),
         (token, r"Depends\(token\) takes authorization: .*, which only a request has"),
         (limit, r"Depends\(limit\) takes size: .*int.*, which only a request has"),
-        (session, r"Depends\(session\) is async; jobs are built without a loop: pass a plain function"),
+        (
+            session,
+            r"Depends\(session\) is async; jobs are built without a loop: pass a plain function",
+        ),
     ],
     ids=["request", "request with a default", "header", "query", "async"],
 )
-def test_what_needs_a_request_is_refused_by_name(dependency: Callable[..., Any], line: str) -> None:
+def test_what_needs_a_request_is_refused_by_name(
+    dependency: Callable[..., Any], line: str
+) -> None:
     """The line names the job, its argument and the dependency."""
 
     class Refused(Job):
@@ -127,7 +142,9 @@ def test_what_needs_a_request_is_refused_by_name(dependency: Callable[..., Any],
 def svcs_registry() -> Resolver:
     registry = svcs.Registry()
     registry.register_factory(Mailer, make_mailer)
-    registry.register_factory(Reports, lambda svcs_container: Reports(svcs_container.get(Mailer)))
+    registry.register_factory(
+        Reports, lambda svcs_container: Reports(svcs_container.get(Mailer))
+    )
     return SvcsServices(registry)
 
 
@@ -140,7 +157,9 @@ def dishka_container() -> Resolver:
 
 @pytest.mark.parametrize("make", [svcs_registry, dishka_container])
 def test_containers_supply_types(make: Callable[[], Resolver]) -> None:
-    """Services come by type; what the container does not know keeps its default; close ends what was opened."""
+    """Services come by type; what the container does not know keeps its default; close ends what
+    was opened.
+    """
     found = collect([ByType], [make()])
     (job,) = found.jobs
     assert isinstance(job, ByType)
@@ -156,13 +175,18 @@ def test_containers_that_do_not_know_a_type(make: Callable[[], Resolver]) -> Non
     class Unknown(Job):
         def __init__(self, there: Iterator[int]) -> None: ...
 
-    with pytest.raises(InvalidJob, match=r"no resolver supplies the argument .*Unknown\(… there: .*\(resolvers: \w+\)"):
+    with pytest.raises(
+        InvalidJob,
+        match=r"no resolver supplies the argument .*Unknown\(… there: .*\(resolvers: \w+\)",
+    ):
         collect([Unknown], [make()])
 
 
 def test_an_async_container_is_refused() -> None:
     """A job is built without a loop."""
-    with pytest.raises(SlotwiseError, match=r"AsyncContainer is async; .* pass make_container"):
+    with pytest.raises(
+        SlotwiseError, match=r"AsyncContainer is async; .* pass make_container"
+    ):
         DishkaContainer(dishka.make_async_container(dishka.Provider()))
 
 
@@ -180,16 +204,24 @@ def test_the_first_resolver_that_knows_an_argument_counts() -> None:
 
 @pytest.mark.parametrize("scope", [dishka.Scope.REQUEST, dishka.Scope.SESSION])
 def test_a_scope_that_a_job_does_not_have(scope: dishka.Scope) -> None:
-    """The line names the scope and what to do; a default is no excuse for a type that the container provides."""
+    """The line names the scope and what to do; a default is no excuse for a type that the
+    container provides.
+    """
     provider = dishka.Provider(scope=scope)
     provider.provide(make_mailer)
 
     class WithDefault(Job):
-        def __init__(self, mailer: Mailer | None = None, other: Mailer = Mailer()) -> None: ...  # noqa: B008
+        def __init__(
+            self,
+            mailer: Mailer | None = None,
+            other: Mailer = Mailer(),  # noqa: B008
+        ) -> None: ...
 
     line = (
-        rf"other: Mailer …\): dishka provides it in Scope\.{scope.name}, and jobs are built once; provide it in "
-        r"Scope\.APP, or pass an entered container: DishkaContainer\(stack\.enter_context\(container\(\)\)\)"
+        rf"other: Mailer …\): dishka provides it in Scope\.{scope.name}, and jobs "
+        r"are built once; provide it in "
+        r"Scope\.APP, or pass an entered container: "
+        r"DishkaContainer\(stack\.enter_context\(container\(\)\)\)"
     )
     container = dishka.make_container(provider)
     with pytest.raises(InvalidJob, match=line):
@@ -205,10 +237,20 @@ class Raising:
 
 
 NO_RESOLVERS: dict[str, tuple[Any, str]] = {
-    "a value": ([7], r"resolvers: 7 has no method resolve\(argument\); pass a mapping, or one of slotwise\.contrib\."),
+    "a value": (
+        [7],
+        r"resolvers: 7 has no method resolve\(argument\); pass a mapping, or one "
+        r"of slotwise\.contrib\.",
+    ),
     "no list": (7, r"resolvers is 7; pass a list: resolvers=\[7\]"),
-    "one resolver": (Raising(), r"resolvers is <.*Raising object.*>; pass a list: resolvers=\[…\]"),
-    "one mapping": ({Mailer: 1}, r"resolvers is \{.*Mailer.*: 1\}; pass a list: resolvers=\[\{.*\}\]"),
+    "one resolver": (
+        Raising(),
+        r"resolvers is <.*Raising object.*>; pass a list: resolvers=\[…\]",
+    ),
+    "one mapping": (
+        {Mailer: 1},
+        r"resolvers is \{.*Mailer.*: 1\}; pass a list: resolvers=\[\{.*\}\]",
+    ),
     "a string": ("svcs", r"resolvers is 'svcs'; pass a list: resolvers=\['svcs'\]"),
     "a class": (
         [FastAPIDependencies],
@@ -216,7 +258,8 @@ NO_RESOLVERS: dict[str, tuple[Any, str]] = {
     ),
     "one that raises": (
         [Raising()],
-        r"ByType \(.*\): the resolver Raising raised OSError: no route for the argument .*reports: Reports …\); corr",
+        r"ByType \(.*\): the resolver Raising raised OSError: no route for the "
+        r"argument .*reports: Reports …\); corr",
     ),
 }
 
@@ -232,13 +275,27 @@ def test_what_is_no_resolver_is_refused(resolvers: Any, line: str) -> None:
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: FastAPIDependencies(7), r"FastAPIDependencies\(7\): pass app\.dependency_overrides, or nothing"),  # type: ignore[arg-type]
-        (lambda: DjangoSettings(7), r"DjangoSettings\(7\): the prefix must be a string, e\.g\. 'SHOP_'"),  # type: ignore[arg-type]
-        (lambda: SvcsServices(7), r"SvcsServices\(7\): pass a svcs\.Registry or a svcs\.Container"),
-        (lambda: DishkaContainer(7), r"DishkaContainer\(7\): pass the container of dishka\.make_container"),
+        (
+            lambda: FastAPIDependencies(7),
+            r"FastAPIDependencies\(7\): pass app\.dependency_overrides, or nothing",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: DjangoSettings(7),
+            r"DjangoSettings\(7\): the prefix must be a string, e\.g\. 'SHOP_'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: SvcsServices(7),
+            r"SvcsServices\(7\): pass a svcs\.Registry or a svcs\.Container",
+        ),
+        (
+            lambda: DishkaContainer(7),
+            r"DishkaContainer\(7\): pass the container of dishka\.make_container",
+        ),
     ],
 )
-def test_resolvers_of_wrong_things_are_refused(make: Callable[[], object], line: str) -> None:
+def test_resolvers_of_wrong_things_are_refused(
+    make: Callable[[], object], line: str
+) -> None:
     """One line each, with the value and the cure."""
     with pytest.raises(SlotwiseError, match=line):
         make()

@@ -62,14 +62,22 @@ class Telemetry:
         data = self.reader.get_metrics_data()
         assert data is not None
         metrics = [
-            one for resource in data.resource_metrics for scope in resource.scope_metrics for one in scope.metrics
+            one
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for one in scope.metrics
         ]
         return {one.name: list(one.data.data_points) for one in metrics}
 
 
 def worker_of(telemetry: Telemetry, **options: Any) -> ManualWorker:
     registry = JobRegistry(jobs=[report], tasks=[mail, later, awaited])
-    instrument(registry, tracer_provider=telemetry.tracers, meter_provider=telemetry.meters, **options)
+    instrument(
+        registry,
+        tracer_provider=telemetry.tracers,
+        meter_provider=telemetry.meters,
+        **options,
+    )
     seen.clear()
     return ManualWorker(registry)
 
@@ -83,7 +91,9 @@ def telemetry() -> Iterator[Telemetry]:
 
 
 def test_a_span_per_attempt(telemetry: Telemetry) -> None:
-    """Current in the handler, with the attempt's identity; a failure has its exception; a retry has its own span."""
+    """Current in the handler, with the attempt's identity; a failure has its exception; a retry
+    has its own span.
+    """
     with worker_of(telemetry) as worker:
         worker.client.schedule("mail", id="1")
         worker.client.schedule("async", id="2")
@@ -95,12 +105,19 @@ def test_a_span_per_attempt(telemetry: Telemetry) -> None:
     assert span.parent is None
     assert span.kind is trace.SpanKind.CONSUMER
     assert span.attributes is not None
-    assert (span.attributes["slotwise.name"], span.attributes["slotwise.id"]) == ("report", "recurring")
-    assert (span.attributes["slotwise.attempt"], span.attributes["slotwise.slot"]) == (1, "2026-01-01T01:00:00+00:00")
+    assert (span.attributes["slotwise.name"], span.attributes["slotwise.id"]) == (
+        "report",
+        "recurring",
+    )
+    assert (span.attributes["slotwise.attempt"], span.attributes["slotwise.slot"]) == (
+        1,
+        "2026-01-01T01:00:00+00:00",
+    )
     failed, succeeded = telemetry.spans("run mail")
     assert (failed.status.status_code, failed.status.description) == (
-        trace.StatusCode.ERROR, "ValueError: no way"
-    )  # fmt: skip
+        trace.StatusCode.ERROR,
+        "ValueError: no way",
+    )
     assert [event.name for event in failed.events] == ["exception"]
     assert succeeded.status.status_code is trace.StatusCode.UNSET
     (of_async,) = telemetry.spans("run async")
@@ -126,7 +143,9 @@ def test_a_span_is_linked_to_the_one_that_scheduled(telemetry: Telemetry) -> Non
 
 
 def test_the_context_is_stored_with_the_task(telemetry: Telemetry) -> None:
-    """In the same transaction: what is rolled back leaves nothing; an id that existed keeps its own context."""
+    """In the same transaction: what is rolled back leaves nothing; an id that existed keeps its
+    own context.
+    """
     tracer = telemetry.tracers.get_tracer("application")
     with worker_of(telemetry) as worker:
         store = worker.store
@@ -134,14 +153,21 @@ def test_the_context_is_stored_with_the_task(telemetry: Telemetry) -> None:
         def stored() -> list[Any]:
             tasks = store.tables.tasks
             with store.transaction() as connection:
-                return list(connection.scalars(sa.select(tasks.c.plan).where(tasks.c.task_name == "mail")))
+                return list(
+                    connection.scalars(
+                        sa.select(tasks.c.plan).where(tasks.c.task_name == "mail")
+                    )
+                )
 
         with tracer.start_as_current_span("first") as first:
             worker.client.schedule("mail", id="1")
         with tracer.start_as_current_span("second"):
             worker.client.schedule("mail", id="1", if_exists="keep")
         (found,) = stored()
-        assert format(first.get_span_context().span_id, "016x") in found["trace"]["traceparent"]
+        assert (
+            format(first.get_span_context().span_id, "016x")
+            in found["trace"]["traceparent"]
+        )
         worker.client.schedule("mail", id="2")
         assert sorted(map(str, stored()))[0] == "None"
 
@@ -161,7 +187,11 @@ def test_attempts_that_are_not_sampled_make_no_span(telemetry: Telemetry) -> Non
     with worker_of(telemetry, sample=0.0) as worker:
         worker.client.schedule("mail", id="1")
         statements: list[str] = []
-        sa.event.listen(worker.store.database.main, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        sa.event.listen(
+            worker.store.database.main,
+            "before_cursor_execute",
+            lambda *given: statements.append(given[2]),
+        )
         worker.run_due()
         assert not any("SELECT scheduled_tasks.plan" in one for one in statements)
     assert telemetry.exporter.get_finished_spans() == ()
@@ -175,7 +205,12 @@ def test_the_sampler_of_the_sdk_decides_too() -> None:
             worker.client.schedule("mail", id="1")
         tasks = worker.store.tables.tasks
         with worker.store.transaction() as connection:
-            assert connection.scalar(sa.select(tasks.c.plan).where(tasks.c.task_name == "mail")) is None
+            assert (
+                connection.scalar(
+                    sa.select(tasks.c.plan).where(tasks.c.task_name == "mail")
+                )
+                is None
+            )
         worker.run_due()
     assert telemetry.exporter.get_finished_spans() == ()
     telemetry.tracers.shutdown()
@@ -189,13 +224,23 @@ def test_metrics(telemetry: Telemetry) -> None:
         worker.tick("1h")
         worker.run_due()
         points = telemetry.points()
-    attempts = {tuple(point.attributes.values()): point.value for point in points["slotwise.attempts"]}
+    attempts = {
+        tuple(point.attributes.values()): point.value
+        for point in points["slotwise.attempts"]
+    }
     assert attempts == {
-        ("report", "slot", "succeeded", ""): 1, ("mail", "task", "failed", "retry"): 1,
-    }  # fmt: skip
-    durations = {point.attributes["name"]: point.count for point in points["slotwise.duration"]}
+        ("report", "slot", "succeeded", ""): 1,
+        ("mail", "task", "failed", "retry"): 1,
+    }
+    durations = {
+        point.attributes["name"]: point.count for point in points["slotwise.duration"]
+    }
     assert durations == {"report": 1, "mail": 1}
-    (waited,) = [point for point in points["slotwise.queue_wait"] if point.attributes["name"] == "mail"]
+    (waited,) = [
+        point
+        for point in points["slotwise.queue_wait"]
+        if point.attributes["name"] == "mail"
+    ]
     assert round(waited.sum) == timedelta(hours=1).total_seconds()
     assert "slotwise.settlement_batch_size" in points
 

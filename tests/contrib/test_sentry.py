@@ -59,7 +59,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """An envelope: a head, and then a head and a body for each item."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        text = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+        text = (
+            gzip.decompress(body)
+            if self.headers.get("Content-Encoding") == "gzip"
+            else body
+        )
         lines = text.split(b"\n")[1:]
         for head, item in zip(lines[::2], lines[1::2], strict=False):
             if json.loads(head)["type"] == "event":
@@ -85,17 +89,33 @@ def sentry() -> Iterator[Endpoint]:
 
 @pytest.mark.parametrize(
     ("way", "attempts"),
-    [pytest.param(0, [2], id="logging", marks=pytest.mark.extended), pytest.param(1, [1, 2], id="interceptor")],
+    [
+        pytest.param(0, [2], id="logging", marks=pytest.mark.extended),
+        pytest.param(1, [1, 2], id="interceptor"),
+    ],
 )
-def test_failures_reach_sentry(sentry: Endpoint, tmp_path: Path, way: int, attempts: list[int]) -> None:
-    """By logging the slot that failed for good, once; by the interceptor each attempt that did; with traceback."""
-    lines = [one.code for one in blocks(ROOT / "docs" / "monitoring.md", "python") if "import sentry_sdk" in one.code]
+def test_failures_reach_sentry(
+    sentry: Endpoint, tmp_path: Path, way: int, attempts: list[int]
+) -> None:
+    """By logging the slot that failed for good, once; by the interceptor each attempt that did;
+    with traceback.
+    """
+    lines = [
+        one.code
+        for one in blocks(ROOT / "docs" / "monitoring.md", "python")
+        if "import sentry_sdk" in one.code
+    ]
     (tmp_path / "jobs.py").write_text(lines[way] + APPLICATION)
     environment = {**os.environ, "SENTRY_DSN": sentry.dsn}
     ran = subprocess.run(
-        [sys.executable, "jobs.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE,
+        [sys.executable, "jobs.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
         check=False,
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stderr
     seen = []
     for event in sentry.events:

@@ -1,4 +1,6 @@
-"""The example applications under real servers: uvicorn with processes, gunicorn with a fork after preloading."""
+"""The example applications under real servers: uvicorn with processes, gunicorn with a fork after
+preloading.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.contrib.servers import EXAMPLES, PATIENCE, Server, environment, program, run, serving
+from tests.contrib.servers import (
+    EXAMPLES,
+    PATIENCE,
+    Server,
+    environment,
+    program,
+    run,
+    serving,
+)
 
 pytestmark = pytest.mark.extended
 
@@ -32,14 +42,23 @@ GUNICORN = [program("gunicorn"), "main:app", "--workers", "2", "--bind", "127.0.
 ASGI_SERVERS = {
     "uvicorn": [program("uvicorn"), "main:app", "--workers", "2", "--port", "{port}"],
     "gunicorn with its own worker": [*GUNICORN, "--worker-class", "asgi"],
-    "gunicorn with uvicorn's": [*GUNICORN, "--worker-class", "uvicorn_worker.UvicornWorker", "--preload"],
+    "gunicorn with uvicorn's": [
+        *GUNICORN,
+        "--worker-class",
+        "uvicorn_worker.UvicornWorker",
+        "--preload",
+    ],
 }
 
 
 @pytest.mark.parametrize("command", ASGI_SERVERS.values(), ids=ASGI_SERVERS)
-def test_asgi_servers_with_two_processes(pg_url: str, tmp_path: Path, command: list[str]) -> None:
+def test_asgi_servers_with_two_processes(
+    pg_url: str, tmp_path: Path, command: list[str]
+) -> None:
     """Each process has a worker; a stop drains both, and they sign out."""
-    with serving(command, EXAMPLES / "fastapi_shop", tmp_path / "log", environment(pg_url)) as server:
+    with serving(
+        command, EXAMPLES / "fastapi_shop", tmp_path / "log", environment(pg_url)
+    ) as server:
         buy(server)
         server.until(lambda: workers(pg_url) == 2)
         assert server.get("/health/ready") == (200, {"state": "running", "reason": None})
@@ -48,10 +67,20 @@ def test_asgi_servers_with_two_processes(pg_url: str, tmp_path: Path, command: l
 
 
 def test_gunicorn_with_preload(pg_empty_url: str, tmp_path: Path) -> None:
-    """The application is built before the fork; workers start after it, one in each process that serves."""
+    """The application is built before the fork; workers start after it, one in each process that
+    serves.
+    """
     directory, env = EXAMPLES / "flask_shop", environment(pg_empty_url)
     assert "applied" in run([program("flask"), "slotwise", "db", "upgrade"], directory, env)
-    command = [program("gunicorn"), "--workers", "2", "--preload", "--bind", "127.0.0.1:{port}", "app:create_app()"]
+    command = [
+        program("gunicorn"),
+        "--workers",
+        "2",
+        "--preload",
+        "--bind",
+        "127.0.0.1:{port}",
+        "app:create_app()",
+    ]
     with serving(command, directory, tmp_path / "log", env) as server:
         buy(server)
         server.until(lambda: server.get("/orders") and workers(pg_empty_url) == 2)
@@ -71,12 +100,26 @@ def test_a_start_before_gunicorns_fork_is_refused(pg_url: str, tmp_path: Path) -
     """Requests fail with one line that names the hook; the same start in the hook works."""
     env = environment(pg_url, PYTHONPATH=str(EXAMPLES / "flask_shop"))
     (tmp_path / "wrong.py").write_text(BEFORE_THE_FORK)
-    gunicorn = [program("gunicorn"), "--workers", "1", "--preload", "--bind", "127.0.0.1:{port}"]
-    with serving([*gunicorn, "wrong:app"], tmp_path, tmp_path / "log", env, status=500) as server:
-        assert "which has none; start it in gunicorn's post_worker_init hook, or without --preload" in server.log
+    gunicorn = [
+        program("gunicorn"),
+        "--workers",
+        "1",
+        "--preload",
+        "--bind",
+        "127.0.0.1:{port}",
+    ]
+    with serving(
+        [*gunicorn, "wrong:app"], tmp_path, tmp_path / "log", env, status=500
+    ) as server:
+        assert (
+            "which has none; start it in gunicorn's post_worker_init hook, or without --preload"
+            in server.log
+        )
     hook = "def post_worker_init(worker):\n    from app import slotwise\n    slotwise.start()\n"
     (tmp_path / "gunicorn.conf.py").write_text(hook)
-    with serving([*gunicorn, "app:create_app()"], tmp_path, tmp_path / "log", env) as server:
+    with serving(
+        [*gunicorn, "app:create_app()"], tmp_path, tmp_path / "log", env
+    ) as server:
         server.until(lambda: workers(pg_url) == 1)
         buy(server)
 
@@ -84,9 +127,20 @@ def test_a_start_before_gunicorns_fork_is_refused(pg_url: str, tmp_path: Path) -
 def test_flask_workers_in_processes(pg_url: str) -> None:
     """``flask slotwise worker --processes 2`` finds the application in each process."""
     process = subprocess.Popen(
-        [program("flask"), "--app", "app:create_app", "slotwise", "worker", "--processes", "2"],
-        cwd=EXAMPLES / "flask_shop", env=environment(pg_url), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            program("flask"),
+            "--app",
+            "app:create_app",
+            "slotwise",
+            "worker",
+            "--processes",
+            "2",
+        ],
+        cwd=EXAMPLES / "flask_shop",
+        env=environment(pg_url),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         said = ""

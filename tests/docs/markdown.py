@@ -10,17 +10,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
-#: The first line of a block that is shown and not run; it says why, for readers and for the test that counts them.
+#: The first line of a block that is shown and not run; it says why, for readers and for the test
+#: that counts them.
 FRAGMENT = "# fragment: "
 
 _FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n`]*\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+    r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n`]*\n(?P<code>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block: its language, its text without the fence's indentation, and the number of its first line."""
+    """A fenced block: its language, its text without the fence's indentation, and the number of
+    its first line.
+    """
 
     page: Path
     language: str
@@ -53,7 +57,9 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def table(page: Path, heading: str) -> Iterator[list[str]]:
-    """The cells of each row, head left out, of the first table under the heading; back-quotes and emphasis dropped."""
+    """The cells of each row, head left out, of the first table under the heading; back-quotes and
+    emphasis dropped.
+    """
     _, found, rest = page.read_text().partition(f"\n{heading}\n")
     assert found, f"{page.name} has no line {heading!r}"
     lines = rest.splitlines()

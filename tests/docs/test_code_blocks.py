@@ -1,4 +1,6 @@
-"""The documentation's code runs; what is only shown says so in its first line, and is counted here."""
+"""The documentation's code runs; what is only shown says so in its first line, and is counted
+here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from slotwise import JobRegistry
 from slotwise.model.events import Settled
 from slotwise.testing import ManualWorker
 
-#: How many blocks of each page are shown and not run. Whoever adds one says why, in its first line.
+#: How many blocks of each page are shown and not run. Whoever adds one says why, in its first
+#: line.
 FRAGMENTS: dict[str, int] = {
     "docs/django.md": 7,
     "docs/lock-providers.md": 1,
@@ -25,13 +28,19 @@ FRAGMENTS: dict[str, int] = {
     "docs/testing.md": 1,
 }
 
-RUNNING = [page for page in PAGES if any(not block.is_fragment for block in blocks(page, "python"))]
+RUNNING = [
+    page for page in PAGES if any(not block.is_fragment for block in blocks(page, "python"))
+]
 TALKING = [page for page in PAGES if blocks(page, "pycon")]
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
-def test_python_blocks_run(page: Path, pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python blocks of a page run one after another, as its reader would type them, on a database with tables."""
+def test_python_blocks_run(
+    page: Path, pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python blocks of a page run one after another, as its reader would type them, on a
+    database with tables.
+    """
     monkeypatch.setenv("DATABASE_URL", pg_url)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
@@ -39,8 +48,12 @@ def test_python_blocks_run(page: Path, pg_url: str, tmp_path: Path, monkeypatch:
         run_blocks(page, names, left_open)
 
 
-def test_guarded_jobs_do_what_they_say(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs of the page on guarantees leave one row for each slot, and the slot says that it succeeded."""
+def test_guarded_jobs_do_what_they_say(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs of the page on guarantees leave one row for each slot, and the slot says that it
+    succeeded.
+    """
     monkeypatch.setenv("DATABASE_URL", pg_url)
     names: dict[str, Any] = {"__name__": "page"}
     with ExitStack() as left_open:
@@ -61,7 +74,8 @@ def test_guarded_jobs_do_what_they_say(pg_url: str, monkeypatch: pytest.MonkeyPa
 def run_blocks(page: Path, names: dict[str, Any], left_open: ExitStack) -> None:
     """All blocks of a page that are meant to be run, in order."""
     for block in blocks(page, "python"):
-        # The SDK of Sentry stays active in its process: tests/contrib/test_sentry.py runs its blocks.
+        # The SDK of Sentry stays active in its process: tests/contrib/test_sentry.py runs its
+        # blocks.
         if not block.is_fragment and "sentry_sdk" not in block.code:
             exec(compile(block.padded, page, "exec", dont_inherit=True), names)
             close_later(names, left_open)
@@ -82,7 +96,9 @@ def test_sessions_answer_as_shown(page: Path) -> None:
     parser = doctest.DocTestParser()
     names: dict[str, object] = {}
     for block in blocks(page, "pycon"):
-        session = parser.get_doctest(block.code, names, name_of(page), str(page), block.line - 1)
+        session = parser.get_doctest(
+            block.code, names, name_of(page), str(page), block.line - 1
+        )
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         told: list[str] = []
         runner.run(session, out=told.append, clear_globs=False)
@@ -95,7 +111,9 @@ def test_fragments_are_counted(page: Path) -> None:
     """A block that is not run says why, is Python all the same, and nobody adds one unnoticed."""
     fragments = [block for block in blocks(page, "python") if block.is_fragment]
     for block in fragments:
-        assert len(block.code.partition("\n")[0]) > len(FRAGMENT), "a fragment says why it is one"
+        assert len(block.code.partition("\n")[0]) > len(FRAGMENT), (
+            "a fragment says why it is one"
+        )
         ast.parse(block.code)
     assert len(fragments) == FRAGMENTS.get(name_of(page), 0)
 

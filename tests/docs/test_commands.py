@@ -1,4 +1,6 @@
-"""The commands about time that the pages show run as they are shown, from top to bottom, on one database."""
+"""The commands about time that the pages show run as they are shown, from top to bottom, on one
+database.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,21 @@ registry = JobRegistry(jobs=[report])
 
 def commands(page: Path) -> list[list[str]]:
     """The commands of a page's shell blocks that are run here."""
-    lines = [line.strip() for block in blocks(page, "sh") for line in block.code.replace("\\\n", " ").splitlines()]
+    lines = [
+        line.strip()
+        for block in blocks(page, "sh")
+        for line in block.code.replace("\\\n", " ").splitlines()
+    ]
     return [shlex.split(line, comments=True) for line in lines if RUN.match(line)]
 
 
 @pytest.mark.parametrize("name", ["calendars.md", "migrating.md", "schedules.md"])
 def test_commands_run(
-    name: str, pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    pg_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each ends well, in an empty directory with an application and a calendar file in it."""
     monkeypatch.setenv("DATABASE_URL", pg_url)

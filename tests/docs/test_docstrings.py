@@ -18,8 +18,15 @@ SOURCE = Path(slotwise.__file__).parent
 
 def _modules_with_examples() -> list[str]:
     """Read, not imported: a module that cannot be imported fails its own test, and no other."""
-    paths = [path for path in sorted(SOURCE.rglob("*.py")) if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)]
-    return [".".join(["slotwise", *path.relative_to(SOURCE).with_suffix("").parts]) for path in paths]
+    paths = [
+        path
+        for path in sorted(SOURCE.rglob("*.py"))
+        if re.search(r"^ *>>> ", path.read_text(), re.MULTILINE)
+    ]
+    return [
+        ".".join(["slotwise", *path.relative_to(SOURCE).with_suffix("").parts])
+        for path in paths
+    ]
 
 
 @pytest.mark.parametrize("name", _modules_with_examples())
@@ -33,18 +40,30 @@ def test_docstring_examples_run(name: str) -> None:
 
 
 def test_reference_documents_the_front_door() -> None:
-    """The reference has an entry for each exported name, and for nothing else at the front door."""
-    text = (ROOT / "docs" / "reference.md").read_text().replace("::: slotwise.jobs.job.job", "::: slotwise.job")
+    """The reference has an entry for each exported name, and for nothing else at the front
+    door.
+    """
+    text = (
+        (ROOT / "docs" / "reference.md")
+        .read_text()
+        .replace("::: slotwise.jobs.job.job", "::: slotwise.job")
+    )
     entries = re.findall(r"^::: slotwise\.(\w+)$", text, re.MULTILINE)
-    names = [name for name in entries if not isinstance(getattr(slotwise, name), ModuleType)]
+    names = [
+        name for name in entries if not isinstance(getattr(slotwise, name), ModuleType)
+    ]
     assert sorted(names) == sorted(slotwise.__all__)
 
 
 def test_exports_say_what_they_are() -> None:
     """Every exported name is there, in order, and has a docstring of its own."""
     assert list(slotwise.__all__) == sorted(slotwise.__all__)
-    assert [name for name in slotwise.__all__ if not _has_own_docstring(getattr(slotwise, name))] == []
+    assert [
+        name for name in slotwise.__all__ if not _has_own_docstring(getattr(slotwise, name))
+    ] == []
 
 
 def _has_own_docstring(found: object) -> bool:
-    return bool(vars(found).get("__doc__")) if isinstance(found, type) else bool(found.__doc__)
+    return (
+        bool(vars(found).get("__doc__")) if isinstance(found, type) else bool(found.__doc__)
+    )

@@ -1,4 +1,6 @@
-"""Pages and public docstrings avoid phrases that readers stumble over. Extend the list when one stumbles again."""
+"""Pages and public docstrings avoid phrases that readers stumble over. Extend the list when one
+stumbles again.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ AVOID = {
     r"\bits own words\b": "its own terms",
     r"\bhands? (?:it )?to whatever\b": "pass to",
 }
-PATTERNS = [(re.compile(phrase, re.IGNORECASE | re.MULTILINE), better) for phrase, better in AVOID.items()]
+PATTERNS = [
+    (re.compile(phrase, re.IGNORECASE | re.MULTILINE), better)
+    for phrase, better in AVOID.items()
+]
 
 
 def prose(text: str) -> str:
@@ -57,7 +62,9 @@ def prose(text: str) -> str:
 
 def stumbles(text: str) -> list[str]:
     """The phrases to avoid in a text, each with its surroundings and what to write instead."""
-    found = ((match, better) for pattern, better in PATTERNS for match in pattern.finditer(text))
+    found = (
+        (match, better) for pattern, better in PATTERNS for match in pattern.finditer(text)
+    )
     return [f"…{_around(text, match)}…: write {better!r}" for match, better in found]
 
 
@@ -73,7 +80,9 @@ def test_pages_avoid_phrases(page: Path) -> None:
 
 def public_names() -> list[str]:
     """The names that the reference documents."""
-    return re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    return re.findall(
+        r"^::: ([\w.]+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE
+    )
 
 
 def docstrings(name: str) -> Iterator[str]:
@@ -88,7 +97,11 @@ def docstrings(name: str) -> Iterator[str]:
 
 def _resolve(name: str) -> object:
     path, _, attribute = name.rpartition(".")
-    return getattr(_resolve(path), attribute) if path and not _is_module(name) else importlib.import_module(name)
+    return (
+        getattr(_resolve(path), attribute)
+        if path and not _is_module(name)
+        else importlib.import_module(name)
+    )
 
 
 def _is_module(name: str) -> bool:
@@ -103,14 +116,22 @@ def test_public_docstrings_avoid_phrases(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "phrase", ["Nobody knows of it.", "Who has no room waits.", "The caller\nis told.", "the keys are texts"]
+    "phrase",
+    [
+        "Nobody knows of it.",
+        "Who has no room waits.",
+        "The caller\nis told.",
+        "the keys are texts",
+    ],
 )
 def test_phrases_are_found(phrase: str) -> None:
     """Also across the end of a line."""
     assert stumbles(prose(phrase))
 
 
-@pytest.mark.parametrize("phrase", ["The worker is told to stop.", "`nobody` may log in.", "Who has paused it?"])
+@pytest.mark.parametrize(
+    "phrase", ["The worker is told to stop.", "`nobody` may log in.", "Who has paused it?"]
+)
 def test_other_phrases_are_not(phrase: str) -> None:
     """Good English, code and questions pass."""
     assert stumbles(prose(phrase)) == []

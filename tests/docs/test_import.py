@@ -30,8 +30,15 @@ print(json.dumps({"changed": before != snapshot(), "sockets": len(sockets), "dri
 
 
 def test_import_has_no_side_effect() -> None:
-    """`import slotwise` starts no thread, opens no connection, touches neither logging nor signals, loads no driver."""
-    run = subprocess.run([sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, timeout=60)
+    """`import slotwise` starts no thread, opens no connection, touches neither logging nor
+    signals, loads no driver.
+    """
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert run.stderr == ""
     assert json.loads(run.stdout) == {"changed": False, "sockets": 0, "drivers": []}
 
@@ -45,5 +52,7 @@ def test_registry_touches_no_database() -> None:
         "slotwise.JobRegistry(jobs=[tick], database_url='postgresql://nobody@192.0.2.1/nothing')\n"
         "print('psycopg' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert (run.stdout, run.stderr) == ("False\n", "")

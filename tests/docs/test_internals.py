@@ -1,4 +1,6 @@
-"""The picture of the rooms is the import contract, and the walks pass through functions that exist."""
+"""The picture of the rooms is the import contract, and the walks pass through functions that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ STEP = re.compile(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`:", re.MULTILINE)
 
 def _contract() -> dict[str, list[str]]:
     """The layers of each container, from top to bottom."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
     return {one["containers"][0]: one["layers"] for one in contracts}
 
 
@@ -41,19 +45,28 @@ def _walks() -> list[tuple[str, list[tuple[str, str]]]]:
     """The title of each walk, and its steps."""
     section = PAGE.read_text().partition("\n## Five walks\n")[2].partition("\n## ")[0]
     titled = re.split(r"^### (.+)$", section, flags=re.MULTILINE)[1:]
-    return [(title, STEP.findall(text)) for title, text in zip(titled[::2], titled[1::2], strict=True)]
+    return [
+        (title, STEP.findall(text))
+        for title, text in zip(titled[::2], titled[1::2], strict=True)
+    ]
 
 
 def test_there_are_five_walks() -> None:
     """Each has steps, and every numbered line of it is one."""
     section = PAGE.read_text().partition("\n## Five walks\n")[2].partition("\n## ")[0]
     assert len(_walks()) == 5
-    assert sum(len(steps) for _, steps in _walks()) == len(re.findall(r"^\d+\. ", section, re.MULTILINE))
+    assert sum(len(steps) for _, steps in _walks()) == len(
+        re.findall(r"^\d+\. ", section, re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize(("title", "steps"), _walks(), ids=[title for title, _ in _walks()])
-def test_walks_pass_through_functions_that_exist(title: str, steps: list[tuple[str, str]]) -> None:
-    """Each step names a function, or a method of a class, that is defined in the module beside it."""
+def test_walks_pass_through_functions_that_exist(
+    title: str, steps: list[tuple[str, str]]
+) -> None:
+    """Each step names a function, or a method of a class, that is defined in the module beside
+    it.
+    """
     missing = [f"{path} {name}" for path, name in steps if not _defines(path, name)]
     assert missing == [], f"correct the walk {title!r}"
 
@@ -62,7 +75,9 @@ def _defines(path: str, name: str) -> bool:
     body = ast.parse((SOURCE / path).read_text()).body if (SOURCE / path).exists() else []
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     for part in name.split("."):
-        found = next((node for node in body if isinstance(node, kinds) and node.name == part), None)
+        found = next(
+            (node for node in body if isinstance(node, kinds) and node.name == part), None
+        )
         if found is None:
             return False
         body = found.body

@@ -1,4 +1,6 @@
-"""What the pages on operations list is what the code has: events, settings, exit codes, deadlines, grants, clean-up."""
+"""What the pages on operations list is what the code has: events, settings, exit codes, deadlines,
+grants, clean-up.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,24 @@ SHARED = {spec.name for spec in dataclasses.fields(events.AttemptEvent)}
 
 
 def test_every_event_is_listed() -> None:
-    """The table of events names each event of a worker, with its level and the fields that only it has."""
+    """The table of events names each event of a worker, with its level and the fields that only it
+    has.
+    """
     kinds = {
         kind.name: kind
         for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, events.Event) and "name" in vars(kind)
+        if isinstance(kind, type)
+        and issubclass(kind, events.Event)
+        and "name" in vars(kind)
     }
-    written = {name: (level, _words(fields)) for name, level, _, fields in table(REFERENCE, "## Events")}
-    assert written == {name: (logging.getLevelName(kind.level), _own_fields(kind)) for name, kind in kinds.items()}
+    written = {
+        name: (level, _words(fields))
+        for name, level, _, fields in table(REFERENCE, "## Events")
+    }
+    assert written == {
+        name: (logging.getLevelName(kind.level), _own_fields(kind))
+        for name, kind in kinds.items()
+    }
 
 
 def _own_fields(kind: type[events.Event]) -> set[str]:
@@ -53,12 +65,18 @@ def _words(cell: str) -> set[str]:
 
 
 def test_every_setting_is_listed() -> None:
-    """The table of settings names each setting, in order, with its default; so do the keywords of JobRegistry."""
+    """The table of settings names each setting, in order, with its default; so do the keywords of
+    JobRegistry.
+    """
     written = [(name, default) for name, default, *_ in table(REFERENCE, "## Settings")]
     cure = "mend the table of settings in docs/operations-reference.md"
-    assert written == [(spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)], cure
+    assert written == [
+        (spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)
+    ], cure
     keywords = {*SettingsKeywords.__annotations__}
-    assert keywords == {name for name, _ in written}, "mend SettingsKeywords in settings/settings.py"
+    assert keywords == {name for name, _ in written}, (
+        "mend SettingsKeywords in settings/settings.py"
+    )
 
 
 def _spelled(value: object) -> str:
@@ -74,17 +92,27 @@ def _spelled(value: object) -> str:
 
 def test_every_exit_code_is_listed() -> None:
     """The table of exit codes has each one that the commands use."""
-    known = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    known = {
+        value
+        for name, value in vars(exits).items()
+        if name.isupper() and isinstance(value, int)
+    }
     assert {int(status) for status, *_ in table(REFERENCE, "## Exit codes")} == known
 
 
 def test_every_command_is_listed() -> None:
     """The table of commands names each command, and none that there is not."""
     listed = {
-        word for cell, *_ in table(REFERENCE, "## The commands") for word in re.findall(r"slotwise ([\w-]+)", cell)
+        word
+        for cell, *_ in table(REFERENCE, "## The commands")
+        for word in re.findall(r"slotwise ([\w-]+)", cell)
     }
-    assert listed == set(cli.commands), "add a row to docs/operations-reference.md, or remove one"
-    (tables_line,) = [cell for cell, *_ in table(REFERENCE, "## The commands") if "slotwise db" in cell]
+    assert listed == set(cli.commands), (
+        "add a row to docs/operations-reference.md, or remove one"
+    )
+    (tables_line,) = [
+        cell for cell, *_ in table(REFERENCE, "## The commands") if "slotwise db" in cell
+    ]
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
     assert set(re.findall(r"[\w-]+", tables_line)) - {"slotwise", "db"} == set(db.commands)
@@ -93,21 +121,29 @@ def test_every_command_is_listed() -> None:
 def test_every_table_is_listed() -> None:
     """The table of tables names each table of the schema, and alembic's."""
     listed = {name for cell, _ in table(PAGE, "## Tables") for name in cell.split(", ")}
-    assert listed == {found.name for found in tables().metadata.sorted_tables} | {"scheduled_alembic_version"}
+    assert listed == {found.name for found in tables().metadata.sorted_tables} | {
+        "scheduled_alembic_version"
+    }
 
 
 def test_deadlines_are_as_listed() -> None:
     """The defaults in the table of deadlines are those of the settings."""
     settings = Settings()
-    listed = {name: default for name, _, default in table(PAGE, "## Connections and deadlines")}
+    listed = {
+        name: default for name, _, default in table(PAGE, "## Connections and deadlines")
+    }
     assert listed.pop("keepalives") == "5 s, 3 × 2 s"
-    assert {name: timedelta(seconds=int(text.removesuffix(" s"))) for name, text in listed.items()} == {
+    assert {
+        name: timedelta(seconds=int(text.removesuffix(" s")))
+        for name, text in listed.items()
+    } == {
         "connect_timeout": settings.connect_timeout,
         "tcp_user_timeout": settings.tcp_user_timeout,
         "statement_timeout": settings.statement_timeout,
         "lock_timeout": settings.lock_timeout,
         "idle_in_transaction_session_timeout": settings.lease,
-        "wait for a reply, on the process's own clock": settings.statement_timeout + settings.connect_timeout,
+        "wait for a reply, on the process's own clock": settings.statement_timeout
+        + settings.connect_timeout,
     }
 
 
@@ -115,7 +151,9 @@ def test_connections_are_as_many_as_said() -> None:
     """A process takes at most as many connections as the page says."""
     said = re.search(r"at most (\d+) per process", PAGE.read_text())
     assert said is not None
-    assert Database(Settings(database_url="postgresql://nobody@localhost/nothing")).connections_needed == int(said[1])
+    assert Database(
+        Settings(database_url="postgresql://nobody@localhost/nothing")
+    ).connections_needed == int(said[1])
 
 
 ran = threading.Event()
@@ -147,14 +185,23 @@ def granted(url: str, word: str) -> Iterator[str]:
         connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
         for block in blocks(PAGE, "sql"):
             if block.code.endswith(f"TO {word};\n"):
-                connection.execute(block.code.replace(f"TO {word};", f"TO {name};").encode())
-        yield address.set(username=name, password="secret").render_as_string(hide_password=False)
+                connection.execute(
+                    block.code.replace(f"TO {word};", f"TO {name};").encode()
+                )
+        yield address.set(username=name, password="secret").render_as_string(
+            hide_password=False
+        )
         connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
 def test_grants_are_enough_for_an_application(pg_url: str) -> None:
-    """A role with the page's grants for applications schedules in its own transaction, guards and completes."""
-    with granted(pg_url, "application") as url, ManualWorker([hourly, note], pg_url) as worker:
+    """A role with the page's grants for applications schedules in its own transaction, guards and
+    completes.
+    """
+    with (
+        granted(pg_url, "application") as url,
+        ManualWorker([hourly, note], pg_url) as worker,
+    ):
         engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
         worker.tick("1h")
         [claim] = worker.poll()
@@ -171,12 +218,22 @@ def test_grants_are_enough_for_an_application(pg_url: str) -> None:
 
 def test_deletes_take_what_they_name(pg_url: str) -> None:
     """The page's DELETE removes dead rows of long ago, and leaves what waits."""
-    (deletes,) = [block.code for block in blocks(PAGE, "sql") if "DELETE FROM scheduled_tasks" in block.code]
-    with ManualWorker([hourly, fails], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
+    (deletes,) = [
+        block.code
+        for block in blocks(PAGE, "sql")
+        if "DELETE FROM scheduled_tasks" in block.code
+    ]
+    with ManualWorker(
+        [hourly, fails], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))
+    ) as worker:
         worker.client.schedule(fails)
         worker.run_due()
         worker.client.schedule(fails, delay="1h")
         with worker.store.transaction() as connection:
             connection.exec_driver_sql(deletes)
-            left = connection.execute(sa.select(worker.store.tables.tasks.c.state)).scalars().all()
+            left = (
+                connection.execute(sa.select(worker.store.tables.tasks.c.state))
+                .scalars()
+                .all()
+            )
         assert left == [None, None]

@@ -1,4 +1,6 @@
-"""The page on policies lists what may be declared, and why slots are skipped; the types of keywords agree with it."""
+"""The page on policies lists what may be declared, and why slots are skipped; the types of
+keywords agree with it.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +21,62 @@ from slotwise.model.vocabulary import REASONS, Reason
 
 PAGE = ROOT / "docs" / "policies.md"
 SOURCE = Path(slotwise.__file__).parent
-OF_JOBS = {name for name, policy in POLICIES.items() if policy.of != "tasks"} | {"payload_version"}
-OF_TASKS = {name for name, policy in POLICIES.items() if policy.of != "jobs"} | {*PAYLOAD_WORDS}
+OF_JOBS = {name for name, policy in POLICIES.items() if policy.of != "tasks"} | {
+    "payload_version"
+}
+OF_TASKS = {name for name, policy in POLICIES.items() if policy.of != "jobs"} | {
+    *PAYLOAD_WORDS
+}
 
 
 def _registered() -> Iterator[str]:
     """The reasons that integrations register, each by a constant of its module."""
     for file in sorted(SOURCE.glob("contrib/**/*.py")):
         if "register_reason(" in (text := file.read_text()):
-            module = import_module(".".join(("slotwise", *file.relative_to(SOURCE).with_suffix("").parts)))
+            module = import_module(
+                ".".join(("slotwise", *file.relative_to(SOURCE).with_suffix("").parts))
+            )
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "register_reason":
+                if (
+                    isinstance(node, ast.Call)
+                    and ast.unparse(node.func) == "register_reason"
+                ):
                     reason = node.args[0]
-                    yield str(ast.literal_eval(reason) if isinstance(reason, ast.Constant) else
-                              getattr(module, ast.unparse(reason)))  # fmt: skip
+                    yield str(
+                        ast.literal_eval(reason)
+                        if isinstance(reason, ast.Constant)
+                        else getattr(module, ast.unparse(reason))
+                    )
 
 
 def test_every_reason_of_a_skipped_slot_is_listed() -> None:
     """Of the core and of the integrations, and no other."""
-    cells = next(line for line in PAGE.read_text().splitlines() if line.startswith("| reason of a skipped slot"))
+    cells = next(
+        line
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| reason of a skipped slot")
+    )
     rows = PAGE.read_text().partition(cells)[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `(\w[\w ]*)` \|", rows, re.MULTILINE)
-    skipped = {str(reason) for reason in {*Reason, *_registered()} if REASONS[reason].skipped}
-    assert sorted(listed) == sorted(skipped), "add a row to the table of reasons in docs/policies.md, or remove one"
+    skipped = {
+        str(reason) for reason in {*Reason, *_registered()} if REASONS[reason].skipped
+    }
+    assert sorted(listed) == sorted(skipped), (
+        "add a row to the table of reasons in docs/policies.md, or remove one"
+    )
 
 
 def test_every_policy_of_jobs_is_listed() -> None:
     """In the table, and of tasks in the paragraph below it."""
     listed = {name for name, *_ in table(PAGE, "## What a job declares")}
-    assert listed == OF_JOBS | {"name", "schedule", "execute(ctx)"}, "add a row to the first table of docs/policies.md"
+    assert listed == OF_JOBS | {"name", "schedule", "execute(ctx)"}, (
+        "add a row to the first table of docs/policies.md"
+    )
     below = PAGE.read_text().partition("A one-time task declares ")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", below))
-    assert named == OF_TASKS | {"name", "execute"}, "add it to the paragraph on one-time tasks in docs/policies.md"
+    assert named == OF_TASKS | {"name", "execute"}, (
+        "add it to the paragraph on one-time tasks in docs/policies.md"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,6 +86,10 @@ def test_every_policy_of_jobs_is_listed() -> None:
 )
 def test_every_policy_has_a_type(keywords: type, kind: type, policies: set[str]) -> None:
     """For type checkers: as a keyword of the decorator, and as an attribute of the class."""
-    assert keywords.__optional_keys__ == policies, f"add it to {keywords.__name__} in jobs/job.py"  # type: ignore[attr-defined]
+    assert keywords.__optional_keys__ == policies, (
+        f"add it to {keywords.__name__} in jobs/job.py"
+    )  # type: ignore[attr-defined]
     attributes = {name for owner in kind.__mro__ for name in inspect.get_annotations(owner)}
-    assert attributes - {"name", "schedule"} == policies, f"add it to {kind.__name__} in jobs/job.py"
+    assert attributes - {"name", "schedule"} == policies, (
+        f"add it to {kind.__name__} in jobs/job.py"
+    )

@@ -1,4 +1,6 @@
-"""The page of laws and their tests is true: each named test exists, and runs in the five minutes."""
+"""The page of laws and their tests is true: each named test exists, and runs in the five
+minutes.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,49 @@ PAGE = ROOT / "docs" / "proofs.md"
 
 def rows() -> list[tuple[str, list[str]]]:
     """Each promise, with its tests."""
-    cells = re.findall(r"^\| (?!law |promise |---)(.+?) \| (.+?) \|$", PAGE.read_text(), re.M)
-    return [(promise, re.findall(r"`(tests/[\w/]+\.py::\w+)`", tests)) for promise, tests in cells]
+    cells = re.findall(
+        r"^\| (?!law |promise |---)(.+?) \| (.+?) \|$", PAGE.read_text(), re.M
+    )
+    return [
+        (promise, re.findall(r"`(tests/[\w/]+\.py::\w+)`", tests))
+        for promise, tests in cells
+    ]
 
 
 def test_every_law_has_tests() -> None:
     """Nine laws and the guarantees, each with a test at least."""
     promises = rows()
-    assert [promise[:2] for promise, _ in promises[:9]] == [f"{number}." for number in range(1, 10)]
+    assert [promise[:2] for promise, _ in promises[:9]] == [
+        f"{number}." for number in range(1, 10)
+    ]
     assert len(promises) > 9 + 3
     assert [promise for promise, tests in promises if not tests] == []
 
 
-@pytest.mark.extended  # it collects them all; the selection that it checks is the one without this marker
+# it collects them all; the selection that it checks is the one without this marker
+@pytest.mark.extended
 def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
-    """With the selection that ``python3 dev.py test`` uses, which is pytest's usual one in this project."""
+    """With the selection that ``python3 dev.py test`` uses, which is pytest's usual one in this
+    project.
+    """
     named = {test for _, tests in rows() for test in tests}
     files = sorted({test.partition("::")[0] for test in named})
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
-        cwd=ROOT, capture_output=True, text=True, timeout=110,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *files,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     collected = {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
     assert sorted(named - collected) == []
@@ -42,7 +66,12 @@ def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
 
 def test_the_ways_in_have_tests() -> None:
     """The table of the page on security: seventeen ways, and each test that it names exists."""
-    table = (ROOT / "docs" / "security.md").read_text().split("## Ways in", 1)[1].split("\n## ", 1)[0]
+    table = (
+        (ROOT / "docs" / "security.md")
+        .read_text()
+        .split("## Ways in", 1)[1]
+        .split("\n## ", 1)[0]
+    )
     found = re.findall(r"^\| (\d+) \| .+ \| (.+?) \|$", table, re.M)
     assert [int(number) for number, _ in found] == list(range(1, 18))
     known = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))

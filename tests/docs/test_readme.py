@@ -24,7 +24,11 @@ PATIENCE = 60
 @pytest.fixture(params=["postgresql", "sqlite"])
 def address(request: pytest.FixtureRequest) -> str:
     """A database with nothing in it."""
-    return str(request.getfixturevalue("pg_empty_url" if request.param == "postgresql" else "sqlite_empty_url"))
+    return str(
+        request.getfixturevalue(
+            "pg_empty_url" if request.param == "postgresql" else "sqlite_empty_url"
+        )
+    )
 
 
 @pytest.fixture
@@ -40,7 +44,11 @@ class Project:
     """A reader's shell, in the reader's own project."""
 
     def __init__(self, home: Path, address: str) -> None:
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")}
+        kept = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith("SLOTWISE_")
+        }
         path = os.pathsep.join([str(BIN), kept.get("PATH", os.defpath)])
         self.home = home
         self.environment = {**kept, "DATABASE_URL": address, "PATH": path}
@@ -48,16 +56,27 @@ class Project:
     def run(self, command: str) -> str:
         """What the command writes; it must end with 0."""
         done = subprocess.run(
-            shlex.split(command), cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=PATIENCE
+            shlex.split(command),
+            cwd=self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
-        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done.stdout
 
     @contextmanager
     def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
         """The command while it runs; whatever happens, it is gone afterwards."""
         process = subprocess.Popen(
-            shlex.split(command), cwd=self.home, env=self.environment, stderr=subprocess.PIPE, text=True
+            shlex.split(command),
+            cwd=self.home,
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         with process:
             try:
@@ -68,8 +87,14 @@ class Project:
 
 def commands() -> list[str]:
     """The lines of the shell block that uses slotwise, without their comments."""
-    (block,) = [block for block in blocks(README, "sh") if "slotwise db upgrade" in block.code]
-    return [shlex.join(words) for line in block.code.splitlines() if (words := shlex.split(line, comments=True))]
+    (block,) = [
+        block for block in blocks(README, "sh") if "slotwise db upgrade" in block.code
+    ]
+    return [
+        shlex.join(words)
+        for line in block.code.splitlines()
+        if (words := shlex.split(line, comments=True))
+    ]
 
 
 def test_commands_are_known() -> None:
@@ -83,12 +108,16 @@ def test_commands_are_known() -> None:
         "slotwise worker",
         "slotwise slots nightly-report",
     ]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert "binary" in extras
 
 
 def test_steps_work(project: Project) -> None:
-    """Tables, one run in the foreground, a worker that starts and drains, and a ledger that tells of both."""
+    """Tables, one run in the foreground, a worker that starts and drains, and a ledger that tells
+    of both.
+    """
     upgrade, run, worker, slots = commands()[2:]
     assert "sw0001" in project.run(upgrade)
     assert re.fullmatch(r"report for 20\d\d-.*\+00:00\n", project.run(run))
@@ -117,13 +146,24 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_development_commands_exist() -> None:
-    """The two commands for a checkout are commands of dev.py, and contributing lists all there are."""
+    """The two commands for a checkout are commands of dev.py, and contributing lists all there
+    are.
+    """
     (block,) = [block for block in blocks(README, "sh") if "dev.py" in block.code]
     wanted = [line.split()[:3] for line in block.code.splitlines()]
     assert [words[:2] for words in wanted] == [["python3", "dev.py"]] * 2
-    told = subprocess.run([sys.executable, ROOT / "dev.py", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+    told = subprocess.run(
+        [sys.executable, ROOT / "dev.py", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert told.returncode == 0
     known = set(re.findall(r"^  (\w+)  +\w", told.stdout, re.MULTILINE)) - {"python3"}
     assert {words[2] for words in wanted} <= known
-    listed = re.findall(r"^\| `python3 dev\.py (\w+)", (ROOT / "docs" / "contributing.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| `python3 dev\.py (\w+)",
+        (ROOT / "docs" / "contributing.md").read_text(),
+        re.MULTILINE,
+    )
     assert set(listed) == known

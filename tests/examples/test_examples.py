@@ -1,4 +1,6 @@
-"""Every example runs with the one command that its docstring names, and prints what its docstring says."""
+"""Every example runs with the one command that its docstring names, and prints what its docstring
+says.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,41 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_"))
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_")
+)
 
-#: One of each kind: a job, a task, what is written in the caller's transaction, an event loop, pods.
+#: One of each kind: a job, a task, what is written in the caller's transaction, an event loop,
+#: pods.
 FIRST = ("quick_start", "one_time_task", "guarded_write", "async_job", "cron_job_pods")
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def address(request: pytest.FixtureRequest) -> str:
     """An empty database; without DATABASE_URL an example makes a SQLite file of its own."""
-    return str(request.getfixturevalue("pg_empty_url")) if request.param == "postgresql" else ""
+    return (
+        str(request.getfixturevalue("pg_empty_url"))
+        if request.param == "postgresql"
+        else ""
+    )
 
 
 @pytest.mark.parametrize(
     "example",
-    [pytest.param(one, id=one.stem, marks=[] if one.stem in FIRST else pytest.mark.extended) for one in EXAMPLES],
+    [
+        pytest.param(
+            one, id=one.stem, marks=[] if one.stem in FIRST else pytest.mark.extended
+        )
+        for one in EXAMPLES
+    ],
 )
 def test_example_prints_what_it_promises(example: Path, address: str) -> None:
-    """An example ends by itself with exit status 0, says nothing on stderr, and prints the promised lines in order."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")}
+    """An example ends by itself with exit status 0, says nothing on stderr, and prints the
+    promised lines in order.
+    """
+    kept = {
+        name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")
+    }
     run = subprocess.run(
         [sys.executable, "-W", "error", str(example)],
         env={**kept, "DATABASE_URL": address},

@@ -1,4 +1,6 @@
-"""User-style samples pass mypy and pyright as strict as they can be, and mistakes are found by both."""
+"""User-style samples pass mypy and pyright as strict as they can be, and mistakes are found by
+both.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,20 @@ def workplace(tmp_path: Path) -> Path:
 def mypy(workplace: Path, *files: str) -> set[tuple[str, int, str]]:
     """What mypy complains about: file, line, message."""
     run = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir=cache", *files],
-        cwd=workplace, capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            "--cache-dir=cache",
+            *files,
+        ],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
     found = re.findall(r"^(.+?):(\d+): error: (.*)$", run.stdout, re.MULTILINE)
     assert run.returncode in (0, 1), run.stdout + run.stderr
     return {(file, int(line), text) for file, line, text in found}
@@ -44,24 +57,40 @@ def mypy(workplace: Path, *files: str) -> set[tuple[str, int, str]]:
 def pyright(workplace: Path, *files: str) -> set[tuple[str, int, str]]:
     """What pyright complains about."""
     run = subprocess.run(
-        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *files],
-        cwd=workplace, capture_output=True, text=True, timeout=250,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pyright",
+            "--outputjson",
+            "--pythonpath",
+            sys.executable,
+            *files,
+        ],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
     assert run.returncode in (0, 1), run.stdout + run.stderr
     found = json.loads(run.stdout)["generalDiagnostics"]
-    return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1, one["message"]) for one in found}
+    return {
+        (Path(one["file"]).name, one["range"]["start"]["line"] + 1, one["message"])
+        for one in found
+    }
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("check", [mypy, pyright])
 def test_samples_pass_and_mistakes_are_found(check: Check, workplace: Path) -> None:
-    """Handlers of both colours, injected objects, decorators, the builder: not a word from a strict checker; and a
-    wrong type in a job is an error where it stands, before anything runs.
+    """Handlers of both colours, injected objects, decorators, the builder: not a word from a
+    strict checker; and a wrong type in a job is an error where it stands, before anything runs.
     """
     found: dict[str, set[int]] = {file: set() for file in (*GOOD, *MISTAKES)}
     for file, line, _ in check(workplace, *found):
         found[file].add(line)
-    assert found == {file: _wrong_lines(file) if file in MISTAKES else set() for file in found}
+    assert found == {
+        file: _wrong_lines(file) if file in MISTAKES else set() for file in found
+    }
 
 
 def test_samples_are_many() -> None:

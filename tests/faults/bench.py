@@ -1,4 +1,6 @@
-"""Real workers on a real database: starts them, reads their events as they come, sends them signals, judges them."""
+"""Real workers on a real database: starts them, reads their events as they come, sends them
+signals, judges them.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,17 @@ WIDE = "8"
 WIDE_LEASE = int(WIDE) * HEARTBEAT
 #: ... or, where the lease must run out, reapers that look once per lease.
 SELDOM = "1600ms"
-#: What processes that come and go may add to any bound, on a machine that has a core for each that wants to run.
+#: What processes that come and go may add to any bound, on a machine that has a core for each that
+#: wants to run.
 SLACK = timedelta(seconds=3)
 #: The longest wait for anything that must happen, also on a machine that has better things to do.
 PATIENCE = 60.0
 
 
 def loaded(span: timedelta) -> timedelta:
-    """So long, on a machine as loaded as this one is now: who must wait for a core takes the longer for the same."""
+    """So long, on a machine as loaded as this one is now: who must wait for a core takes the
+    longer for the same.
+    """
     return span * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
@@ -83,7 +88,11 @@ class Seen:
         return datetime.fromisoformat(value) if fact == "slot" and value else value
 
     def __str__(self) -> str:
-        shown = {key: value for key, value in self.facts.items() if key not in _DULL or self.name in ("log", "text")}
+        shown = {
+            key: value
+            for key, value in self.facts.items()
+            if key not in _DULL or self.name in ("log", "text")
+        }
         return f"{self.at:9.3f} {self.worker!s:<8} {json.dumps(shown)[:300]}"
 
 
@@ -112,8 +121,12 @@ class Events:
         with self._changed:
             return [seen for seen in self._seen if _fits(seen, names, facts)]
 
-    def wait(self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any) -> Seen:
-        """The first such event after ``after``; raises Gone, with the latest events, if it does not come in time."""
+    def wait(
+        self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any
+    ) -> Seen:
+        """The first such event after ``after``; raises Gone, with the latest events, if it does
+        not come in time.
+        """
         begin, end = (after.number + 1 if after else 0), time.monotonic() + within
         with self._changed:
             while True:
@@ -121,23 +134,35 @@ class Events:
                     if _fits(seen, names, facts):
                         return seen
                 begin = max(begin, len(self._seen))
-                if not self._changed.wait(end - time.monotonic()) and time.monotonic() >= end:
-                    raise Gone(f"no {' or '.join(names)} with {facts} within {within} s\n{self.tail()}")
+                if (
+                    not self._changed.wait(end - time.monotonic())
+                    and time.monotonic() >= end
+                ):
+                    raise Gone(
+                        f"no {' or '.join(names)} with {facts} within {within} s\n{self.tail()}"
+                    )
 
     def tail(self, count: int = 60) -> str:
         dull = ("poll-begin", "heartbeat")
         with self._changed:
-            return "\n".join([str(seen) for seen in self._seen if seen.name not in dull][-count:])
+            return "\n".join(
+                [str(seen) for seen in self._seen if seen.name not in dull][-count:]
+            )
 
 
 def _fits(seen: Seen, names: Collection[str], facts: Mapping[str, Any]) -> bool:
     if names and seen.name not in names:
         return False
-    return all(_is(seen.worker if name == "by" else seen[name], wanted) for name, wanted in facts.items())
+    return all(
+        _is(seen.worker if name == "by" else seen[name], wanted)
+        for name, wanted in facts.items()
+    )
 
 
 def _is(value: Any, wanted: Any) -> bool:
-    return value is not None and bool(wanted(value)) if callable(wanted) else value == wanted
+    return (
+        value is not None and bool(wanted(value)) if callable(wanted) else value == wanted
+    )
 
 
 class Player:
@@ -146,13 +171,28 @@ class Player:
     def __init__(self, name: str, events: Events, environment: Mapping[str, str]) -> None:
         self.name = name
         self._events = events
-        command = [sys.executable, "-m", "slotwise", "worker", "--app", "tests.faults.cast", "--app-dir", str(ROOT)]
+        command = [
+            sys.executable,
+            "-m",
+            "slotwise",
+            "worker",
+            "--app",
+            "tests.faults.cast",
+            "--app-dir",
+            str(ROOT),
+        ]
         command += ["--log-format", "json", "--log-level", "DEBUG", "--worker-name", name]
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
         )
         self.pid = self.process.pid
-        self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, name=f"reads {name}", daemon=True
+        )
         self._reader.start()
 
     def _read(self) -> None:
@@ -197,7 +237,11 @@ def _parsed(line: bytes) -> Mapping[str, Any]:
         facts = json.loads(text)
     except ValueError:
         return {"event": "text", "message": text}
-    return facts if isinstance(facts, dict) and "event" in facts else {"event": "text", "message": text}
+    return (
+        facts
+        if isinstance(facts, dict) and "event" in facts
+        else {"event": "text", "message": text}
+    )
 
 
 class Bench:
@@ -211,9 +255,11 @@ class Bench:
         self.events = Events()
         self.players: list[Player] = []
         self.registry: JobRegistry = registry_of(cast, database_url=url, process_hook=False)
-        self._execute("create table if not exists effects (job text, key text, token bigint)")
+        self._execute(
+            "create table if not exists effects (job text, key text, token bigint)"
+        )
 
-    # -- workers ----------------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------
 
     def start(
         self,
@@ -227,16 +273,24 @@ class Bench:
     ) -> Player:
         """Start a worker and return at once.
 
-        ``way``: its application's own way to the database; ``beneath``: variables for what lies beneath Python.
+        ``way``: its application's own way to the database; ``beneath``: variables for what lies
+        beneath Python.
         """
         name = name or f"w{len(self.players) + 1}"
         settings = {**self.settings, "database_url": self.url, **settings}
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLOTWISE_", "PG"))}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SLOTWISE_", "PG"))
+        }
         environment |= {f"SLOTWISE_{key.upper()}": value for key, value in settings.items()}
         environment |= {
-            "CAST": cast or self.cast, "CAST_LOG": str(self.log.path), "CAST_URL": way or self.url,
-            "CAST_TRAP": trap, **(beneath or {}),
-        }  # fmt: skip
+            "CAST": cast or self.cast,
+            "CAST_LOG": str(self.log.path),
+            "CAST_URL": way or self.url,
+            "CAST_TRAP": trap,
+            **(beneath or {}),
+        }
         player = Player(name, self.events, environment)
         self.players.append(player)
         return player
@@ -248,7 +302,9 @@ class Bench:
             self.wait("worker-start", by=player)
         return players
 
-    def wait(self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any) -> Seen:
+    def wait(
+        self, *names: str, after: Seen | None = None, within: float = PATIENCE, **facts: Any
+    ) -> Seen:
         return self.events.wait(*names, after=after, within=within, **facts)
 
     def end_all(self) -> list[int]:
@@ -267,7 +323,7 @@ class Bench:
             player.wait()
         self.registry.database.close()
 
-    # -- database ---------------------------------------------------------------------------------------------
+    # -- database ---------------------------------------------------------------------------------
 
     def rows(self, statement: str, **parameters: Any) -> list[Any]:
         """What the database says."""
@@ -282,8 +338,9 @@ class Bench:
     def connect(self) -> Iterator[sa.Connection]:
         """A connection of the test's own; it does not count among the workers'."""
         engine = sa.create_engine(
-            sa.make_url(self.url).set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
-        )  # fmt: skip
+            sa.make_url(self.url).set(drivername="postgresql+psycopg"),
+            poolclass=sa.NullPool,
+        )
         with engine.begin() as connection:
             yield connection
         engine.dispose()
@@ -302,36 +359,60 @@ class Bench:
         time.sleep(span.total_seconds())
 
     def release(self, job: str, up_to: int = sys.maxsize) -> None:
-        """Let go a handler that holds until the test has seen enough; of a numbered one, those up to this number."""
+        """Let go a handler that holds until the test has seen enough; of a numbered one, those up
+        to this number.
+        """
         draft = Path(f"{self.log.path}.{job}.release")
         draft.write_text(str(up_to))
         draft.replace(f"{self.log.path}.{job}.released")  # handlers read it at any time
 
     def wait_for_empty_queue(self, within: float = PATIENCE) -> float:
         """Until no one-time task waits or runs; when that was."""
-        eventually(lambda: not self.rows("select from scheduled_tasks where schedule is null limit 1"), within)
+        eventually(
+            lambda: (
+                not self.rows("select from scheduled_tasks where schedule is null limit 1")
+            ),
+            within,
+        )
         return time.monotonic()
 
     def ledger(self, job: str) -> dict[datetime, Any]:
         """The job's slots, by slot."""
-        return {row.slot: row for row in self.rows("select * from scheduled_slots where task_name = :job", job=job)}
+        return {
+            row.slot: row
+            for row in self.rows(
+                "select * from scheduled_slots where task_name = :job", job=job
+            )
+        }
 
-    # -- judgement --------------------------------------------------------------------------------------------
+    # -- judgement --------------------------------------------------------------------------------
 
     def verdict(
         self,
         *,
         until: datetime | None = None,
         schedules: Mapping[str, Schedule] | None = None,
-        completes: Collection[str] = ("completing", "completing-give-up", "hold-after-commit"),
+        completes: Collection[str] = (
+            "completing",
+            "completing-give-up",
+            "hold-after-commit",
+        ),
     ) -> Verdict:
         """Judge what has happened; all workers must have ended."""
         with self.connect() as connection:
-            evidence = gather(connection, self.registry.jobs, self.log, schedules=schedules, completes=completes)
+            evidence = gather(
+                connection,
+                self.registry.jobs,
+                self.log,
+                schedules=schedules,
+                completes=completes,
+            )
         return judge(evidence, until=until)
 
     def expect_clean(self, **verdict: Any) -> Verdict:
-        """Every law kept, every effect once, no outcome of a stale token accepted; else the events tell the story."""
+        """Every law kept, every effect once, no outcome of a stale token accepted; else the events
+        tell the story.
+        """
         found = self.verdict(**verdict)
         assert found.clean, f"{found}\n{self.story(found)}"
         with self.connect() as connection:
@@ -341,7 +422,9 @@ class Bench:
         return found
 
     def expect_one_effect_each(self) -> None:
-        doubled = self.rows("select job, key, count(*) from effects group by 1, 2 having count(*) > 1")
+        doubled = self.rows(
+            "select job, key, count(*) from effects group by 1, 2 having count(*) > 1"
+        )
         assert doubled == []
 
     def expect_one_settlement_each(self) -> None:
@@ -349,10 +432,14 @@ class Bench:
         finals = ("succeeded", "failed", "lost", "dead", "skipped")
         ended = [
             (seen["job"], seen["id"], seen["slot"], seen["token"])
-            for seen in self.events.all("settled", outcome=lambda outcome: outcome in finals)
+            for seen in self.events.all(
+                "settled", outcome=lambda outcome: outcome in finals
+            )
             if seen["reason"] != "retry" and seen["slot"]
         ]
-        assert len(ended) == len({one[:3] for one in ended}), f"settled twice:\n{self.events.tail()}"
+        assert len(ended) == len({one[:3] for one in ended}), (
+            f"settled twice:\n{self.events.tail()}"
+        )
 
     def story(self, found: Verdict) -> str:
         """What was told about the slots of the findings."""
@@ -363,10 +450,14 @@ class Bench:
 
     def starts(self, job: str) -> list[Line]:
         """What the handlers of this job have written down as starts."""
-        return [line for line in self.log.read() if line.job == job and line.mark == "start"]
+        return [
+            line for line in self.log.read() if line.job == job and line.mark == "start"
+        ]
 
 
-def eventually(check: Callable[[], Any], within: float = PATIENCE, pause: float = 0.05) -> Any:
+def eventually(
+    check: Callable[[], Any], within: float = PATIENCE, pause: float = 0.05
+) -> Any:
     """Look again and again until ``check`` gives something; for what only the database tells."""
     end = time.monotonic() + within
     while True:

@@ -1,4 +1,6 @@
-"""Clocks that step, for one process and its children. Needs libfaketime (apt-get install faketime)."""
+"""Clocks that step, for one process and its children. Needs libfaketime (apt-get install
+faketime).
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ def is_faked() -> bool:
 
 
 def sleep(seconds: float) -> None:
-    """Instead of ``time.sleep``, which raises OSError in such a process: libfaketime 0.9 breaks clock_nanosleep."""
+    """Instead of ``time.sleep``, which raises OSError in such a process: libfaketime 0.9 breaks
+    clock_nanosleep.
+    """
     select.select([], [], [], seconds)
 
 
 class SteppedClock:
-    """A clock beside the true one; spans, and thereby timeouts, stay true. Python sleeps there with ``sleep``."""
+    """A clock beside the true one; spans, and thereby timeouts, stay true. Python sleeps there
+    with ``sleep``.
+    """
 
     def __init__(self, file: Path, offset: timedelta = timedelta(0)) -> None:
         self._file = file
@@ -38,6 +44,8 @@ class SteppedClock:
     def variables(self) -> dict[str, str]:
         """What a process needs in its environment to see this clock."""
         return {
-            "LD_PRELOAD": str(LIBRARIES[0]), "FAKETIME_TIMESTAMP_FILE": str(self._file), "FAKETIME_NO_CACHE": "1",
+            "LD_PRELOAD": str(LIBRARIES[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
+        }

@@ -31,9 +31,13 @@ def bench(pg_url: str, tmp_path: Path) -> Iterator[MakeBench]:
 
 @pytest.fixture
 def own_server(open_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A durable server that this test may restart, stop and starve, with the tables of slotwise."""
+    """A durable server that this test may restart, stop and starve, with the tables of
+    slotwise.
+    """
     try:
-        server = EmbeddedPostgres(open_path / "pg", temporary=True, settings={"max_connections": "40"})
+        server = EmbeddedPostgres(
+            open_path / "pg", temporary=True, settings={"max_connections": "40"}
+        )
     except PostgresMissing as error:
         pytest.skip(str(error))
     with server:

@@ -18,9 +18,11 @@ import sqlalchemy as sa
 CHUNK = 65_536
 #: What PostgreSQL's client sends to commit, as a simple query.
 COMMIT = b"COMMIT\x00"
-#: The message that has a statement carried out; one that is prepared first was said in a trip before.
+#: The message that has a statement carried out; one that is prepared first was said in a trip
+#: before.
 EXECUTE = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
-#: Linux: a filter on a socket drops segments before TCP sees them, so that the sender gets no acknowledgement.
+#: Linux: a filter on a socket drops segments before TCP sees them, so that the sender gets no
+#: acknowledgement.
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF: return 0
 
@@ -47,12 +49,16 @@ class Link:
 
 
 class Proxy:
-    """Forwards to a PostgreSQL server; runs on a thread of its own. Faults are methods, to be called from a test."""
+    """Forwards to a PostgreSQL server; runs on a thread of its own. Faults are methods, to be
+    called from a test.
+    """
 
     def __init__(self, url: str) -> None:
         self._target = sa.make_url(url)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="proxy", daemon=True
+        )
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
         self._open = threading.Event()  # answers pass
@@ -72,7 +78,9 @@ class Proxy:
         """The address of the database, through here."""
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
-        return self._target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        return self._target.set(host="127.0.0.1", port=port).render_as_string(
+            hide_password=False
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -80,17 +88,22 @@ class Proxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    # -- faults -----------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """A black hole: whatever is sent here is dropped unacknowledged, and nothing comes back."""
+        """A black hole: whatever is sent here is dropped unacknowledged, and nothing comes
+        back.
+        """
         self._open.clear()
         self._call(self._filter(True))
 
@@ -114,12 +127,16 @@ class Proxy:
         self._said, self._heard, self._end = said, heard, COMMIT
 
     def lose_statement(self, said: bytes, *, forward: bool) -> None:
-        """Cut the next connection that has this carried out as a transaction by itself, as ``lose_commit`` does."""
+        """Cut the next connection that has this carried out as a transaction by itself, as
+        ``lose_commit`` does.
+        """
         self.lose_commit(said=said, forward=forward)
         self._end = EXECUTE
 
     def hold(self, said: bytes) -> None:
-        """Hold up the next statement that says this, until ``release``; all other connections go on."""
+        """Hold up the next statement that says this, until ``release``; all other connections
+        go on.
+        """
         self.holding.clear()
         self._held = said
 
@@ -127,11 +144,15 @@ class Proxy:
         """Let the statement that is held up go on."""
         self.holding.clear()
 
-    # -- forwarding -------------------------------------------------------------------------------------------
+    # -- forwarding -------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, client: asyncio.StreamWriter
+    ) -> None:
         try:
-            answers, server = await asyncio.open_connection(self._target.host, self._target.port)
+            answers, server = await asyncio.open_connection(
+                self._target.host, self._target.port
+            )
         except OSError:
             client.transport.abort()
             return
@@ -169,7 +190,11 @@ class Proxy:
                     await link.client.drain()
 
     def _is_doomed(self, link: Link) -> bool:
-        if self._said is None or self._said not in link.said or self._heard not in link.heard:
+        if (
+            self._said is None
+            or self._said not in link.said
+            or self._heard not in link.heard
+        ):
             return False
         self._said = None
         return True
@@ -195,14 +220,17 @@ class Proxy:
         while not self._open.is_set():
             await asyncio.sleep(0.01)
 
-    # -- the loop's side of the faults ------------------------------------------------------------------------
+    # -- the loop's side of the faults ------------------------------------------------------------
 
     def _call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     async def _filter(self, drop: bool) -> None:
         assert self._server is not None
-        for end in [*self._server.sockets, *[link.client.get_extra_info("socket") for link in self._links]]:
+        for end in [
+            *self._server.sockets,
+            *[link.client.get_extra_info("socket") for link in self._links],
+        ]:
             with suppress(OSError):
                 _filter(end, drop)
 
@@ -222,4 +250,6 @@ def _filter(end: socket.socket, drop: bool) -> None:
         end.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
         return
     program = ctypes.create_string_buffer(DROP_ALL)
-    end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+    end.setsockopt(
+        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program))
+    )

@@ -1,4 +1,6 @@
-"""The database's clock jumps. Needs libfaketime (apt-get install faketime); the workers' own clocks stay true."""
+"""The database's clock jumps. Needs libfaketime (apt-get install faketime); the workers' own
+clocks stay true.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ HOUR = timedelta(hours=1)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not LIBRARIES, reason="libfaketime is not installed; run: apt-get install faketime"),
+    pytest.mark.skipif(
+        not LIBRARIES, reason="libfaketime is not installed; run: apt-get install faketime"
+    ),
 ]
 
 
@@ -46,12 +50,18 @@ def expect_step(stage: Bench, clock: SteppedClock, offset: timedelta) -> None:
 def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     bench: MakeBench, own_server: EmbeddedPostgres, database_clock: SteppedClock
 ) -> None:
-    """An hour back, to the truth, an hour on: the living keep their claims, the dead lose theirs, slots go on."""
+    """An hour back, to the truth, an hour on: the living keep their claims, the dead lose theirs,
+    slots go on.
+    """
     stage = bench("rerun,give-up,hold,hold-give-up", url=own_server.dsn)
-    holder, victim = stage.start("holder", only="hold"), stage.start("victim", only="hold-give-up")
+    holder = stage.start("holder", only="hold")
+    victim = stage.start("victim", only="hold-give-up")
     start = stage.wait("handler-start", job="hold", by=holder)
     doomed = stage.wait("handler-start", job="hold-give-up", by=victim)
-    others = [stage.start("other-1", only="rerun,give-up,hold-give-up,hold"), stage.start("other-2", only="rerun,hold")]
+    others = [
+        stage.start("other-1", only="rerun,give-up,hold-give-up,hold"),
+        stage.start("other-2", only="rerun,hold"),
+    ]
     for other in others:
         stage.wait("settled", job="rerun")
         stage.wait("worker-start", by=other)
@@ -71,11 +81,16 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     expect_step(stage, database_clock, HOUR)
     late = stage.now()
     for job in ("rerun", "give-up", "hold-give-up"):
-        settled = stage.wait("settled", job=job, slot=lambda slot: slot > late - timedelta(seconds=1))
+        settled = stage.wait(
+            "settled", job=job, slot=lambda slot: slot > late - timedelta(seconds=1)
+        )
         assert settled["outcome"] == "succeeded"
     stage.rest(LEASE)
 
-    assert stage.events.all("reaped", "claim-lost", job=start["job"], token=start["token"]) == []
+    assert (
+        stage.events.all("reaped", "claim-lost", job=start["job"], token=start["token"])
+        == []
+    )
     assert [seen["job"] for seen in stage.events.all("reaped")] == ["hold-give-up"]
     until = stage.now()
     for job in ("rerun", "give-up", "hold-give-up"):

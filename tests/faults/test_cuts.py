@@ -1,7 +1,9 @@
-"""Outages that begin at any phase, judged by the rules of overlap and catch-up from the handlers' own log.
+"""Outages that begin at any phase, judged by the rules of overlap and catch-up from the handlers'
+own log.
 
-python -m pytest -m "" tests/faults/test_cuts.py                                                    three cuts
-CAST_CUTS=200 python -m pytest -m "" tests/faults/test_cuts.py -s -o faulthandler_timeout=0     the long form
+python -m pytest -m "" tests/faults/test_cuts.py
+three cuts CAST_CUTS=200 python -m pytest -m "" tests/faults/test_cuts.py -s -o
+faulthandler_timeout=0     the long form
 """
 
 from __future__ import annotations
@@ -37,17 +39,20 @@ LEASE = 4 * HEARTBEAT
 #: An outage lasts so many leases. The long form has longer ones.
 LEASES = (4.0, 4.5 if CUTS == USUAL else 7.0)
 SECOND = timedelta(seconds=1)
-#: How long after its hold a handler may have written its end; slots so close to the end of a hold prove nothing.
+#: How long after its hold a handler may have written its end; slots so close to the end of a hold
+#: prove nothing.
 MARGIN = timedelta(seconds=0.25)
 
 pytestmark = [
     pytest.mark.extended,
-    pytest.mark.skipif(not CAN_CUT, reason="a link is cut with a filter of Linux on a socket"),
+    pytest.mark.skipif(
+        not CAN_CUT, reason="a link is cut with a filter of Linux on a socket"
+    ),
     pytest.mark.timeout(280 if CUTS == USUAL else 0),
 ]
 
 
-# -- the scene ----------------------------------------------------------------------------------------------------
+# -- the scene ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -65,7 +70,9 @@ class Lane:
         return [f"{kind}@{self.number}" for kind in KINDS]
 
     def start(self) -> Player:
-        return self.stage.start(f"w{self.number}", cast=",".join(self.jobs), database_url=self.proxy.url)
+        return self.stage.start(
+            f"w{self.number}", cast=",".join(self.jobs), database_url=self.proxy.url
+        )
 
     def run(self, player: Player, cuts: int) -> None:
         rng = random.Random(f"{self.number}/{os.getpid()}/{time.time_ns()}")
@@ -77,13 +84,17 @@ class Lane:
             end = datetime.now(UTC)
             self.proxy.heal()
             self.cuts.append((begin, end))
-            eventually(lambda after=end: self._is_over(after), within=2 * PATIENCE, pause=0.3)
+            eventually(
+                lambda after=end: self._is_over(after), within=2 * PATIENCE, pause=0.3
+            )
             assert player.is_alive
 
     def _is_over(self, after: datetime) -> bool:
-        """Whether each job has decided about all slots of the outage, and no tail of slow runs goes on.
+        """Whether each job has decided about all slots of the outage, and no tail of slow runs
+        goes on.
 
-        A second outage would extend such a tail by all that has come, so that it would grow from cut to cut.
+        A second outage would extend such a tail by all that has come, so that it would grow from
+        cut to cut.
         """
         behind = (
             "select from scheduled_tasks where task_name = any(:jobs) and (slot < :after or "
@@ -92,18 +103,21 @@ class Lane:
         return not self.stage.rows(behind, jobs=self.jobs, after=after + SECOND)
 
 
-# -- the judge ----------------------------------------------------------------------------------------------------
+# -- the judge ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Rule 1: from an attempt's claim to the end of its handler, or to the last heartbeat of a claim that was lost."""
+    """Rule 1: from an attempt's claim to the end of its handler, or to the last heartbeat of a
+    claim that was lost.
+    """
 
     slot: datetime
     since: datetime
     until: datetime
     is_tail: bool
-    #: Rule 2: an absence before this attempt; the slots that came due during it are catch-up's, too.
+    #: Rule 2: an absence before this attempt; the slots that came due during it are catch-up's,
+    #: too.
     after_absence: bool
 
     def covers(self, slot: datetime, margin: timedelta) -> bool:
@@ -116,16 +130,23 @@ class Evidence:
     def __init__(self, stage: Bench, job: str, policy: str) -> None:
         self.job, self.policy = job, policy
         self.ledger = stage.ledger(job)
-        self.gaps = stage.rows("select * from scheduled_gaps where task_name = :job order by first_slot", job=job)
+        self.gaps = stage.rows(
+            "select * from scheduled_gaps where task_name = :job order by first_slot",
+            job=job,
+        )
         self._firsts = [gap.first_slot for gap in self.gaps]
         lines = [line for line in stage.log.read() if line.job == job]
         ends = {(line.slot, line.token): line.at for line in lines if line.mark == "end"}
         lost = {
             (row.slot, row.token): row.ended
-            for row in stage.rows("select * from scheduled_attempts where task_name = :job", job=job)
+            for row in stage.rows(
+                "select * from scheduled_attempts where task_name = :job", job=job
+            )
             if row.outcome == "lost"
         }
-        self.starts = sorted((line for line in lines if line.mark == "start"), key=lambda line: line.token)
+        self.starts = sorted(
+            (line for line in lines if line.mark == "start"), key=lambda line: line.token
+        )
         self.holds: list[Hold] = []
         left: dict[datetime | None, datetime] = {}
         for line in self.starts:
@@ -144,7 +165,11 @@ class Evidence:
         if row is not None:
             return "ran" if row.outcome == "succeeded" else row.reason or row.outcome
         at = bisect_left(self._firsts, slot + timedelta(microseconds=1)) - 1
-        return self.gaps[at].reason if at >= 0 and slot <= self.gaps[at].last_slot else "nothing"
+        return (
+            self.gaps[at].reason
+            if at >= 0 and slot <= self.gaps[at].last_slot
+            else "nothing"
+        )
 
     def slots(self, begin: datetime, end: datetime) -> list[datetime]:
         slot, found = begin.replace(microsecond=0) + SECOND, []
@@ -156,12 +181,20 @@ class Evidence:
     def missed(self, begin: datetime, end: datetime) -> list[datetime]:
         """The slots of an outage that came due while nobody held the job."""
         return [
-            slot for slot in self.slots(begin, end)
-            if not any(hold.slot == slot or hold.covers(slot, MARGIN) for hold in self._near(begin, end))
-        ]  # fmt: skip
+            slot
+            for slot in self.slots(begin, end)
+            if not any(
+                hold.slot == slot or hold.covers(slot, MARGIN)
+                for hold in self._near(begin, end)
+            )
+        ]
 
     def _near(self, begin: datetime, end: datetime) -> list[Hold]:
-        return [hold for hold in self.holds if hold.since <= end + SECOND and hold.until >= begin - SECOND]
+        return [
+            hold
+            for hold in self.holds
+            if hold.since <= end + SECOND and hold.until >= begin - SECOND
+        ]
 
     def breaches(self, cuts: Sequence[tuple[datetime, datetime]]) -> Iterator[str]:
         yield from self._overlap()
@@ -173,14 +206,20 @@ class Evidence:
             for what in getattr(self, f"_{self.policy}")(missed, fates):
                 shown = ", ".join(f"{slot:%H:%M:%S} {fate}" for slot, fate in fates.items())
                 holds = "; ".join(
-                    f"{hold.slot:%H:%M:%S} from {hold.since:%H:%M:%S.%f} to {hold.until:%H:%M:%S.%f}"
+                    (
+                        f"{hold.slot:%H:%M:%S} from {hold.since:%H:%M:%S.%f} to "
+                        f"{hold.until:%H:%M:%S.%f}"
+                    )
                     for hold in self._near(begin - 5 * SECOND, end + 15 * SECOND)
                 )
-                yield f"{self.job}, cut {begin:%H:%M:%S.%f} to {end:%H:%M:%S.%f}: {what} ({shown}); held: {holds}"
+                yield (
+                    f"{self.job}, cut {begin:%H:%M:%S.%f} to {end:%H:%M:%S.%f}: {what} "
+                    f"({shown}); held: {holds}"
+                )
 
     def _overlap(self) -> Iterator[str]:
-        """Overlap decides only about slots that came due while the job was held, and a tail that is over about all that
-        came during its runs.
+        """Overlap decides only about slots that came due while the job was held, and a tail that
+        is over about all that came during its runs.
         """
         spans: list[tuple[datetime, datetime]] = []
         for hold in self.holds:
@@ -199,7 +238,7 @@ class Evidence:
                 near = [span for span in spans if abs(span[0] - slot) < 10 * SECOND]
                 yield f"{self.job}: {slot} is called overlap, and was not held: {near}"
 
-    # -- the policies -----------------------------------------------------------------------------------------
+    # -- the policies -----------------------------------------------------------------------------
 
     def _all(self, missed: Sequence[datetime], fates: dict[datetime, str]) -> Iterator[str]:
         """Every slot runs, the oldest first."""
@@ -210,20 +249,40 @@ class Evidence:
         if tokens != sorted(tokens):
             yield "not in their order"
 
-    def _latest(self, missed: Sequence[datetime], fates: dict[datetime, str]) -> Iterator[str]:
+    def _latest(
+        self, missed: Sequence[datetime], fates: dict[datetime, str]
+    ) -> Iterator[str]:
         """The newest that had come runs for all."""
         *older, newest = missed
-        if {fates[slot] for slot in older} - {"collapsed"} or fates[newest] not in ("collapsed", "ran"):
+        if {fates[slot] for slot in older} - {"collapsed"} or fates[newest] not in (
+            "collapsed",
+            "ran",
+        ):
             yield "one run, as the newest, was expected"
-        following = [slot for slot, row in self.ledger.items() if slot >= newest and row.outcome == "succeeded"]
+        following = [
+            slot
+            for slot, row in self.ledger.items()
+            if slot >= newest and row.outcome == "succeeded"
+        ]
         yield from self._collapsed_into(min(following), -SECOND)
 
-    def _first(self, missed: Sequence[datetime], fates: dict[datetime, str]) -> Iterator[str]:
-        """The oldest runs for all; it may lie so close to the end of a hold that it is not among ``missed``."""
+    def _first(
+        self, missed: Sequence[datetime], fates: dict[datetime, str]
+    ) -> Iterator[str]:
+        """The oldest runs for all; it may lie so close to the end of a hold that it is not among
+        ``missed``.
+        """
         oldest, *newer = missed
-        if {fates[slot] for slot in newer} - {"collapsed"} or fates[oldest] not in ("collapsed", "ran"):
+        if {fates[slot] for slot in newer} - {"collapsed"} or fates[oldest] not in (
+            "collapsed",
+            "ran",
+        ):
             yield "one run, as the oldest, was expected"
-        before = [slot for slot, row in self.ledger.items() if slot <= oldest and row.outcome == "succeeded"]
+        before = [
+            slot
+            for slot, row in self.ledger.items()
+            if slot <= oldest and row.outcome == "succeeded"
+        ]
         yield from self._collapsed_into(max(before), SECOND)
 
     def _collapsed_into(self, slot: datetime, step: timedelta) -> Iterator[str]:
@@ -234,11 +293,15 @@ class Evidence:
         if self.ledger[slot].collapsed != count:
             yield f"{slot:%H:%M:%S} says {self.ledger[slot].collapsed} collapsed, which are {count}"
 
-    def _none(self, missed: Sequence[datetime], fates: dict[datetime, str]) -> Iterator[str]:
+    def _none(
+        self, missed: Sequence[datetime], fates: dict[datetime, str]
+    ) -> Iterator[str]:
         """None that is later than ``grace`` runs; that is why."""
         for slot in missed:
             if fates[slot] == "ran":
-                claimed = min(from_micros(line.token) for line in self.starts if line.slot == slot)
+                claimed = min(
+                    from_micros(line.token) for line in self.starts if line.slot == slot
+                )
                 if claimed - slot > parse_duration(GRACE):
                     yield f"{slot:%H:%M:%S} ran {claimed - slot} late"
             elif fates[slot] != "late":
@@ -249,11 +312,14 @@ def _slot_between(begin: datetime, end: datetime) -> bool:
     return begin.replace(microsecond=0) + SECOND < end
 
 
-# -- the test -----------------------------------------------------------------------------------------------------
+# -- the test -------------------------------------------------------------------------------------
 
 
-def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(bench: MakeBench, pg_url: str) -> None:
-    """``all`` runs each slot that nobody held, ``latest`` and ``first`` one, ``none`` none; overlap has no such slot.
+def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(
+    bench: MakeBench, pg_url: str
+) -> None:
+    """``all`` runs each slot that nobody held, ``latest`` and ``first`` one, ``none`` none;
+    overlap has no such slot.
 
     Gaps are disjoint, and every slot is accounted for.
     """
@@ -261,27 +327,42 @@ def test_an_outage_at_any_phase_is_judged_by_the_seven_rules(bench: MakeBench, p
     jobs = ",".join(f"{kind}@{number}" for number in range(LANES) for kind in KINDS)
     stage = bench(jobs, **settings)
     with ExitStack() as links, ThreadPoolExecutor(LANES) as pool:
-        lanes = [Lane(stage, links.enter_context(Proxy(pg_url)), number) for number in range(LANES)]
+        lanes = [
+            Lane(stage, links.enter_context(Proxy(pg_url)), number)
+            for number in range(LANES)
+        ]
         players = [lane.start() for lane in lanes]
         for player in players:
             for kind in KINDS:
-                starts = {"by": player, "job": lambda job, kind=kind: job.startswith(f"{kind}@")}
+                starts = {
+                    "by": player,
+                    "job": lambda job, kind=kind: job.startswith(f"{kind}@"),
+                }
                 stage.wait("handler-start", within=LANES * PATIENCE, **starts)
         shares = [CUTS // LANES + (number < CUTS % LANES) for number in range(LANES)]
-        for done in [pool.submit(lane.run, *one) for lane, *one in zip(lanes, players, shares, strict=True)]:
+        for done in [
+            pool.submit(lane.run, *one)
+            for lane, *one in zip(lanes, players, shares, strict=True)
+        ]:
             done.result()
         until = min(lane.cuts[-1][1] for lane in lanes)
         assert set(stage.end_all()) == {0}
     stage.expect_clean(until=until)
     with stage.connect() as connection:
         ledger = Ledger.read(connection, tables())
-    assert [one for job in stage.registry.jobs for one in none_in_two_places(job.name, ledger)] == []
+    assert [
+        one for job in stage.registry.jobs for one in none_in_two_places(job.name, ledger)
+    ] == []
     broken, seen = list[str](), Counter[str]()
     for lane in lanes:
         for job in lane.jobs:
             evidence = Evidence(stage, job, KINDS[job.partition("@")[0]][1])
             broken += evidence.breaches(lane.cuts)
-            seen.update(evidence.fate(slot) for cut in lane.cuts for slot in evidence.missed(*cut))
-    print(f"\n{sum(len(lane.cuts) for lane in lanes)} cuts; slots that nobody held: {dict(seen)}")
+            seen.update(
+                evidence.fate(slot) for cut in lane.cuts for slot in evidence.missed(*cut)
+            )
+    print(
+        f"\n{sum(len(lane.cuts) for lane in lanes)} cuts; slots that nobody held: {dict(seen)}"
+    )
     assert not broken, "\n".join(broken)
     assert {"ran", "collapsed", "late"} <= set(seen)

@@ -26,18 +26,23 @@ def after(instant: datetime, stage: Bench, *jobs: str) -> None:
 
 
 def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -> None:
-    """The old release runs a and b, the new one b and c; what a release does not know stays untouched, and waits."""
+    """The old release runs a and b, the new one b and c; what a release does not know stays
+    untouched, and waits.
+    """
     stage = bench("rerun,give-up,async", shutdown_grace="30s")
     old = stage.start("old", cast="rerun,give-up")
     stage.wait("settled", job="rerun")
     new = stage.start("new", cast="give-up,async")
     after(stage.now(), stage, "rerun", "give-up", "async")
-    # A holder of something that the other does not know dies: nobody may touch it until somebody knows it.
+    # A holder of something that the other does not know dies: nobody may touch it until somebody
+    # knows it.
     victim = stage.wait("handler-start", job="rerun", by=old, after=stage.mark())
     old.kill()
     stage.wait("exit", by=old)
     after(stage.now(), stage, "give-up", "async")
-    taken_over_without_knowing = {seen["job"] for seen in stage.events.all("reaped", by=new)} - {"give-up"}
+    taken_over_without_knowing = {
+        seen["job"] for seen in stage.events.all("reaped", by=new)
+    } - {"give-up"}
     assert taken_over_without_knowing == set()
     stage.start("both", cast="rerun,give-up,async")
     stage.wait("settled", job="rerun", slot=victim["slot"])
@@ -50,8 +55,12 @@ def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -
     stage.expect_clean(until=until)
 
 
-def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(bench: MakeBench) -> None:
-    """Slots before the activation are the old text's, later ones the new text's, whoever runs them; none is lost."""
+def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(
+    bench: MakeBench,
+) -> None:
+    """Slots before the activation are the old text's, later ones the new text's, whoever runs
+    them; none is lost.
+    """
     stage = bench("rerun,give-up")
     old, second = stage.start_all(2)
     after(stage.now(), stage, "rerun", "give-up")
@@ -62,8 +71,15 @@ def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(bench: Ma
     assert {plan["change"] for plan in plans} == {"changed"}
     up = stage.wait("worker-start", by=new)
     active = stage.now()
-    second.kill(signal.SIGTERM)  # the rest of the old release leaves one by one, and runs the new text until then
-    stage.wait("settled", by=old, after=up, slot=lambda slot: slot > active and slot.microsecond != 0)
+    second.kill(
+        signal.SIGTERM
+    )  # the rest of the old release leaves one by one, and runs the new text until then
+    stage.wait(
+        "settled",
+        by=old,
+        after=up,
+        slot=lambda slot: slot > active and slot.microsecond != 0,
+    )
     old.kill(signal.SIGTERM)
     until = stage.now()
     after(until, stage, "rerun", "give-up")
@@ -71,22 +87,39 @@ def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(bench: Ma
 
     for job in ("rerun", "give-up"):
         assert any(
-            all(finding.job != job for finding in stage.verdict(until=until, schedules={job: schedule}).findings)
+            all(
+                finding.job != job
+                for finding in stage.verdict(
+                    until=until, schedules={job: schedule}
+                ).findings
+            )
             for schedule in _activated_between(changed, active)
         ), stage.verdict(until=until, schedules={job: succeed(OLD, active, NEW)})
 
 
 def _activated_between(earliest: datetime, latest: datetime) -> Iterator[Schedule]:
-    """Every schedule that the job may have had: the old one up to some instant in between, then the new one."""
+    """Every schedule that the job may have had: the old one up to some instant in between, then
+    the new one.
+    """
     instants = {earliest, *OLD.slots(earliest, latest), *NEW.slots(earliest, latest)}
-    return (succeed(OLD, instant, NEW) for instant in sorted({*instants, *(instant - TICK for instant in instants)}))
+    return (
+        succeed(OLD, instant, NEW)
+        for instant in sorted({*instants, *(instant - TICK for instant in instants)})
+    )
 
 
 @pytest.mark.parametrize(
-    "seconds", [4, pytest.param(10, marks=pytest.mark.extended), pytest.param(60, marks=pytest.mark.slow)]
+    "seconds",
+    [
+        4,
+        pytest.param(10, marks=pytest.mark.extended),
+        pytest.param(60, marks=pytest.mark.slow),
+    ],
 )
 def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
-    """What the new release has written waits for its workers, beside old ones: none is lost, dead, or runs twice."""
+    """What the new release has written waits for its workers, beside old ones: none is lost, dead,
+    or runs twice.
+    """
     stage = bench("parcel,sealed", poll_interval="100ms")
     old, new = stage.start("old", beneath={"CAST_RELEASE": "1"}), stage.start("new")
     for player in (old, new):
@@ -101,8 +134,12 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
                 " and task_instance like 'both-%'"
             )
             connection.execute(stored)
-        client.schedule_many("parcel", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)])
-        client.schedule_many("sealed", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)])
+        client.schedule_many(
+            "parcel", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)]
+        )
+        client.schedule_many(
+            "sealed", [Item({"grams": 1}, id=f"new-{count + n}") for n in range(5)]
+        )
         count += 5
         stage.rest(timedelta(milliseconds=200))
     stage.wait_for_empty_queue(within=75)
@@ -111,13 +148,17 @@ def test_a_rolling_deploy_loses_no_task(bench: MakeBench, seconds: int) -> None:
     noted = Counter((line.job, line.instance) for line in stage.log.read())
     wanted = [("parcel", "both"), ("parcel", "new"), ("sealed", "new")]
     assert noted == {(job, f"{kind}-{n}"): 1 for job, kind in wanted for n in range(count)}
-    assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {new.pid}
+    assert {line.pid for line in stage.log.read() if line.instance.startswith("new")} == {
+        new.pid
+    }
     assert old.pid in {line.pid for line in stage.log.read()}
     assert stage.events.all("handed-back", by=old, reason="newer")
 
 
 @pytest.mark.extended
-def test_a_job_whose_version_was_raised_is_left_to_the_new_release(bench: MakeBench) -> None:
+def test_a_job_whose_version_was_raised_is_left_to_the_new_release(
+    bench: MakeBench,
+) -> None:
     """From its first plan on, beside workers of the old release; no slot is lost."""
     stage = bench("renewed", poll_interval="100ms")
     old = stage.start("old", beneath={"CAST_RELEASE": "1"})

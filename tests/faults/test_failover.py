@@ -1,4 +1,6 @@
-"""An address with several hosts: the primary is found wherever it stands, also when it is another one by now."""
+"""An address with several hosts: the primary is found wherever it stands, also when it is another
+one by now.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ CAST = "rerun,give-up,completing"
 
 
 @contextmanager
-def a_primary_and_its_standby(path: Path) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+def a_primary_and_its_standby(
+    path: Path,
+) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
     """Two servers; what the first has committed the second has, too."""
     with EmbeddedPostgres(path / "first") as first:
         provision(first.dsn)
         first._cluster.stop()
-        subprocess.run(["cp", "-a", path / "first", path / "second"], check=True)  # also a base backup
+        subprocess.run(
+            ["cp", "-a", path / "first", path / "second"], check=True
+        )  # also a base backup
         first.start()
         second = EmbeddedPostgres(path / "second", settings={"primary_conninfo": first.dsn})
         signal = path / "second" / "data" / "standby.signal"
@@ -51,7 +57,9 @@ def one_address(*servers: EmbeddedPostgres) -> str:
 
 
 def test_workers_follow_the_primary(bench: MakeBench, open_path: Path) -> None:
-    """A host that is down and the standby are passed over; when that becomes the primary, work goes on there."""
+    """A host that is down and the standby are passed over; when that becomes the primary, work
+    goes on there.
+    """
     try:
         with a_primary_and_its_standby(open_path) as (first, second):
             stage = bench(CAST, url=one_address(second, first), shutdown_grace="30s")

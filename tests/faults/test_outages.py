@@ -11,7 +11,19 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from tests.faults.bench import HEARTBEAT, LEASE, POLL, SELDOM, SLACK, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
+from tests.faults.bench import (
+    HEARTBEAT,
+    LEASE,
+    POLL,
+    SELDOM,
+    SLACK,
+    WIDE,
+    WIDE_LEASE,
+    Bench,
+    Player,
+    Seen,
+    loaded,
+)
 from tests.faults.conftest import MakeBench
 from tests.integration.test_wakeup_listener import Scene, mail
 
@@ -41,17 +53,27 @@ def down(server: EmbeddedPostgres) -> Iterator[None]:
 
 
 def expect_one_complaint_each(stage: Bench, after: Seen, *players: Player) -> None:
-    """Each of these workers has said once that the database is gone, and nothing else about it; no traceback."""
-    said = [seen for seen in stage.events.all("database-lost", "log", "text") if seen.number > after.number]
+    """Each of these workers has said once that the database is gone, and nothing else about it; no
+    traceback.
+    """
+    said = [
+        seen
+        for seen in stage.events.all("database-lost", "log", "text")
+        if seen.number > after.number
+    ]
     loud = [seen for seen in said if seen["level"] not in ("DEBUG", "INFO")]
-    assert Counter(seen.worker for seen in loud) == Counter(players), "\n".join(map(str, loud))
+    assert Counter(seen.worker for seen in loud) == Counter(players), "\n".join(
+        map(str, loud)
+    )
 
 
 @pytest.mark.extended
 def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     bench: MakeBench, own_server: EmbeddedPostgres
 ) -> None:
-    """It says so once, waits, and begins when the database is there; told to stop meanwhile, it stops."""
+    """It says so once, waits, and begins when the database is there; told to stop meanwhile, it
+    stops.
+    """
     stage = bench(CAST, url=own_server.dsn, shutdown_grace="30s")
     begun = stage.mark()
     with down(own_server):
@@ -71,7 +93,9 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
 
 @pytest.mark.extended
 def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) -> None:
-    """With a poll in an hour it is a word that starts a task, on whatever connection it listens now."""
+    """With a poll in an hour it is a word that starts a task, on whatever connection it listens
+    now.
+    """
     with closing(Scene(own_server.dsn, mail)) as scene:
         before = scene.until_it_listens()
         scene.client.schedule(mail)
@@ -86,7 +110,9 @@ def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) 
 
 
 def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Seconds without a database: each loop says so once and waits; then work goes on, and no worker has ended."""
+    """Seconds without a database: each loop says so once and waits; then work goes on, and no
+    worker has ended.
+    """
     stage = bench(CAST, url=own_server.dsn, shutdown_grace="30s")
     crew = stage.start_all(2)
     stage.wait("handler-start", job="rerun")
@@ -106,9 +132,16 @@ def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgre
 
 @contextmanager
 def frozen(server: EmbeddedPostgres) -> Iterator[None]:
-    """All processes of the server stand still in here; connections stay, and the kernel acknowledges what comes."""
+    """All processes of the server stand still in here; connections stay, and the kernel
+    acknowledges what comes.
+    """
     with psycopg.connect(server.dsn) as connection:
-        pids = [pid for (pid,) in connection.execute("select pid from pg_stat_activity where pid <> pg_backend_pid()")]
+        pids = [
+            pid
+            for (pid,) in connection.execute(
+                "select pid from pg_stat_activity where pid <> pg_backend_pid()"
+            )
+        ]
     pids.append(int((server.data / "postmaster.pid").read_text().split()[0]))
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -119,13 +152,22 @@ def frozen(server: EmbeddedPostgres) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Two leases in which nobody could write prove nobody's death: work that ended meanwhile counts, once.
+def test_a_paused_database_takes_no_work_away(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
+    """Two leases in which nobody could write prove nobody's death: work that ended meanwhile
+    counts, once.
 
-    Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the reapers look seldom.
+    Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the
+    reapers look seldom.
     """
     ends, goes_on = "hold-long", "hold-long@on"
-    stage = bench(f"{ends},{goes_on},rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM, shutdown_grace="30s")
+    stage = bench(
+        f"{ends},{goes_on},rerun,give-up",
+        url=own_server.dsn,
+        reaper_interval=SELDOM,
+        shutdown_grace="30s",
+    )
     crew = stage.start_all(2)
     held = [stage.wait("handler-start", job=job) for job in (ends, goes_on)]
     with frozen(own_server):
@@ -138,15 +180,23 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
     stage.release(goes_on)
     for start in held:
         settled = stage.wait("settled", job=start["job"], slot=start["slot"])
-        assert (settled.worker, settled["attempt"], settled["outcome"]) == (start.worker, 1, "succeeded")
+        assert (settled.worker, settled["attempt"], settled["outcome"]) == (
+            start.worker,
+            1,
+            "succeeded",
+        )
     assert all(player.is_alive for player in crew)
     leave(stage, ends, goes_on, "rerun", "give-up")
     assert stage.events.all("reaped") == []
 
 
 @pytest.mark.extended
-def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """25006 is the database's trouble, not the job's: nothing fails, nothing is counted, work goes on afterwards."""
+def test_a_read_only_server_burns_no_attempt(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
+    """25006 is the database's trouble, not the job's: nothing fails, nothing is counted, work goes
+    on afterwards.
+    """
     stage = bench("give-up,completing", url=own_server.dsn, shutdown_grace="30s")
     crew = stage.start_all(2)
     stage.wait("settled", job="give-up")
@@ -164,19 +214,35 @@ def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: Embed
         stage.wait("heartbeat", by=player, after=back)
     expect_one_complaint_each(stage, begun, *crew, late)
     leave(stage, "give-up", "completing")
-    assert {row.outcome for row in stage.ledger("give-up").values()} <= {"succeeded", "skipped"}
+    assert {row.outcome for row in stage.ledger("give-up").values()} <= {
+        "succeeded",
+        "skipped",
+    }
 
 
 def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
-    with psycopg.connect(server.dsn, autocommit=True, options="-c default_transaction_read_only=off") as connection:
-        connection.execute(f"alter system set default_transaction_read_only = {value}".encode())
+    with psycopg.connect(
+        server.dsn, autocommit=True, options="-c default_transaction_read_only=off"
+    ) as connection:
+        connection.execute(
+            f"alter system set default_transaction_read_only = {value}".encode()
+        )
         connection.execute("select pg_reload_conf()")
 
 
 @pytest.mark.extended
-def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Others take all connections for longer than a lease: no claim is lost; a worker that starts meanwhile waits."""
-    stage = bench("hold-long,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE, shutdown_grace="30s")
+def test_heartbeats_go_through_when_no_connection_is_left(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
+    """Others take all connections for longer than a lease: no claim is lost; a worker that starts
+    meanwhile waits.
+    """
+    stage = bench(
+        "hold-long,rerun",
+        url=own_server.dsn,
+        missed_heartbeats_limit=WIDE,
+        shutdown_grace="30s",
+    )
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-long", by=holder)
     other = stage.start("other")
@@ -190,7 +256,11 @@ def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_
         stage.release("hold-long")
         end = stage.wait("handler-end", job="hold-long", token=start["token"])
     settled = stage.wait("settled", job=start["job"], token=start["token"], after=end)
-    assert (settled.worker, settled["outcome"], settled["attempt"]) == (holder, "succeeded", 1)
+    assert (settled.worker, settled["outcome"], settled["attempt"]) == (
+        holder,
+        "succeeded",
+        1,
+    )
     assert stage.events.all("reaped", "claim-lost") == []
     stage.wait("worker-start", by=late)
     leave(stage, "hold-long", "rerun")
@@ -212,14 +282,20 @@ def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connecti
 
 @pytest.mark.extended
 def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
-    """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
+    """A settlement that waits for a row which somebody else has locked does not stop the
+    heartbeats of its worker.
+    """
     stage = bench("hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-long", by=holder)
     other = stage.start("other")
     stage.wait("worker-start", by=other)
-    with stage.connect() as connection:  # an operator's transaction on a row that is settled each second
-        connection.exec_driver_sql("select from scheduled_tasks where task_name = 'rerun' for update")
+    with (
+        stage.connect() as connection
+    ):  # an operator's transaction on a row that is settled each second
+        connection.exec_driver_sql(
+            "select from scheduled_tasks where task_name = 'rerun' for update"
+        )
         stage.rest(WIDE_LEASE + HEARTBEAT)
         stage.release("hold-long")
         stage.wait("handler-end", job=start["job"], token=start["token"])

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from tests.faults.bench import HEARTBEAT, LEASE, PATIENCE, SLACK, TAKE_OVER, WIDE, Bench, eventually, loaded
+from tests.faults.bench import (
+    HEARTBEAT,
+    LEASE,
+    PATIENCE,
+    SLACK,
+    TAKE_OVER,
+    WIDE,
+    Bench,
+    eventually,
+    loaded,
+)
 from tests.faults.conftest import MakeBench
 from tests.faults.proxy import CAN_CUT, Proxy
 
@@ -35,13 +45,20 @@ def leave(stage: Bench, *jobs: str) -> None:
 #: Whether the server gets the commit whose answer is lost.
 LOST = pytest.mark.parametrize(
     "forward",
-    [pytest.param(True, id="the reply"), pytest.param(False, id="the request", marks=pytest.mark.extended)],
+    [
+        pytest.param(True, id="the reply"),
+        pytest.param(False, id="the request", marks=pytest.mark.extended),
+    ],
 )
 
 
 @pytest.mark.skipif(not CAN_CUT, reason="a link is cut with a filter of Linux on a socket")
-def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench, proxy: Proxy) -> None:
-    """Packets vanish without a reset: it notices within seconds, stops its handler by the end of the lease, rejoins."""
+def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(
+    bench: MakeBench, proxy: Proxy
+) -> None:
+    """Packets vanish without a reset: it notices within seconds, stops its handler by the end of
+    the lease, rejoins.
+    """
     stage = bench("hold-async,rerun")
     apart = stage.start("apart", database_url=proxy.url)
     start = stage.wait("handler-start", job="hold-async", by=apart)
@@ -52,7 +69,9 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench
     cut = stage.mark()
     proxy.cut()
     noticed = stage.wait("database-lost", by=apart, after=cut)
-    assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + loaded(SLACK)
+    assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + loaded(
+        SLACK
+    )
     end = stage.wait("handler-end", by=apart, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     assert timedelta(seconds=end.at - cut.at) <= LEASE + loaded(SLACK)
@@ -73,7 +92,9 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench
 def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, forward: bool
 ) -> None:
-    """The connection breaks around COMMIT: a new one asks what became of it, and the slot is settled once."""
+    """The connection breaks around COMMIT: a new one asks what became of it, and the slot is
+    settled once.
+    """
     stage = bench("rerun,give-up,completing", missed_heartbeats_limit=WIDE)
     stage.start("apart", database_url=proxy.url)
     for _ in range(3):
@@ -89,12 +110,18 @@ def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
 
 @LOST
 @pytest.mark.parametrize(
-    "words", [pytest.param(CLAIM, id="claim", marks=pytest.mark.extended), pytest.param(MARK, id="mark")]
+    "words",
+    [
+        pytest.param(CLAIM, id="claim", marks=pytest.mark.extended),
+        pytest.param(MARK, id="mark"),
+    ],
 )
 def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, words: dict[str, bytes], forward: bool
 ) -> None:
-    """A claim that nobody learned of goes back; a mark that was not acknowledged starts nothing."""
+    """A claim that nobody learned of goes back; a mark that was not acknowledged starts
+    nothing.
+    """
     stage = bench("rerun,give-up", missed_heartbeats_limit=WIDE)
     stage.start("apart", database_url=proxy.url)
     for _ in range(2):
@@ -111,7 +138,9 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
 def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, forward: bool
 ) -> None:
-    """The handler's own commit, and nobody tells it what became of it: the slot ended well if its effect is there."""
+    """The handler's own commit, and nobody tells it what became of it: the slot ended well if its
+    effect is there.
+    """
     stage = bench("completing,completing-give-up", missed_heartbeats_limit=WIDE)
     stage.start("apart", way=proxy.url)
     for job in ("completing", "completing-give-up", "completing"):
@@ -119,18 +148,29 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         proxy.lose_commit(said=b"", forward=forward)
         assert proxy.lost.wait(PATIENCE)
     leave(stage, "completing", "completing-give-up")
-    effects = {(job, datetime.fromisoformat(key)) for job, key in stage.rows("select job, key from effects")}
+    effects = {
+        (job, datetime.fromisoformat(key))
+        for job, key in stage.rows("select job, key from effects")
+    }
     jobs = ("completing", "completing-give-up")
     ended = {(job, slot): row for job in jobs for slot, row in stage.ledger(job).items()}
     assert effects == {one for one, row in ended.items() if row.outcome == "succeeded"}
     assert [row.outcome for row in ended.values()].count("failed") == (0 if forward else 3)
-    told = {(seen["job"], seen["slot"]): seen["outcome"] for seen in stage.events.all("settled")}
-    assert told == {one: row.outcome for one, row in ended.items() if row.outcome in ("succeeded", "failed")}
+    told = {
+        (seen["job"], seen["slot"]): seen["outcome"] for seen in stage.events.all("settled")
+    }
+    assert told == {
+        one: row.outcome
+        for one, row in ended.items()
+        if row.outcome in ("succeeded", "failed")
+    }
     assert stage.events.all("claim-lost", "reaped") == []
 
 
 def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Proxy) -> None:
-    """give_up: frozen while its mark is on the way, taken over meanwhile: the mark is refused, and nothing starts."""
+    """give_up: frozen while its mark is on the way, taken over meanwhile: the mark is refused, and
+    nothing starts.
+    """
     stage = bench("give-up")
     apart = stage.start("apart", database_url=proxy.url)
     stage.wait("settled", job="give-up", by=apart)

@@ -26,7 +26,8 @@ PHASES = {
     "completing@handler-end": "handler-end:1",
     "completing@settle-sent": "settle-sent:1",
 }
-#: Where the worker certainly holds its slot when it falls, what is said of that slot when it is taken over.
+#: Where the worker certainly holds its slot when it falls, what is said of that slot when it is
+#: taken over.
 TAKEN_OVER = {
     "rerun@claimed": "lost",
     "rerun@handler-start": "lost",
@@ -47,9 +48,12 @@ class Scene:
     def __init__(self, stage: Bench, word: str) -> None:
         self.stage = stage
         self.doomed: dict[str, Player] = {
-            job: stage.start(job, trap=f"{phase}:{word}", only=job, threads="1") for job, phase in PHASES.items()
+            job: stage.start(job, trap=f"{phase}:{word}", only=job, threads="1")
+            for job, phase in PHASES.items()
         }
-        self.traps: dict[str, Seen] = {job: stage.wait("trap", by=player) for job, player in self.doomed.items()}
+        self.traps: dict[str, Seen] = {
+            job: stage.wait("trap", by=player) for job, player in self.doomed.items()
+        }
 
     def token(self, job: str) -> int:
         """That of the claim which the worker held when it fell: it had only one."""
@@ -72,9 +76,15 @@ class Scene:
         for job in PHASES:
             self.stage.wait("settled", job=job, slot=lambda slot: slot > until)
         self.stage.end_all()
-        self.stage.expect_clean(until=until, completes=[job for job in PHASES if "completing" in job])
-        starts = Counter((line.job, line.slot) for job in PHASES for line in self.stage.starts(job))
-        assert all(count == 1 for (job, _), count in starts.items() if job.startswith("give-up"))
+        self.stage.expect_clean(
+            until=until, completes=[job for job in PHASES if "completing" in job]
+        )
+        starts = Counter(
+            (line.job, line.slot) for job in PHASES for line in self.stage.starts(job)
+        )
+        assert all(
+            count == 1 for (job, _), count in starts.items() if job.startswith("give-up")
+        )
 
 
 def kill_everywhere(bench: MakeBench) -> None:
@@ -93,7 +103,12 @@ def freeze_everywhere(bench: MakeBench) -> None:
         player.thaw()
     for job, token in tokens.items():
         scene.stage.wait("claim-lost", by=scene.doomed[job], token=token)
-        assert scene.stage.events.all("settled", "handed-back", by=scene.doomed[job], token=token) == []
+        assert (
+            scene.stage.events.all(
+                "settled", "handed-back", by=scene.doomed[job], token=token
+            )
+            == []
+        )
     scene.goes_on()
 
 
@@ -144,13 +159,17 @@ def test_a_kill_right_after_a_take_over_loses_nothing(bench: MakeBench) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_kill_at_any_phase_loses_nothing(bench: MakeBench) -> None:
-    """SIGKILL at each of these places: what was held is taken over in time, and every slot is accounted for."""
+    """SIGKILL at each of these places: what was held is taken over in time, and every slot is
+    accounted for.
+    """
     kill_everywhere(bench)
 
 
 @pytest.mark.timeout(300)
 def test_a_freeze_at_any_phase_changes_nothing_afterwards(bench: MakeBench) -> None:
-    """SIGSTOP at each of these places, for longer than the lease: whatever the zombie still writes is refused."""
+    """SIGSTOP at each of these places, for longer than the lease: whatever the zombie still writes
+    is refused.
+    """
     freeze_everywhere(bench)
 
 

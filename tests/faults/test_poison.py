@@ -22,7 +22,9 @@ def leave(stage: Bench, *jobs: str) -> None:
 
 
 def test_a_slot_that_kills_its_workers_ends_as_dead(bench: MakeBench) -> None:
-    """After max_lost workers the slot is dead and says why; the schedule goes on, and so do the other workers."""
+    """After max_lost workers the slot is dead and says why; the schedule goes on, and so do the
+    other workers.
+    """
     stage = bench("exits")
     stage.start_all(3)
     died = stage.wait("reaped", outcome="dead")
@@ -41,10 +43,15 @@ LOOP_PATIENCE = 5.0
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("job", "patience"), [("deaf", 0.0), pytest.param("deaf-async", LOOP_PATIENCE, marks=pytest.mark.slow)]
+    ("job", "patience"),
+    [("deaf", 0.0), pytest.param("deaf-async", LOOP_PATIENCE, marks=pytest.mark.slow)],
 )
-def test_a_handler_that_never_returns_cannot_keep_its_worker(bench: MakeBench, job: str, patience: float) -> None:
-    """SIGTERM: grace, one more wait, and the process ends and says so; the slot starts elsewhere at once."""
+def test_a_handler_that_never_returns_cannot_keep_its_worker(
+    bench: MakeBench, job: str, patience: float
+) -> None:
+    """SIGTERM: grace, one more wait, and the process ends and says so; the slot starts elsewhere
+    at once.
+    """
     stage = bench(job, shutdown_grace="1s")
     holder = stage.start("holder")
     start = stage.wait("handler-start", by=holder)
@@ -55,7 +62,9 @@ def test_a_handler_that_never_returns_cannot_keep_its_worker(bench: MakeBench, j
     drain = stage.wait("drain-begin", by=holder)
     left = stage.wait("exit", by=holder)
     assert left["status"] == 4
-    assert timedelta(seconds=left.at - drain.at) <= timedelta(seconds=1 + 1 + patience) + loaded(SLACK)
+    assert timedelta(seconds=left.at - drain.at) <= timedelta(
+        seconds=1 + 1 + patience
+    ) + loaded(SLACK)
     again = stage.wait("handler-start", job=job, slot=start["slot"], by=other)
     assert again["attempt"] == 2
     leave(stage, job)
@@ -63,8 +72,12 @@ def test_a_handler_that_never_returns_cannot_keep_its_worker(bench: MakeBench, j
 
 
 @pytest.mark.extended
-def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(bench: MakeBench) -> None:
-    """A C call that keeps the lock stills the heartbeats, too: the slot runs elsewhere, the late outcome is refused."""
+def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(
+    bench: MakeBench,
+) -> None:
+    """A C call that keeps the lock stills the heartbeats, too: the slot runs elsewhere, the late
+    outcome is refused.
+    """
     stage = bench("hog")
     hog = stage.start("hog")
     start = stage.wait("handler-start", by=hog)
@@ -91,8 +104,12 @@ def test_a_busy_handler_keeps_its_claim(bench: MakeBench) -> None:
 
 
 @pytest.mark.extended
-def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_elsewhere(bench: MakeBench) -> None:
-    """Heartbeats do not need the loop; what cannot start because of it is handed back, and starts elsewhere."""
+def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_elsewhere(
+    bench: MakeBench,
+) -> None:
+    """Heartbeats do not need the loop; what cannot start because of it is handed back, and starts
+    elsewhere.
+    """
     stage = bench("blocks,async", missed_heartbeats_limit=WIDE)
     blocked = stage.start("blocked")
     start = stage.wait("handler-start", job="blocks", by=blocked)
@@ -101,7 +118,9 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
     stage.wait("settled", job="async", by=other, after=told)
     end = stage.wait("settled", job="blocks", slot=start["slot"])
     assert (end.worker, end["attempt"]) == (blocked, 1)
-    assert stage.events.all("handler-start", job="async", by=blocked, at=lambda _: True) == []
+    assert (
+        stage.events.all("handler-start", job="async", by=blocked, at=lambda _: True) == []
+    )
     leave(stage, "blocks", "async")
     assert stage.events.all("reaped", "claim-lost") == []
 
@@ -109,7 +128,9 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
 @pytest.mark.extended
 @pytest.mark.parametrize("task", ["harm", "harm-async"])
 def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: str) -> None:
-    """BaseException, exits, no memory, no text: the row is dead and says why, the worker serves on."""
+    """BaseException, exits, no memory, no text: the row is dead and says why, the worker serves
+    on.
+    """
     stage = bench(f"{task},note,async")
     worker = stage.start("worker", threads="20")
     stage.wait("worker-start", by=worker)
@@ -120,8 +141,13 @@ def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: st
     stage.registry.client.schedule("note", "afterwards", id="afterwards")
     stage.wait("settled", id="afterwards", outcome="succeeded")
     leave(stage, "async")
-    rows = stage.rows("select task_instance, state, last_error from scheduled_tasks where task_name = :task", task=task)
-    assert {row.task_instance: row.state for row in rows} == {what: "dead" for what in HARM if what != "nothing"}
+    rows = stage.rows(
+        "select task_instance, state, last_error from scheduled_tasks where task_name = :task",
+        task=task,
+    )
+    assert {row.task_instance: row.state for row in rows} == {
+        what: "dead" for what in HARM if what != "nothing"
+    }
     assert all(row.last_error and "\x00" not in row.last_error for row in rows)
     assert max(len(row.last_error) for row in rows) < 20_000
     assert worker.wait() == 0
@@ -129,7 +155,9 @@ def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: st
 
 @pytest.mark.extended
 def test_a_task_that_ends_the_event_loop_ends_no_other_work(bench: MakeBench) -> None:
-    """SystemExit in a task beside the handler ends asyncio's loop: the worker's other async jobs run all the same."""
+    """SystemExit in a task beside the handler ends asyncio's loop: the worker's other async jobs
+    run all the same.
+    """
     stage = bench("exit-beside,async,rerun")
     worker = stage.start("worker")
     stage.wait("settled", job="async", by=worker)
@@ -166,7 +194,9 @@ values (%s, %s, %s, now(), now(), false, 1000)"""
 
 @pytest.mark.extended
 def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench) -> None:
-    """Rows written by SQL, claimed in one look: what can be read runs, the rest is set aside with a reason."""
+    """Rows written by SQL, claimed in one look: what can be read runs, the rest is set aside with
+    a reason.
+    """
     stage = bench("note", threads="20")
     with stage.connect() as connection:
         for name, (payload, _) in PAYLOADS.items():
@@ -175,7 +205,11 @@ def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench
     for name in PAYLOADS:
         stage.wait("settled", id=name)
     claims = stage.events.all("claimed")
-    polls = [seen for seen in stage.events.all("poll-begin") if claims[0].number < seen.number < claims[-1].number]
+    polls = [
+        seen
+        for seen in stage.events.all("poll-begin")
+        if claims[0].number < seen.number < claims[-1].number
+    ]
     assert (len(claims), polls) == (len(PAYLOADS), [])
     assert worker.end() == 0
 

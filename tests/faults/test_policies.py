@@ -1,7 +1,9 @@
-"""What jobs declare, on a real cluster: a worker is killed, one is frozen, the database is away for a while.
+"""What jobs declare, on a real cluster: a worker is killed, one is frozen, the database is away
+for a while.
 
-One scene for all policies; then the handlers' own log and the ledger are asked, policy by policy. Times between starts
-are the ledger's, by the clock that judged them; handlers start when their thread comes to it, and never before that.
+One scene for all policies; then the handlers' own log and the ledger are asked, policy by policy.
+Times between starts are the ledger's, by the clock that judged them; handlers start when their
+thread comes to it, and never before that.
 """
 
 from __future__ import annotations
@@ -29,7 +31,18 @@ pytestmark = pytest.mark.extended
 
 SECOND = timedelta(seconds=1)
 RANKS = ("rank-90", "rank-50", "rank-10")
-CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)
+CAST = (
+    "abreast",
+    "replaced",
+    "queued",
+    "queued-all",
+    "apart",
+    "spread",
+    "in-time",
+    "paced",
+    "isolated",
+    *RANKS,
+)
 RATE, FLOODS = 10, [f"flood@{number}" for number in range(20)]
 #: All their slots come in the outage.
 MISSED = (*FLOODS, "oldest", "capped", "never-late")
@@ -73,21 +86,30 @@ class Scene:
         victim.worker.freeze()
         self.stage.wait("reaped", job="abreast", token=victim["token"])
         victim.worker.thaw()
-        self.stage.wait("claim-lost", by=victim.worker, job="abreast", token=victim["token"])
+        self.stage.wait(
+            "claim-lost", by=victim.worker, job="abreast", token=victim["token"]
+        )
 
     def _one_of_the_crew(self) -> Seen:
         """Whoever starts the next slot of those that run side by side."""
         crew, latest = self.crew, self.stage.mark()
-        return self.stage.wait("handler-start", job="abreast", by=lambda player: player in crew, after=latest)
+        return self.stage.wait(
+            "handler-start", job="abreast", by=lambda player: player in crew, after=latest
+        )
 
     def the_database_is_away(self) -> None:
-        """For long enough that slots of all are missed; many jobs have their only two in that time."""
+        """For long enough that slots of all are missed; many jobs have their only two in that
+        time.
+        """
         self.stage.wait("settled", job="paced", after=self.stage.mark())
         ahead = min(loaded(2 * SECOND), 6 * SECOND)
         missed = (self.stage.now() + ahead).replace(microsecond=0)
         self.missed = parse_schedule(f"ANY({Once(missed)}; {Once(missed + SECOND)})")
         with self.stage.connect() as connection:
-            change = "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, execution_time = %s"
+            change = (
+                "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, "
+                "execution_time = %s"
+            )
             values = (str(self.missed), missed, missed + SECOND, missed, list(MISSED))
             connection.exec_driver_sql(f"{change} where task_name = any(%s)", values)
         self.down = self.stage.now()
@@ -106,30 +128,41 @@ class Scene:
         for job in (*FLOODS, "oldest", "capped"):
             self.stage.wait("settled", job=job)
         self.stage.wait("skipped", job="never-late")
-        self.unroutable = Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
+        self.unroutable = (
+            Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
+        )
         self.stage.end_all()
         self.stage.expect_clean(until=until, schedules=dict.fromkeys(MISSED, self.missed))
 
 
 def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
     """Starts and ends of a job's attempts, in the order in which they started."""
-    ends = {(line.slot, line.token): line for line in stage.log.read() if line.job == job and line.mark == "end"}
-    return [(line, ends.get((line.slot, line.token))) for line in sorted(stage.starts(job), key=lambda line: line.at)]
+    ends = {
+        (line.slot, line.token): line
+        for line in stage.log.read()
+        if line.job == job and line.mark == "end"
+    }
+    return [
+        (line, ends.get((line.slot, line.token)))
+        for line in sorted(stage.starts(job), key=lambda line: line.at)
+    ]
 
 
 def claimed(start: Line) -> datetime:
     """When this attempt was let start, by the database's time: its token says so.
 
-    Its handler starts a moment later, and on a machine that is busy much later: that is nobody's law.
+    Its handler starts a moment later, and on a machine that is busy much later: that is nobody's
+    law.
     """
     return from_micros(start.token)
 
 
-# -- one policy each ----------------------------------------------------------------------------------------------
+# -- one policy each ------------------------------------------------------------------------------
 
 
 def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
-    """Two at a time in the whole cluster, also over a kill and a freeze; the rest is skipped (overlap).
+    """Two at a time in the whole cluster, also over a kill and a freeze; the rest is skipped
+    (overlap).
 
     What a zombie's handlers still do is not counted.
     """
@@ -140,24 +173,40 @@ def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
 
 
 def _most_at_a_time(scene: Scene, job: str) -> int:
-    believed = {(row.slot, row.token) for row in scene.stage.ledger(job).values() if row.outcome != "lost"}
-    ran = [(start.at, end.at) for start, end in runs(scene.stage, job) if end and (end.slot, end.token) in believed]
+    believed = {
+        (row.slot, row.token)
+        for row in scene.stage.ledger(job).values()
+        if row.outcome != "lost"
+    }
+    ran = [
+        (start.at, end.at)
+        for start, end in runs(scene.stage, job)
+        if end and (end.slot, end.token) in believed
+    ]
     return max(sum(start <= at < end for start, end in ran) for at, _ in ran)
 
 
 def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
-    """Each slot ends as cancelled because the next one came, which then starts; no two at a time."""
+    """Each slot ends as cancelled because the next one came, which then starts; no two at a
+    time.
+    """
     assert _most_at_a_time(scene, "replaced") == 1
-    ended = [row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"]
+    ended = [
+        row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"
+    ]
     soon = 2 * SECOND + 2 * HEARTBEAT + loaded(SLACK)
     assert any(row.finished - row.slot <= soon for row in ended if row.reason == "overlap")
 
 
 def queue_runs_the_newest_afterwards(scene: Scene) -> None:
-    """Of the three slots or more that came until the first was settled, the newest two run, and in order."""
+    """Of the three slots or more that came until the first was settled, the newest two run, and in
+    order.
+    """
     came, later = _came_meanwhile(scene, "queued")
     ledger = scene.stage.ledger("queued")
-    ran = [slot for slot in came if slot in ledger and ledger[slot].outcome == "succeeded"]  # the others may be a gap
+    ran = [
+        slot for slot in came if slot in ledger and ledger[slot].outcome == "succeeded"
+    ]  # the others may be a gap
     assert ran == came[-2:]
     assert later[:2] == ran
 
@@ -173,21 +222,35 @@ def _came_meanwhile(scene: Scene, job: str) -> tuple[list[datetime], list[dateti
     (held, _), *later = runs(scene.stage, job)
     count = int((scene.stage.ledger(job)[held.slot].finished - held.slot) / SECOND)
     assert count >= 3
-    return [held.slot + number * SECOND for number in range(1, count + 1)], [line.slot for line, _ in later]
+    return [held.slot + number * SECOND for number in range(1, count + 1)], [
+        line.slot for line, _ in later
+    ]
 
 
 def no_handler_starts_before_the_ledger_says_so(scene: Scene) -> None:
-    """What the ledger tells of the last attempt that began is true of its handler, whatever was claimed after it."""
-    last = {(line.job, line.slot, line.attempt): line.at for line in scene.stage.log.read() if line.mark == "start"}
-    rows = scene.stage.rows("select task_name, slot, attempts, started from scheduled_slots where started is not null")
+    """What the ledger tells of the last attempt that began is true of its handler, whatever was
+    claimed after it.
+    """
+    last = {
+        (line.job, line.slot, line.attempt): line.at
+        for line in scene.stage.log.read()
+        if line.mark == "start"
+    }
+    rows = scene.stage.rows(
+        "select task_name, slot, attempts, started from scheduled_slots where started is not null"
+    )
     both = [(row, last.get((row.task_name, row.slot, row.attempts))) for row in rows]
     assert [(row, at) for row, at in both if at is not None and at < row.started] == []
 
 
 def min_interval_keeps_starts_apart(scene: Scene) -> None:
     """By the database's clock, whoever runs them."""
-    starts = sorted(row.started for row in scene.stage.ledger("apart").values() if row.started)
-    assert min(after - before for before, after in pairwise(starts)) >= timedelta(seconds=1.7)
+    starts = sorted(
+        row.started for row in scene.stage.ledger("apart").values() if row.started
+    )
+    assert min(after - before for before, after in pairwise(starts)) >= timedelta(
+        seconds=1.7
+    )
 
 
 def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
@@ -200,22 +263,38 @@ def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
 
 
 def start_within_skips_what_is_too_late(scene: Scene) -> None:
-    """No first attempt starts later than that after its slot; what the outage made later is skipped (late)."""
-    first = [row for row in scene.stage.ledger("in-time").values() if row.started and row.attempts == 1]
+    """No first attempt starts later than that after its slot; what the outage made later is
+    skipped (late).
+    """
+    first = [
+        row
+        for row in scene.stage.ledger("in-time").values()
+        if row.started and row.attempts == 1
+    ]
     assert max(row.started - row.slot for row in first) <= timedelta(seconds=1.5)
-    left_out = scene.stage.rows("select distinct reason from scheduled_gaps where task_name = 'in-time'")
-    reasons = {row.reason for row in left_out} | {row.reason for row in scene.stage.ledger("in-time").values()} - {None}
+    left_out = scene.stage.rows(
+        "select distinct reason from scheduled_gaps where task_name = 'in-time'"
+    )
+    reasons = {row.reason for row in left_out} | {
+        row.reason for row in scene.stage.ledger("in-time").values()
+    } - {None}
     assert reasons
-    assert reasons <= {"late", "overlap"}  # overlap, if it was held when the database went away
+    assert reasons <= {
+        "late",
+        "overlap",
+    }  # overlap, if it was held when the database went away
 
 
 def catch_up_first_runs_the_oldest_for_all(scene: Scene) -> None:
     """One run, as the first slot that was missed; the one after it is collapsed into it."""
     first, second = scene.missed.slots(scene.down - SECOND, scene.up)
     rows = scene.stage.ledger("oldest")
-    assert {slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()} == {
-        first: ("succeeded", None, 1), second: ("skipped", "collapsed", 0),
-    }  # fmt: skip
+    assert {
+        slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()
+    } == {
+        first: ("succeeded", None, 1),
+        second: ("skipped", "collapsed", 0),
+    }
     assert [line.slot for line in scene.stage.starts("oldest")] == [first]
 
 
@@ -223,62 +302,93 @@ def catch_up_all_runs_no_more_than_its_max(scene: Scene) -> None:
     """The newest of what was missed; the one before it is collapsed, and stands for itself."""
     first, second = scene.missed.slots(scene.down - SECOND, scene.up)
     rows = scene.stage.ledger("capped")
-    assert {slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()} == {
-        first: ("skipped", "collapsed", 0), second: ("succeeded", None, 0),
-    }  # fmt: skip
+    assert {
+        slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()
+    } == {
+        first: ("skipped", "collapsed", 0),
+        second: ("succeeded", None, 0),
+    }
     assert [line.slot for line in scene.stage.starts("capped")] == [second]
 
 
 def catch_up_none_runs_nothing_that_is_late(scene: Scene) -> None:
     """No start; all that was missed is skipped (late), as one range."""
     first, second = scene.missed.slots(scene.down - SECOND, scene.up)
-    left_out = "select first_slot, last_slot, count, reason from scheduled_gaps where task_name = 'never-late'"
-    assert [tuple(row) for row in scene.stage.rows(left_out)] == [(first, second, 2, "late")]
+    left_out = (
+        "select first_slot, last_slot, count, reason from scheduled_gaps where "
+        "task_name = 'never-late'"
+    )
+    assert [tuple(row) for row in scene.stage.rows(left_out)] == [
+        (first, second, 2, "late")
+    ]
     assert (scene.stage.starts("never-late"), scene.stage.ledger("never-late")) == ([], {})
 
 
 def catch_up_all_runs_everything_and_keeps_its_pace(scene: Scene) -> None:
-    """Every slot of the outage runs, the oldest first, and none sooner than the pace after the one before.
+    """Every slot of the outage runs, the oldest first, and none sooner than the pace after the one
+    before.
 
     Slots that came after the first of them had started joined the tail.
     """
-    missed = [line for line, _ in runs(scene.stage, "paced") if scene.down < line.slot < scene.up and line.attempt == 1]
+    missed = [
+        line
+        for line, _ in runs(scene.stage, "paced")
+        if scene.down < line.slot < scene.up and line.attempt == 1
+    ]
     assert len({line.slot for line in missed}) == len(missed) >= 3
     assert [line.slot for line in missed] == sorted(line.slot for line in missed)
     ledger = scene.stage.ledger("paced")
-    starts = [ledger[line.slot].started for line in missed if line.slot <= ledger[missed[0].slot].started]
-    assert min(after - before for before, after in pairwise(starts)) >= timedelta(seconds=0.4)
+    starts = [
+        ledger[line.slot].started
+        for line in missed
+        if line.slot <= ledger[missed[0].slot].started
+    ]
+    assert min(after - before for before, after in pairwise(starts)) >= timedelta(
+        seconds=0.4
+    )
 
 
 def recovery_keeps_to_its_rate(scene: Scene) -> None:
-    """All missed slots of all jobs together: no second of the database's has more starts than the rate."""
+    """All missed slots of all jobs together: no second of the database's has more starts than the
+    rate.
+    """
     rows = scene.stage.rows(
         "select started, task_name, slot, reason, lost, aborted from scheduled_slots"
         " where origin = 'catch_up' and attempts = 1 and started is not null order by started"
     )
     assert {row.task_name for row in rows} >= set(FLOODS)
     for first in rows:
-        together = [row for row in rows if first.started <= row.started < first.started + SECOND]
+        together = [
+            row for row in rows if first.started <= row.started < first.started + SECOND
+        ]
         assert len(together) <= RATE, "\n".join(map(str, together))
 
 
 def ranks_go_first_on_the_worker_that_may(scene: Scene) -> None:
-    """Due together where one may run: the highest first. Only the worker with the tag runs them."""
+    """Due together where one may run: the highest first. Only the worker with the tag runs
+    them.
+    """
     by_slot: dict[datetime | None, list[Line]] = defaultdict(list)
     for rank in RANKS:
         for line in scene.stage.starts(rank):
             assert line.pid == scene.narrow.pid
             by_slot[line.slot].append(line)
-    orders = [[line.job for line in sorted(lines, key=claimed)] for lines in by_slot.values()]
+    orders = [
+        [line.job for line in sorted(lines, key=claimed)] for lines in by_slot.values()
+    ]
     assert [order for order in orders if len(order) == 3].count(list(RANKS)) >= 3
     whole = [order for order in orders if len(order) == 3]
-    assert sum(order == list(RANKS) for order in whole) > len(whole) / 2  # started in order, but by three threads
+    assert (
+        sum(order == list(RANKS) for order in whole) > len(whole) / 2
+    )  # started in order, but by three threads
     assert scene.unroutable == {"nowhere": "no live worker that knows it carries elsewhere"}
     assert scene.stage.starts("nowhere") == []
 
 
 def a_cancelled_child_is_killed(scene: Scene) -> None:
-    """It did not listen: its slot ends as cancelled (operator), its handler never ended, the schedule goes on."""
+    """It did not listen: its slot ends as cancelled (operator), its handler never ended, the
+    schedule goes on.
+    """
     (held, end), *later = runs(scene.stage, "isolated")
     assert (end, len(later) > 0) == (None, True)
     assert held.pid not in {player.pid for player in scene.stage.players}
@@ -306,9 +416,16 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
 
 
 @pytest.mark.timeout(300)
-def test_policies_hold_on_a_cluster_in_trouble(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's order."""
-    scene = Scene(bench(",".join((*CAST, *MISSED)), url=own_server.dsn, recovery_rate=str(RATE)), own_server)
+def test_policies_hold_on_a_cluster_in_trouble(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
+    """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's
+    order.
+    """
+    scene = Scene(
+        bench(",".join((*CAST, *MISSED)), url=own_server.dsn, recovery_rate=str(RATE)),
+        own_server,
+    )
     scene.an_operator_cancels()
     scene.a_worker_is_killed()
     scene.a_worker_is_frozen()

@@ -1,4 +1,6 @@
-"""How soon the work of a worker that is gone starts elsewhere; and that a live one keeps its own."""
+"""How soon the work of a worker that is gone starts elsewhere; and that a live one keeps its
+own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.faults.bench import (
 from tests.faults.conftest import MakeBench
 
 
-def held_by_first(stage: Bench, job: str, trap: str = "", **settings: str) -> tuple[Player, Player, Seen]:
+def held_by_first(
+    stage: Bench, job: str, trap: str = "", **settings: str
+) -> tuple[Player, Player, Seen]:
     """A worker that holds the job's first slot in its handler, and one that waits beside it."""
     holder = stage.start("holder", trap=trap, **settings)
     start = stage.wait("handler-start", job=job, by=holder)
@@ -40,7 +44,9 @@ def leave(stage: Bench) -> None:
 
 
 def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBench) -> None:
-    """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper. The holder is gone."""
+    """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper.
+    The holder is gone.
+    """
     stage = bench("hold")
     holder, other, start = held_by_first(stage, "hold")
     holder.kill()
@@ -56,7 +62,9 @@ def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBenc
 
 
 def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
-    """SIGTERM without grace: the handler is told to stop, and its slot starts elsewhere within one poll and 1 s."""
+    """SIGTERM without grace: the handler is told to stop, and its slot starts elsewhere within one
+    poll and 1 s.
+    """
     stage = bench("hold")
     holder, other, start = held_by_first(stage, "hold", shutdown_grace="0s")
     holder.kill(signal.SIGTERM)
@@ -71,9 +79,13 @@ def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -
 
 @pytest.mark.extended
 def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
-    """A claim whose handler has not started when the drain begins is handed back, and nothing is burnt."""
+    """A claim whose handler has not started when the drain begins is handed back, and nothing is
+    burnt.
+    """
     stage = bench("give-up")
-    holder = stage.start("holder", trap="claimed:1:NAP", heartbeat_interval="2s")  # a nap is shorter than that
+    holder = stage.start(
+        "holder", trap="claimed:1:NAP", heartbeat_interval="2s"
+    )  # a nap is shorter than that
     trap = stage.wait("trap", by=holder)
     holder.kill(signal.SIGTERM)
     other = stage.start("other")
@@ -90,7 +102,9 @@ def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench)
 
 @pytest.mark.extended
 def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
-    """Heartbeats go on while running handlers end: nobody else starts what a draining worker still runs."""
+    """Heartbeats go on while running handlers end: nobody else starts what a draining worker still
+    runs.
+    """
     stage = bench("hold-long", shutdown_grace="60s", missed_heartbeats_limit=WIDE)
     holder, _, start = held_by_first(stage, "hold-long")
     holder.kill(signal.SIGTERM)
@@ -112,14 +126,19 @@ def test_a_pause_shorter_than_the_lease_takes_nothing_away(bench: MakeBench) -> 
         if paused:
             leave(stage)
             return
-        # The machine was busy and made a pause longer than the lease: that proves nothing. Not drained: its holder may
-        # have yet to freeze itself for the second time, and a frozen process ends by a kill alone.
+        # The machine was busy and made a pause longer than the lease: that proves nothing. Not
+        # drained: its holder may have yet to freeze itself for the second time, and a frozen
+        # process ends by a kill alone.
         stage.close()
-    pytest.fail("three times this machine took longer than half a lease to let a worker go on")
+    pytest.fail(
+        "three times this machine took longer than half a lease to let a worker go on"
+    )
 
 
 def paused_twice(bench: MakeBench, job: str) -> tuple[Bench, bool]:
-    """Freeze the holder twice and look at the end; False if a pause became longer than the lease after all."""
+    """Freeze the holder twice and look at the end; False if a pause became longer than the lease
+    after all.
+    """
     stage = bench(job, missed_heartbeats_limit="12")
     lease = HEARTBEAT * 12
     holder, _, start = held_by_first(stage, job, trap="heartbeat:5:STOP heartbeat:7:STOP")

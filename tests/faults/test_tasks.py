@@ -14,11 +14,14 @@ COUNT = 10_000
 
 @pytest.mark.extended
 def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
-    """Two processes with ten threads each run 10,000 rows in 30 s: none twice, none lost, none left."""
+    """Two processes with ten threads each run 10,000 rows in 30 s: none twice, none lost, none
+    left.
+    """
     stage = bench("note", poll_interval="50ms")
     with stage.connect() as connection:
         connection.exec_driver_sql(
-            "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
+            "insert into scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, slot, picked, version)"
             f" select 'note', i::text, convert_to(i::text, 'UTF8'), now(), now(), false, 1000 + i"
             f" from generate_series(1, {COUNT}) i"
         )
@@ -36,20 +39,29 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize(
     "held",
-    [pytest.param(True, id="all threads busy"), pytest.param(False, id="in the middle", marks=pytest.mark.extended)],
+    [
+        pytest.param(True, id="all threads busy"),
+        pytest.param(False, id="in the middle", marks=pytest.mark.extended),
+    ],
 )
-def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, held: bool) -> None:
-    """kill -9 among 3,000: what ended dead had started, none starts twice, and all others run elsewhere.
+def test_a_crash_loses_no_give_up_task_that_has_not_started(
+    bench: MakeBench, held: bool
+) -> None:
+    """kill -9 among 3,000: what ended dead had started, none starts twice, and all others run
+    elsewhere.
 
-    In the middle of it, each thread may have set a mark and be about to start; while all handlers hold, none is.
+    In the middle of it, each thread may have set a mark and be about to start; while all handlers
+    hold, none is.
     """
     count, threads = 3_000, 2 if held else int(SETTINGS["threads"])
     stage = bench("note-once", poll_interval="50ms")
     with stage.connect() as connection:
         connection.exec_driver_sql(
-            "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
+            "insert into scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, slot, picked, version)"
             " select 'note-once', i::text, convert_to(i::text, 'UTF8'), due, due, false, 1000 + i"
-            f" from generate_series(1, {count}) i, lateral (select now() + i * interval '1 microsecond') d(due)"
+            f" from generate_series(1, {count}) i, lateral (select now() + i * "
+            "interval '1 microsecond') d(due)"
         )
     if held:
         victim, holding = _held_with_claims_ahead(stage, threads)
@@ -61,14 +73,18 @@ def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, he
     stage.wait("exit", by=victim)
     started = _started(stage)
     assert len(started) < count, "it was killed too late to prove anything"
-    assert len(_claimed(stage) - started) > threads or not held, "nothing was claimed ahead, which proves nothing"
+    assert len(_claimed(stage) - started) > threads or not held, (
+        "nothing was claimed ahead, which proves nothing"
+    )
     stage.release("note-once")
     stage.start("heir")
     alive = "select from scheduled_tasks where state is distinct from 'dead' limit 1"
     eventually(lambda: not stage.rows(alive), within=100)
     stage.end_all()
 
-    dead = {row.task_instance for row in stage.rows("select task_instance from scheduled_tasks")}
+    dead = {
+        row.task_instance for row in stage.rows("select task_instance from scheduled_tasks")
+    }
     assert len(dead - started) <= (0 if held else threads)
     assert dead >= holding
     noted = Counter(line.instance for line in stage.log.read())
@@ -77,15 +93,19 @@ def test_a_crash_loses_no_give_up_task_that_has_not_started(bench: MakeBench, he
 
 
 def _held_with_claims_ahead(stage: Bench, threads: int) -> tuple[Player, set[str]]:
-    """A frozen worker whose handlers all hold while more tasks wait behind them, and what its handlers hold.
+    """A frozen worker whose handlers all hold while more tasks wait behind them, and what its
+    handlers hold.
 
-    How many it claims ahead follows from how fast the last handlers ended, and what waits for too long is handed back:
-    on a busy machine that may be none, so it gets more tasks and holds again. Frozen, it hands back nothing.
+    How many it claims ahead follows from how fast the last handlers ended, and what waits for too
+    long is handed back: on a busy machine that may be none, so it gets more tasks and holds again.
+    Frozen, it hands back nothing.
     """
     victim = stage.start("victim", threads=str(threads))
     for quick in range(1_000, 3_000, 250):
         stage.release("note-once", quick)
-        eventually(lambda quick=quick: len(_started(stage, after=quick)) >= threads, pause=0.01)
+        eventually(
+            lambda quick=quick: len(_started(stage, after=quick)) >= threads, pause=0.01
+        )
         victim.freeze()
         if len(_claimed(stage) - _started(stage)) > threads:
             return victim, _started(stage, after=quick)
@@ -99,22 +119,31 @@ def _started(stage: Bench, after: int = 0) -> set[str]:
 
 
 def _claimed(stage: Bench) -> set[str]:
-    return {row[0] for row in stage.rows("select task_instance from scheduled_tasks where picked")}
+    return {
+        row[0]
+        for row in stage.rows("select task_instance from scheduled_tasks where picked")
+    }
 
 
 @pytest.mark.extended
 def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
-    """200 handlers that leave no time to each other: after the first claims, few that cannot start are claimed.
+    """200 handlers that leave no time to each other: after the first claims, few that cannot start
+    are claimed.
 
     Without the limit, hundreds are claimed and handed back for each dozen that starts.
     """
     threads, seconds = 200, 14
     stage = bench(
-        "burn", threads=str(threads), heartbeat_interval="1s", missed_heartbeats_limit="30", poll_interval="100ms"
+        "burn",
+        threads=str(threads),
+        heartbeat_interval="1s",
+        missed_heartbeats_limit="30",
+        poll_interval="100ms",
     )
     with stage.connect() as connection:
         connection.exec_driver_sql(
-            "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
+            "insert into scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, slot, picked, version)"
             " select 'burn', i::text, convert_to('2', 'UTF8'), now(), now(), false, 1000 + i"
             " from generate_series(1, 1000) i"
         )
@@ -122,6 +151,8 @@ def test_threads_that_burn_cpu_hand_little_back(bench: MakeBench) -> None:
     stage.wait("handed-back", reason="queued", by=worker)
     stage.rest(timedelta(seconds=seconds))
     worker.kill()
-    backs, starts = (len(stage.events.all(name)) for name in ("handed-back", "handler-start"))
+    backs, starts = (
+        len(stage.events.all(name)) for name in ("handed-back", "handler-start")
+    )
     assert stage.events.all("claim-lost") == []
     assert backs <= threads + 2 * seconds + starts, f"{backs} hand-backs, {starts} starts"

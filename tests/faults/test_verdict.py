@@ -1,4 +1,6 @@
-"""The judge is trusted after it has failed: a good run passes, and each doctored copy of it does not."""
+"""The judge is trusted after it has failed: a good run passes, and each doctored copy of it does
+not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ from typing import Any, cast
 import pytest
 
 from slotwise import Every, FixedDelay, Schedule
-from slotwise.demo.verdict import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule, Tally, judge
+from slotwise.demo.verdict import (
+    OK,
+    Evidence,
+    GapRow,
+    HandlerLog,
+    LedgerRow,
+    Line,
+    PlanRow,
+    Rule,
+    Tally,
+    judge,
+)
 from slotwise.jobs.context import JobContext
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,20 +36,44 @@ def at(seconds: float) -> datetime:
 
 
 def ledger(second: float, outcome: str = "succeeded", **values: Any) -> LedgerRow:
-    standard = {"origin": "schedule", "attempts": 1, "lost": 0, "aborted": 0, "token": int(1000 + 100 * second)}
+    standard = {
+        "origin": "schedule",
+        "attempts": 1,
+        "lost": 0,
+        "aborted": 0,
+        "token": int(1000 + 100 * second),
+    }
     return LedgerRow(
-        **{"slot": at(second), "outcome": outcome, "finished": at(second + 0.3), **standard, **values},
+        **{
+            "slot": at(second),
+            "outcome": outcome,
+            "finished": at(second + 0.3),
+            **standard,
+            **values,
+        },
     )
 
 
-def attempt(second: float, number: int = 1, *, note: str | None = OK, late: float = 0.0) -> list[Line]:
-    """The two lines of an attempt; without a note the handler was killed. Tokens rise by one with each attempt."""
+def attempt(
+    second: float, number: int = 1, *, note: str | None = OK, late: float = 0.0
+) -> list[Line]:
+    """The two lines of an attempt; without a note the handler was killed. Tokens rise by one with
+    each attempt.
+    """
     values: dict[str, Any] = {
-        "job": "tick", "instance": "recurring", "slot": at(second), "attempt": number, "pid": 7,
+        "job": "tick",
+        "instance": "recurring",
+        "slot": at(second),
+        "attempt": number,
+        "pid": 7,
         "token": int(1000 + 100 * second) + number - 1,
-    }  # fmt: skip
+    }
     start = Line(mark="start", at=at(second + late + 0.1), **values)
-    return [start, Line(mark="end", at=at(second + late + 0.2), note=note, **values)] if note else [start]
+    return (
+        [start, Line(mark="end", at=at(second + late + 0.2), note=note, **values)]
+        if note
+        else [start]
+    )
 
 
 def evidence(
@@ -59,11 +96,18 @@ def evidence(
 
 def calm(**rule: Any) -> Evidence:
     """Four slots, each run once; the fifth is waited for."""
-    return evidence([ledger(n) for n in (1, 2, 3, 4)], [attempt(n) for n in (1, 2, 3, 4)], waits_for=5, **rule)
+    return evidence(
+        [ledger(n) for n in (1, 2, 3, 4)],
+        [attempt(n) for n in (1, 2, 3, 4)],
+        waits_for=5,
+        **rule,
+    )
 
 
 def taken_over() -> Evidence:
-    """Slot 2 was lost and ran again while its zombie was still at work; 3 was skipped, 4 to 6 are a gap."""
+    """Slot 2 was lost and ran again while its zombie was still at work; 3 was skipped, 4 to 6 are
+    a gap.
+    """
     rows = [
         ledger(1),
         ledger(2, attempts=2, lost=1, token=1201, finished=at(6.5)),
@@ -81,71 +125,111 @@ def retried() -> Evidence:
     rows = [ledger(1, attempts=2, token=1101), ledger(2, "failed", attempts=3, token=1202)]
     failures = [attempt(2, n, note="ValueError", late=n / 10) for n in (1, 2, 3)]
     return evidence(
-        rows, [attempt(1, note="ValueError"), attempt(1, 2, late=0.2), *failures], waits_for=3, tries=3
-    )  # fmt: skip
+        rows,
+        [attempt(1, note="ValueError"), attempt(1, 2, late=0.2), *failures],
+        waits_for=3,
+        tries=3,
+    )
 
 
 def given_up() -> Evidence:
     """Slot 2 was lost in its handler, slot 3 before its handler started, and neither ran again."""
     rows = [ledger(1), ledger(2, "lost", lost=1), ledger(3, "lost", lost=1), ledger(4)]
-    return evidence(rows, [attempt(1), attempt(2, note=None), attempt(4)], waits_for=5, gives_up=True)
+    return evidence(
+        rows, [attempt(1), attempt(2, note=None), attempt(4)], waits_for=5, gives_up=True
+    )
 
 
 def begun_late() -> Evidence:
-    """The holder of slot 2 was frozen before its handler began. It was lost, and began while slot 3 ran."""
+    """The holder of slot 2 was frozen before its handler began. It was lost, and began while slot
+    3 ran.
+    """
     rows = [ledger(1), ledger(2, "lost", lost=1), ledger(3)]
-    return evidence(rows, [attempt(1), attempt(3), attempt(2, late=1.05)], waits_for=4, gives_up=True)
+    return evidence(
+        rows, [attempt(1), attempt(3), attempt(2, late=1.05)], waits_for=4, gives_up=True
+    )
 
 
 def chained() -> Evidence:
     """Each slot is due one second after the end of the run before."""
     slots = (1.0, 2.3, 3.6)
     return evidence(
-        [ledger(second) for second in slots], [attempt(second) for second in slots],
-        schedule=FixedDelay("1s"), waits_for=4.9,
-    )  # fmt: skip
+        [ledger(second) for second in slots],
+        [attempt(second) for second in slots],
+        schedule=FixedDelay("1s"),
+        waits_for=4.9,
+    )
 
 
 def completing() -> Evidence:
-    """The worker died after the handler's transaction had committed: success, and no end of the handler."""
+    """The worker died after the handler's transaction had committed: success, and no end of the
+    handler.
+    """
     return evidence(
-        [ledger(1), ledger(2, attempts=1)], [attempt(1), attempt(2, note=None)], waits_for=3, completes=True
-    )  # fmt: skip
+        [ledger(1), ledger(2, attempts=1)],
+        [attempt(1), attempt(2, note=None)],
+        waits_for=3,
+        completes=True,
+    )
 
 
 def interrupted() -> Evidence:
     """Slot 2 was stopped by a shutdown and ran again."""
     rows = [ledger(1), ledger(2, attempts=2, aborted=1, token=1201)]
     return evidence(
-        rows, [attempt(1), attempt(2, note="JobCancelled"), attempt(2, 2, late=0.3)], waits_for=3
-    )  # fmt: skip
+        rows,
+        [attempt(1), attempt(2, note="JobCancelled"), attempt(2, 2, late=0.3)],
+        waits_for=3,
+    )
 
 
 def abreast(**rule: Any) -> Evidence:
     """Slots 1 and 2 ran side by side, and so did 2 and 4; 3 found no place."""
     log = [attempt(1, late=0.9), attempt(2), attempt(4)]
     log[1][1] = replace(log[1][1], at=at(4.2))
-    rows = [ledger(1), ledger(2, finished=at(4.3)), ledger(3, "skipped", attempts=0, token=None), ledger(4)]
+    rows = [
+        ledger(1),
+        ledger(2, finished=at(4.3)),
+        ledger(3, "skipped", attempts=0, token=None),
+        ledger(4),
+    ]
     return evidence(rows, log, waits_for=5, **{"abreast": 2, **rule})
 
 
 def claimed_together() -> Evidence:
-    """Slots 1 and 2 were due when one statement claimed both: each runs in a row of its own, under the same token."""
-    log = [[replace(line, token=1250) for line in attempt(second, late=2)] for second in (1, 2)]
-    return evidence([ledger(second, token=1250) for second in (1, 2)], log, waits_for=3, abreast=2)
+    """Slots 1 and 2 were due when one statement claimed both: each runs in a row of its own, under
+    the same token.
+    """
+    log = [
+        [replace(line, token=1250) for line in attempt(second, late=2)] for second in (1, 2)
+    ]
+    return evidence(
+        [ledger(second, token=1250) for second in (1, 2)], log, waits_for=3, abreast=2
+    )
 
 
 def handed_back() -> Evidence:
-    """Slot 2 waits in a row of its own for the rest of its attempts, 3 because it was handed back."""
+    """Slot 2 waits in a row of its own for the rest of its attempts, 3 because it was handed
+    back.
+    """
     rows = [ledger(1), ledger(2, "failed", finished=None), ledger(4)]
     log = [attempt(1), attempt(2, note="ValueError"), attempt(4)]
     return replace(evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)})
 
 
 GOOD = [
-    calm, taken_over, retried, given_up, begun_late, chained, completing, interrupted, abreast, claimed_together,
+    calm,
+    taken_over,
+    retried,
+    given_up,
+    begun_late,
+    chained,
+    completing,
+    interrupted,
+    abreast,
+    claimed_together,
     handed_back,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("run", GOOD)
@@ -159,7 +243,9 @@ def with_row(one: Evidence, row: LedgerRow) -> Evidence:
 
 
 def without(one: Evidence, second: float) -> Evidence:
-    return replace(one, ledger={slot: row for slot, row in one.ledger.items() if slot != at(second)})
+    return replace(
+        one, ledger={slot: row for slot, row in one.ledger.items() if slot != at(second)}
+    )
 
 
 def changed(one: Evidence, second: float, **values: Any) -> Evidence:
@@ -182,7 +268,9 @@ def edited(one: Evidence, number: int, **values: Any) -> Evidence:
 
 
 def shorter(one: Evidence, second: float, mark: str) -> Evidence:
-    return replace(one, log=[line for line in one.log if (line.slot, line.mark) != (at(second), mark)])
+    return replace(
+        one, log=[line for line in one.log if (line.slot, line.mark) != (at(second), mark)]
+    )
 
 
 DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
@@ -190,53 +278,133 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "the oldest slot is missing": ("missing", lambda: without(calm(), 1)),
     "the newest slot is missing": ("missing", lambda: without(calm(), 4)),
     "a gap is missing": ("missing", lambda: replace(taken_over(), gaps=())),
-    "a gap is too short": ("missing", lambda: replace(taken_over(), gaps=(GapRow(first=at(4), last=at(5), count=2),))),
-    "a gap covers what ran": ("double", lambda: replace(calm(), gaps=(GapRow(first=at(2), last=at(3), count=2),))),
-    "two gaps overlap": ("double", lambda: replace(
-        taken_over(), gaps=(GapRow(first=at(4), last=at(6), count=3), GapRow(first=at(6), last=at(6), count=1)))),
-    "a gap counts wrong": ("double", lambda: replace(
-        taken_over(), gaps=(GapRow(first=at(4), last=at(6), count=4),))),
-    "a slot that never was": ("phantom", lambda: with_row(calm(), ledger(2.5, token=None, outcome="skipped"))),
-    "a slot ahead of the plan": ("phantom", lambda: with_row(calm(), ledger(9, token=None, outcome="skipped"))),
+    "a gap is too short": (
+        "missing",
+        lambda: replace(taken_over(), gaps=(GapRow(first=at(4), last=at(5), count=2),)),
+    ),
+    "a gap covers what ran": (
+        "double",
+        lambda: replace(calm(), gaps=(GapRow(first=at(2), last=at(3), count=2),)),
+    ),
+    "two gaps overlap": (
+        "double",
+        lambda: replace(
+            taken_over(),
+            gaps=(
+                GapRow(first=at(4), last=at(6), count=3),
+                GapRow(first=at(6), last=at(6), count=1),
+            ),
+        ),
+    ),
+    "a gap counts wrong": (
+        "double",
+        lambda: replace(taken_over(), gaps=(GapRow(first=at(4), last=at(6), count=4),)),
+    ),
+    "a slot that never was": (
+        "phantom",
+        lambda: with_row(calm(), ledger(2.5, token=None, outcome="skipped")),
+    ),
+    "a slot ahead of the plan": (
+        "phantom",
+        lambda: with_row(calm(), ledger(9, token=None, outcome="skipped")),
+    ),
     "the row is gone": ("vanished", lambda: replace(calm(), plan=None)),
     "a row is still held": ("held", lambda: waiting(calm(), picked_by="host:1:dead")),
-    "a slot was left behind": ("open", lambda: changed(calm(), 2, finished=None, outcome="running")),
-    "two starts under give_up": ("twice", lambda: more(
-        changed(given_up(), 2, attempts=2), *attempt(2, 2, late=0.3))),
-    "a second start that the ledger does not count": ("twice", lambda: more(calm(), *attempt(2, 2, late=0.4))),
+    "a slot was left behind": (
+        "open",
+        lambda: changed(calm(), 2, finished=None, outcome="running"),
+    ),
+    "two starts under give_up": (
+        "twice",
+        lambda: more(changed(given_up(), 2, attempts=2), *attempt(2, 2, late=0.3)),
+    ),
+    "a second start that the ledger does not count": (
+        "twice",
+        lambda: more(calm(), *attempt(2, 2, late=0.4)),
+    ),
     "a second start without a loss": ("twice", lambda: changed(taken_over(), 2, lost=0)),
-    "a second start that was counted, without a reason": ("twice", lambda: more(
-        changed(calm(), 2, attempts=2, token=1201), *attempt(2, 2, late=0.4))),
-    "a second start after an abort that nobody wrote": ("twice", lambda: changed(interrupted(), 2, aborted=0)),
-    "one attempt started twice": ("twice", lambda: more(
-        changed(calm(), 2, attempts=3), *[replace(line, token=1250) for line in attempt(2, late=0.4)])),
-    "more failures than tries": ("twice", lambda: replace(retried(), rule=replace(retried().rule, tries=2))),
+    "a second start that was counted, without a reason": (
+        "twice",
+        lambda: more(changed(calm(), 2, attempts=2, token=1201), *attempt(2, 2, late=0.4)),
+    ),
+    "a second start after an abort that nobody wrote": (
+        "twice",
+        lambda: changed(interrupted(), 2, aborted=0),
+    ),
+    "one attempt started twice": (
+        "twice",
+        lambda: more(
+            changed(calm(), 2, attempts=3),
+            *[replace(line, token=1250) for line in attempt(2, late=0.4)],
+        ),
+    ),
+    "more failures than tries": (
+        "twice",
+        lambda: replace(retried(), rule=replace(retried().rule, tries=2)),
+    ),
     "a retry of what had not failed": ("twice", lambda: edited(retried(), 1, note=OK)),
     "a start that the ledger does not know": ("missing", lambda: without(calm(), 3)),
     "a start of a future slot": ("unknown", lambda: more(calm(), *attempt(5))),
-    "a start of a skipped slot": ("disagree", lambda: more(
-        changed(taken_over(), 3, attempts=1), *attempt(3, late=5.0))),
-    "success without a start": ("disagree", lambda: shorter(shorter(calm(), 2, "start"), 2, "end")),
+    "a start of a skipped slot": (
+        "disagree",
+        lambda: more(changed(taken_over(), 3, attempts=1), *attempt(3, late=5.0)),
+    ),
+    "success without a start": (
+        "disagree",
+        lambda: shorter(shorter(calm(), 2, "start"), 2, "end"),
+    ),
     "success without an end": ("disagree", lambda: shorter(calm(), 4, "end")),
-    "success of a handler that failed": ("disagree", lambda: edited(calm(), 1, note="ValueError")),
-    "failure of a handler that ended well": ("disagree", lambda: changed(calm(), 1, outcome="failed")),
-    "success under another token": ("disagree", lambda: changed(taken_over(), 2, token=1299)),
-    "a token that falls": ("token", lambda: edited(edited(calm(), 2, token=900), 3, token=900)),
-    "one token for two slots": ("token", lambda: edited(edited(calm(), 2, token=1100), 3, token=1100)),
+    "success of a handler that failed": (
+        "disagree",
+        lambda: edited(calm(), 1, note="ValueError"),
+    ),
+    "failure of a handler that ended well": (
+        "disagree",
+        lambda: changed(calm(), 1, outcome="failed"),
+    ),
+    "success under another token": (
+        "disagree",
+        lambda: changed(taken_over(), 2, token=1299),
+    ),
+    "a token that falls": (
+        "token",
+        lambda: edited(edited(calm(), 2, token=900), 3, token=900),
+    ),
+    "one token for two slots": (
+        "token",
+        lambda: edited(edited(calm(), 2, token=1100), 3, token=1100),
+    ),
     "two slots at a time": ("overlap", lambda: edited(calm(), 1, at=at(2.15))),
-    "a slot that waits in a row of its own, and in a gap": ("double", lambda: replace(
-        abreast(), detached={at(3)}, gaps=(GapRow(first=at(3), last=at(3), count=1),))),
-    "a slot left behind beside one that waits": ("open", lambda: replace(
-        changed(abreast(), 2, finished=None, outcome="running"), detached={at(3)})),
+    "a slot that waits in a row of its own, and in a gap": (
+        "double",
+        lambda: replace(
+            abreast(), detached={at(3)}, gaps=(GapRow(first=at(3), last=at(3), count=1),)
+        ),
+    ),
+    "a slot left behind beside one that waits": (
+        "open",
+        lambda: replace(
+            changed(abreast(), 2, finished=None, outcome="running"), detached={at(3)}
+        ),
+    ),
     "two slots where one may run": ("overlap", lambda: abreast(abreast=1)),
     "three slots where two may run": ("overlap", lambda: edited(abreast(), 1, at=at(4.2))),
-    "an old slot that was not lost, beside a new one": ("overlap", lambda: with_row(begun_late(), ledger(2))),
+    "an old slot that was not lost, beside a new one": (
+        "overlap",
+        lambda: with_row(begun_late(), ledger(2)),
+    ),
     "a slot beside one that never ended": ("overlap", lambda: shorter(calm(), 2, "end")),
-    "of two slots under one token, one never started": ("disagree", lambda: shorter(claimed_together(), 1, "start")),
+    "of two slots under one token, one never started": (
+        "disagree",
+        lambda: shorter(claimed_together(), 1, "start"),
+    ),
     "a chain that skips": ("missing", lambda: without(chained(), 2.3)),
-    "a chain whose next link is late": ("missing", lambda: waiting(chained(), slot=at(5.5))),
+    "a chain whose next link is late": (
+        "missing",
+        lambda: waiting(chained(), slot=at(5.5)),
+    ),
     "a completion without a start": ("disagree", lambda: shorter(completing(), 2, "start")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DOCTORED)
@@ -266,12 +434,18 @@ def test_the_tally_counts_slots() -> None:
 def test_a_log_reads_what_its_handlers_wrote(tmp_path: Path) -> None:
     """One line at the start, one at the end, with the name of what was raised."""
     log = HandlerLog(tmp_path / "run.log")
-    ctx = cast("JobContext", SimpleNamespace(name="tick", id="recurring", slot=START, attempt=2, token=5))
+    ctx = cast(
+        "JobContext",
+        SimpleNamespace(name="tick", id="recurring", slot=START, attempt=2, token=5),
+    )
     with log.attempt(ctx):
         pass
     with pytest.raises(KeyError), log.attempt(ctx):
         raise KeyError("x")
     assert [(line.mark, line.note, line.token, line.slot) for line in log.read()] == [
-        ("start", "", 5, START), ("end", OK, 5, START), ("start", "", 5, START), ("end", "KeyError", 5, START),
-    ]  # fmt: skip
+        ("start", "", 5, START),
+        ("end", OK, 5, START),
+        ("start", "", 5, START),
+        ("end", "KeyError", 5, START),
+    ]
     assert HandlerLog(tmp_path / "none.log").read() == []

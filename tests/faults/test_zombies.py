@@ -21,11 +21,20 @@ def leave(stage: Bench, job: str) -> None:
     [
         pytest.param("hold-give-up", "", id="in the handler"),
         # also among the freezes at any phase
-        pytest.param("give-up", "handler-start:1:STOP", id="between mark and handler", marks=pytest.mark.extended),
+        pytest.param(
+            "give-up",
+            "handler-start:1:STOP",
+            id="between mark and handler",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
-def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, trap: str) -> None:
-    """give_up: a worker frozen past its lease finishes, or even starts, late; but nobody else ever starts that slot."""
+def test_a_zombie_that_gives_up_has_started_once(
+    bench: MakeBench, job: str, trap: str
+) -> None:
+    """give_up: a worker frozen past its lease finishes, or even starts, late; but nobody else ever
+    starts that slot.
+    """
     stage = bench(job)
     zombie = stage.start("zombie", trap=trap)
     start = stage.wait("handler-start", by=zombie)
@@ -47,8 +56,12 @@ def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, tra
     assert (row.outcome, row.reason, row.attempts) == ("lost", "may still be running", 1)
 
 
-def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(bench: MakeBench) -> None:
-    """The row is held again, under another token and by another worker: the zombie's success is not taken for its."""
+def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(
+    bench: MakeBench,
+) -> None:
+    """The row is held again, under another token and by another worker: the zombie's success is
+    not taken for its.
+    """
     stage = bench("hold-again")
     zombie = stage.start("zombie", trap="handler-start:1:STOP")
     stage.wait("trap", by=zombie)
@@ -64,8 +77,12 @@ def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(bench: 
     assert stage.ledger("hold-again")[again["slot"]].token == again["token"]
 
 
-def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: MakeBench) -> None:
-    """Its task was taken over, ended and scheduled anew under the same id: that one is not settled by the zombie."""
+def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(
+    bench: MakeBench,
+) -> None:
+    """Its task was taken over, ended and scheduled anew under the same id: that one is not settled
+    by the zombie.
+    """
     stage = bench("linger")
     zombie = stage.start("zombie")
     stage.wait("worker-start", by=zombie)
@@ -76,7 +93,9 @@ def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: Make
     other = stage.start("other")
     stage.wait("settled", id="bill", by=other)
     assert stage.registry.client.schedule("linger", 3, id="bill").status == "scheduled"
-    anew = stage.wait("handler-start", by=other, after=stage.wait("settled", id="bill", by=other))
+    anew = stage.wait(
+        "handler-start", by=other, after=stage.wait("settled", id="bill", by=other)
+    )
     zombie.thaw()
     stage.wait("claim-lost", by=zombie, job="linger", token=first["token"])
     last = stage.wait("settled", id="bill", token=anew["token"])
@@ -90,7 +109,9 @@ def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: Make
 
 @pytest.mark.extended
 def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
-    """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome is refused."""
+    """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome
+    is refused.
+    """
     stage = bench("hold-async")
     zombie = stage.start("zombie")
     start = stage.wait("handler-start", by=zombie)
@@ -105,8 +126,12 @@ def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     leave(stage, "hold-async")
 
 
-def test_a_worker_killed_after_the_users_commit_had_its_effect_once(bench: MakeBench) -> None:
-    """complete_in: the commit decided; the reaper finds the success, and the slot never starts again."""
+def test_a_worker_killed_after_the_users_commit_had_its_effect_once(
+    bench: MakeBench,
+) -> None:
+    """complete_in: the commit decided; the reaper finds the success, and the slot never starts
+    again.
+    """
     stage = bench("hold-after-commit")
     victim = stage.start("victim")
     done = stage.wait("committed", by=victim)
@@ -115,13 +140,17 @@ def test_a_worker_killed_after_the_users_commit_had_its_effect_once(bench: MakeB
     reaped = stage.wait("reaped", job=done["job"], token=done["token"])
     assert reaped["outcome"] == "succeeded"
     leave(stage, "hold-after-commit")
-    assert stage.rows("select count(*) from effects where key = :key", key=done["slot"].isoformat()) == [(1,)]
+    assert stage.rows(
+        "select count(*) from effects where key = :key", key=done["slot"].isoformat()
+    ) == [(1,)]
     assert stage.ledger("hold-after-commit")[done["slot"]].outcome == "succeeded"
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_task_stopped_after_the_users_commit_had_its_effect_once(bench: MakeBench, number: int) -> None:
+def test_a_task_stopped_after_the_users_commit_had_its_effect_once(
+    bench: MakeBench, number: int
+) -> None:
     """The same for a one-time task, which has no slot; killed, or told to stop by a shutdown."""
     stage = bench("pay", shutdown_grace="0s")
     victim = stage.start("victim")
@@ -137,9 +166,11 @@ def test_a_task_stopped_after_the_users_commit_had_its_effect_once(bench: MakeBe
 
 
 def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> None:
-    """A worker frozen inside its guarded transaction blocks the slot for a lease, and its effect is never seen.
+    """A worker frozen inside its guarded transaction blocks the slot for a lease, and its effect
+    is never seen.
 
-    How long that was is counted in heartbeats of the worker that takes over: who waits for a core looks less often.
+    How long that was is counted in heartbeats of the worker that takes over: who waits for a core
+    looks less often.
     """
     stage = bench("hold-in-guard")
     zombie = stage.start("zombie")
@@ -147,7 +178,11 @@ def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> Non
     zombie.freeze()
     other = stage.start("other")
     again = stage.wait("handler-start", by=other, slot=guarded["slot"])
-    looks = [seen for seen in stage.events.all("heartbeat", by=other) if guarded.number < seen.number < again.number]
+    looks = [
+        seen
+        for seen in stage.events.all("heartbeat", by=other)
+        if guarded.number < seen.number < again.number
+    ]
     assert len(looks) <= (LEASE + TAKE_OVER) / HEARTBEAT + 2
     zombie.thaw()
     end = stage.wait("handler-end", by=zombie, job=guarded["job"], token=guarded["token"])

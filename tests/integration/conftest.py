@@ -23,12 +23,22 @@ def others() -> None:
 
 @pytest.fixture
 def database(pg_empty_url: str) -> Iterator[Open]:
-    """Opens databases with given settings, by default on a fresh PostgreSQL one, and closes them all."""
+    """Opens databases with given settings, by default on a fresh PostgreSQL one, and closes
+    them all.
+    """
     opened: list[Database] = []
 
     def open_(address: str = pg_empty_url, **settings: Any) -> Database:
-        keywords = {name: settings.pop(name) for name in ("pool_size", "overflow") if name in settings}
-        opened.append(Database(Settings.load(environ={}, database_url=address, **settings), **keywords))
+        keywords = {
+            name: settings.pop(name)
+            for name in ("pool_size", "overflow")
+            if name in settings
+        }
+        opened.append(
+            Database(
+                Settings.load(environ={}, database_url=address, **settings), **keywords
+            )
+        )
         return opened[-1]
 
     yield open_
@@ -39,7 +49,9 @@ def database(pg_empty_url: str) -> Iterator[Open]:
 @pytest.fixture(params=["postgresql", "sqlite"])
 def url(request: pytest.FixtureRequest) -> str:
     """A fresh database of each kind, with the tables."""
-    found: str = request.getfixturevalue({"postgresql": "pg_url", "sqlite": "sqlite_url"}[request.param])
+    found: str = request.getfixturevalue(
+        {"postgresql": "pg_url", "sqlite": "sqlite_url"}[request.param]
+    )
     return found
 
 

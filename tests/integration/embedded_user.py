@@ -1,7 +1,7 @@
 """A process that uses an embedded server until it is told to leave.
 
-Called with the home (and a uid to become first); writes the DSN when the server is up and leaves when its
-standard input ends. Run by the tests of sharing and of accounts.
+Called with the home (and a uid to become first); writes the DSN when the server is up and leaves
+when its standard input ends. Run by the tests of sharing and of accounts.
 """
 
 from __future__ import annotations

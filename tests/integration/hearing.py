@@ -34,14 +34,19 @@ class Heard:
         return [
             event
             for event in self._events
-            if event.name == name and all(getattr(event, field) == value for field, value in fields.items())
+            if event.name == name
+            and all(getattr(event, field) == value for field, value in fields.items())
         ]
 
     def wait(self, name: str, count: int = 1, **fields: Any) -> list[Any]:
         """Until there are so many."""
         with self._said:
-            there = self._said.wait_for(lambda: len(self._of(name, fields)) >= count, PATIENCE)
-            assert there, f"no {count} × {name} {fields} within {PATIENCE} s; said was: {self.names()}"
+            there = self._said.wait_for(
+                lambda: len(self._of(name, fields)) >= count, PATIENCE
+            )
+            assert there, (
+                f"no {count} × {name} {fields} within {PATIENCE} s; said was: {self.names()}"
+            )
             return self._of(name, fields)
 
     def names(self) -> list[str]:
@@ -49,7 +54,8 @@ class Heard:
             return [event.name for event in self._events]
 
 
-#: Threads that tests before have left: the loop of a worker that nobody has closed, a timer with the last wake-up.
+#: Threads that tests before have left: the loop of a worker that nobody has closed, a timer with
+#: the last wake-up.
 OTHERS: set[threading.Thread] = set()
 
 
@@ -59,7 +65,11 @@ def threads_of_ours() -> list[str]:
 
 
 def _of_ours() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name.startswith("slotwise") and one not in OTHERS]
+    return [
+        one
+        for one in threading.enumerate()
+        if one.name.startswith("slotwise") and one not in OTHERS
+    ]
 
 
 def gone() -> bool:

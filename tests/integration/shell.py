@@ -1,4 +1,6 @@
-"""Commands as users start them: real processes in an empty directory, their log events read as they come."""
+"""Commands as users start them: real processes in an empty directory, their log events read as
+they come.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,17 @@ QUICK = {
 
 
 class Shell:
-    """An empty directory with an application in it, and a database's address in the environment."""
+    """An empty directory with an application in it, and a database's address in the
+    environment.
+    """
 
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("SLOTWISE_")
+        }
         self.environment = {**kept, **QUICK, "DATABASE_URL": url}
         self._running: list[Process] = []
 
@@ -50,31 +58,54 @@ class Shell:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``slotwise …`` to its end."""
         return subprocess.run(
-            self._command(arguments), cwd=self.directory, env={**self.environment, **environment},
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
+            self._command(arguments),
+            cwd=self.directory,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same in this process, where neither signals nor the application matter: it costs no second of imports."""
+        """The same in this process, where neither signals nor the application matter: it costs no
+        second of imports.
+        """
         out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as here,
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
             here.chdir(self.directory)
             for name in [name for name in os.environ if name.startswith("SLOTWISE_")]:
                 here.delenv(name)
             for name, value in self.environment.items():
                 here.setenv(name, value)
             returned = status(arguments)
-        return subprocess.CompletedProcess(arguments, returned, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess(
+            arguments, returned, out.getvalue(), err.getvalue()
+        )
 
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start ``slotwise …``; it is killed at the end of the test."""
-        process = Process(self._command(arguments), self.directory, {**self.environment, **environment})
+        process = Process(
+            self._command(arguments), self.directory, {**self.environment, **environment}
+        )
         self._running.append(process)
         return process
 
     def worker(self, *arguments: str, **environment: str) -> Process:
         """A worker that logs each event as JSON."""
-        return self.start("worker", "--log-format", "json", "--log-level", "DEBUG", *arguments, **environment)
+        return self.start(
+            "worker",
+            "--log-format",
+            "json",
+            "--log-level",
+            "DEBUG",
+            *arguments,
+            **environment,
+        )
 
     def close(self) -> None:
         for process in self._running:
@@ -82,7 +113,9 @@ class Shell:
 
     def start_under(self, *wrapper: str, arguments: tuple[str, ...]) -> Process:
         """Start ``wrapper … slotwise …``."""
-        process = Process([*wrapper, *self._command(arguments)], self.directory, self.environment)
+        process = Process(
+            [*wrapper, *self._command(arguments)], self.directory, self.environment
+        )
         self._running.append(process)
         return process
 
@@ -93,15 +126,25 @@ class Shell:
 class Process:
     """A running command; its lines are read by threads, so that nothing blocks it."""
 
-    def __init__(self, command: list[str], directory: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], directory: Path, environment: dict[str, str]
+    ) -> None:
         self._popen = subprocess.Popen(
-            command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self.seen: list[dict[str, Any]] = []
         self.out: list[str] = []
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._read_log, self._read_output)]
+        self._readers = [
+            threading.Thread(target=work, daemon=True)
+            for work in (self._read_log, self._read_output)
+        ]
         for reader in self._readers:
             reader.start()
 
@@ -117,33 +160,51 @@ class Process:
                 found = self._events.get(timeout=left)
             except queue.Empty:
                 break
-            if found["event"] == event and all(found.get(name) == value for name, value in facts.items()):
+            if found["event"] == event and all(
+                found.get(name) == value for name, value in facts.items()
+            ):
                 return found
-        raise AssertionError(f"no {event} {facts} within {PATIENCE} s; seen: {self.seen[-20:]}")
+        raise AssertionError(
+            f"no {event} {facts} within {PATIENCE} s; seen: {self.seen[-20:]}"
+        )
 
     def wait_until_seen(self, event: str, count: int = 1, **facts: Any) -> None:
-        """Until so many events of this name with these facts have come, in whatever order with others."""
+        """Until so many events of this name with these facts have come, in whatever order with
+        others.
+        """
 
         def enough() -> bool:
-            found = [one for one in self.events(event) if all(one.get(name) == value for name, value in facts.items())]
+            found = [
+                one
+                for one in self.events(event)
+                if all(one.get(name) == value for name, value in facts.items())
+            ]
             return len(found) >= count
 
         wait_until(enough, f"{count} {event} {facts}; seen: {self.seen[-20:]}")
 
     def wait_until_text(self, words: str) -> None:
         """Until a line that is not JSON has told this."""
-        wait_until(lambda: any(words in event["text"] for event in self.events("text")), f"log {words!r}")
+        wait_until(
+            lambda: any(words in event["text"] for event in self.events("text")),
+            f"log {words!r}",
+        )
 
     def wait_for_output(self, word: str) -> None:
         """Until a line with this word has come out."""
-        wait_until(lambda: any(word in line for line in self.out), f"output {word!r}, with {self.seen[-5:]}")
+        wait_until(
+            lambda: any(word in line for line in self.out),
+            f"output {word!r}, with {self.seen[-5:]}",
+        )
 
     def signal(self, number: int) -> Self:
         self._popen.send_signal(number)
         return self
 
     def signal_again(self, number: int) -> Self:
-        """A further request, after the one that has been seen to work: so late that it is no echo of that."""
+        """A further request, after the one that has been seen to work: so late that it is no echo
+        of that.
+        """
         time.sleep(ECHO.total_seconds() + 0.1)
         return self.signal(number)
 
@@ -160,7 +221,9 @@ class Process:
 
     def children(self) -> list[int]:
         """The processes that it has started and that still are."""
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
         pairs = (line.split() for line in listed.splitlines())
         return [int(pid) for pid, parent in pairs if int(parent) == self.pid]
 
@@ -197,7 +260,9 @@ class Process:
 
 def alive(pid: int) -> bool:
     """Whether a process of this number runs; a zombie does not."""
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    listed = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
     return bool(listed.strip()) and not listed.startswith("Z")
 
 

@@ -46,7 +46,11 @@ def by_registry(text: str, _: Path) -> None:
 
 
 def by_wake_up_url(text: str, _: Path) -> None:
-    database = Database(Settings.load(environ={}, database_url="postgresql://127.0.0.1:1/d", wake_up_url=text))
+    database = Database(
+        Settings.load(
+            environ={}, database_url="postgresql://127.0.0.1:1/d", wake_up_url=text
+        )
+    )
     with pytest.raises(psycopg.Error) as refused:
         database.listen()
     print(describe(refused.value))  # as the worker logs it

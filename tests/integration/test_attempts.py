@@ -1,4 +1,6 @@
-"""Who had a slot before, told after a real death: by the log of the worker that takes over, and by the commands."""
+"""Who had a slot before, told after a real death: by the log of the worker that takes over, and by
+the commands.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ registry = JobRegistry(jobs=[report])
 
 
 def test_a_take_over_names_the_dead(pg_url: str, tmp_path: Path) -> None:
-    """SIGKILL; the WARNING of the other worker has its name, and both are shown, with when it was last heard of."""
+    """SIGKILL; the WARNING of the other worker has its name, and both are shown, with when it was
+    last heard of.
+    """
     shell = Shell(tmp_path, pg_url)
     shell.write("jobs.py", JOBS)
     try:
@@ -45,15 +49,22 @@ def test_a_take_over_names_the_dead(pg_url: str, tmp_path: Path) -> None:
         assert other.stop() == exits.OK
     finally:
         shell.close()
-    assert (reaped["level"], reaped["reason"], reaped["holder"]) == ("WARNING", "rerun", begun["worker"])
+    assert (reaped["level"], reaped["reason"], reaped["holder"]) == (
+        "WARNING",
+        "rerun",
+        begun["worker"],
+    )
     assert (failed["level"], failed["attempt"], failed["outcome"]) == ("ERROR", 2, "failed")
     assert failed["traceback"].splitlines()[0] == "Traceback (most recent call last):"
     assert "hush" not in failed["traceback"]
     slot = begun["slot"]
     shown = json.loads(shell.ask("slots", "show", "report", slot, "--json").stdout)
-    assert [(one["number"], one["worker"], one["outcome"]) for one in shown["attempts"]] == [
-        (1, begun["worker"], "lost"), (2, failed["worker"], "failed"),
-    ]  # fmt: skip
+    assert [
+        (one["number"], one["worker"], one["outcome"]) for one in shown["attempts"]
+    ] == [
+        (1, begun["worker"], "lost"),
+        (2, failed["worker"], "failed"),
+    ]
     assert begun["worker"].startswith("first:")
     assert shown["lost_by"] == begun["worker"]
     assert shown["silent_since"] == shown["attempts"][0]["ended"]
@@ -61,7 +72,9 @@ def test_a_take_over_names_the_dead(pg_url: str, tmp_path: Path) -> None:
 
 
 def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
-    """What people read: both names, and the traceback as Python prints it, with nothing that a terminal obeys."""
+    """What people read: both names, and the traceback as Python prints it, with nothing that a
+    terminal obeys.
+    """
     told = shell.ask("slots", "show", "report", slot).stdout
     assert first in told
     assert other in told
@@ -72,7 +85,10 @@ def _read_aloud(shell: Shell, slot: str, first: str, other: str) -> None:
     assert f"Attempt 1 was lost: {first} claimed it at " in explained
     assert f"{first} was last heard of at " in explained
     assert "Traceback" not in explained
-    assert "\nTraceback (most recent call last):\n" in shell.ask("explain", "report", slot, "--traceback").stdout
+    assert (
+        "\nTraceback (most recent call last):\n"
+        in shell.ask("explain", "report", slot, "--traceback").stdout
+    )
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"]])
@@ -87,7 +103,9 @@ def test_a_job_that_is_gone_without_history(pg_url: str, tmp_path: Path) -> None
     """Its deletion is in the audit, with who ordered it."""
     shell = Shell(tmp_path, pg_url)
     with ManualWorker([job(name="report", schedule=Every("1d"))(print)], pg_url):
-        assert shell.ask("delete", "report", "--yes", "--author", "ada").returncode == exits.OK
+        assert (
+            shell.ask("delete", "report", "--yes", "--author", "ada").returncode == exits.OK
+        )
     for words in (["explain", "report"], ["explain", "report", "2020-11-25T02:00Z"]):
         answer = shell.ask(*words)
         assert answer.returncode == exits.FAILED

@@ -29,7 +29,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 #: Together they take longer than a test may.
 PARTS = {
-    "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages", "held", "locks"),
+    "quick": (
+        "backlog",
+        "slots",
+        "enqueue",
+        "nothing-due",
+        "blocked",
+        "fairness",
+        "memory",
+        "pages",
+        "held",
+        "locks",
+    ),
     "longer": ("next-due", "two-workers", "snapshot", "idle", "payloads", "long"),
     "late": ("metrics", "marks", "ids", "seconds", "return"),
     "waiting": ("latency", "punctuality"),
@@ -38,7 +49,9 @@ PARTS = {
 
 def run_bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """``slotwise bench … --json``, very short; what it wrote."""
-    bench.main(["--scale", "0.004", "--rounds", "1", "--json", *arguments], standalone_mode=False)
+    bench.main(
+        ["--scale", "0.004", "--rounds", "1", "--json", *arguments], standalone_mode=False
+    )
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -54,12 +67,31 @@ def test_every_cell_works_and_every_id_ran_once(
 ) -> None:
     """Each cell gives a reading; whatever was filled in was checked; pictures are well formed."""
     found = run_bench(
-        capsys, "--cells", ",".join(cells), "--database-url", postgres.dsn, "--plot", str(tmp_path / "pictures")
+        capsys,
+        "--cells",
+        ",".join(cells),
+        "--database-url",
+        postgres.dsn,
+        "--plot",
+        str(tmp_path / "pictures"),
     )
     assert {one["cell"] for one in found["readings"]} == set(cells)
-    checked = {(one["cell"], one["contender"]): one.get("checked", 0) for one in found["readings"]}
-    wanted = {"backlog": 200, "two-workers": 200, "slots": 100, "latency": 6, "payloads": 20, "long": 20}
-    assert {key: count for key, count in checked.items() if key[0] in wanted and count != wanted[key[0]]} == {}
+    checked = {
+        (one["cell"], one["contender"]): one.get("checked", 0) for one in found["readings"]
+    }
+    wanted = {
+        "backlog": 200,
+        "two-workers": 200,
+        "slots": 100,
+        "latency": 6,
+        "payloads": 20,
+        "long": 20,
+    }
+    assert {
+        key: count
+        for key, count in checked.items()
+        if key[0] in wanted and count != wanted[key[0]]
+    } == {}
     assert {one["cell"] for one in found["targets"]} <= set(cells)
     for picture in (tmp_path / "pictures").glob("*.svg"):
         ElementTree.parse(picture)
@@ -96,14 +128,18 @@ def test_peers_run_each_id_once(name: str) -> None:
             assert drain(Run(server=server), "backlog", contender, 1, count).checked == 400
 
 
-@pytest.mark.parametrize(("option", "names"), [("--cells", "backlog"), ("--peers", "pgqueuer")], ids=["cells", "peers"])
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [("--cells", "backlog"), ("--peers", "pgqueuer")],
+    ids=["cells", "peers"],
+)
 def test_unknown_names_are_refused(option: str, names: str) -> None:
     """A wrong name is one line that lists the right ones."""
     with pytest.raises(click.UsageError, match=f"{option} nonsense: known are .*{names}"):
         bench.main([option, "nonsense"], standalone_mode=False)
 
 
-# -- what makes a run worthless -------------------------------------------------------------------------------
+# -- what makes a run worthless -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,11 +166,17 @@ class Twice(Raw):
     def command(self, url: str) -> Command:
         found = python("tests.integration.bench_twice", url=url)
         root = str(Path(__file__).resolve().parents[2])
-        return Command(arguments=found.arguments, environment={**found.environment, "PYTHONPATH": root})
+        return Command(
+            arguments=found.arguments, environment={**found.environment, "PYTHONPATH": root}
+        )
 
 
-def test_a_worker_that_runs_a_task_twice_is_found_out(postgres: EmbeddedPostgres | GivenPostgres) -> None:
-    """The check reads what the handlers wrote, whatever the database says; somebody else's server is left clean."""
+def test_a_worker_that_runs_a_task_twice_is_found_out(
+    postgres: EmbeddedPostgres | GivenPostgres,
+) -> None:
+    """The check reads what the handlers wrote, whatever the database says; somebody else's server
+    is left clean.
+    """
     server = Server(postgres.dsn)
     with pytest.raises(RanWrong, match="1 started more than once"), server:
         drain(Run(server=server), "backlog", Twice(100), 1, 50)
@@ -144,28 +186,36 @@ def test_a_worker_that_runs_a_task_twice_is_found_out(postgres: EmbeddedPostgres
     assert server.made & left == set()
 
 
-# -- reading the results --------------------------------------------------------------------------------------
+# -- reading the results --------------------------------------------------------------------------
 
 
 def _rates(contender: str, *rates: float) -> list[Reading]:
     return [
         Reading(
-            cell="backlog", contender=contender, round=number,
+            cell="backlog",
+            contender=contender,
+            round=number,
             figures={"rate": rate, "client_us": 20.0 + number, "server_us": 15.0},
         )
         for number, rate in enumerate(rates, 1)
-    ]  # fmt: skip
+    ]
 
 
 def test_ratios_are_taken_within_a_round() -> None:
     """A machine that was slow for everybody in one round changes no ratio."""
     readings = Readings([*_rates("slotwise", 50, 5, 60), *_rates("raw-500", 100, 10, 100)])
-    assert ratio(readings.of("backlog", "slotwise"), readings.of("backlog", "raw-500")) == 0.5
+    assert (
+        ratio(readings.of("backlog", "slotwise"), readings.of("backlog", "raw-500")) == 0.5
+    )
 
 
 def test_targets_are_judged_against_the_best_of_the_others() -> None:
-    """The faster raw setting is the limit; a target without figures says so; CPU is that of the quietest round."""
-    readings = Readings([*_rates("slotwise", 70), *_rates("raw-100", 90), *_rates("raw-500", 100)])
+    """The faster raw setting is the limit; a target without figures says so; CPU is that of the
+    quietest round.
+    """
+    readings = Readings(
+        [*_rates("slotwise", 70), *_rates("raw-100", 90), *_rates("raw-500", 100)]
+    )
     found = {one.target.text: one for one in judge(readings, {"backlog"})}
     limit, peer, cpu = found.values()
     assert (limit.value, limit.word) == (0.7, "reached")
@@ -176,23 +226,34 @@ def test_targets_are_judged_against_the_best_of_the_others() -> None:
 def test_a_short_run_is_not_judged() -> None:
     """It shows that all works; its rates are those of starting and ending."""
     readings = Readings([*_rates("slotwise", 70), *_rates("raw-100", 90)])
-    report = Report(readings=readings, machine={}, command="slotwise bench --scale 0.1", is_whole=False)
+    report = Report(
+        readings=readings, machine={}, command="slotwise bench --scale 0.1", is_whole=False
+    )
     assert [row[-1] for row in report.targets()] == [
-        "not judged: a short run", "not measured", "not judged: a short run",
-    ]  # fmt: skip
+        "not judged: a short run",
+        "not measured",
+        "not judged: a short run",
+    ]
 
 
 MEASURED = Readings(
     [
         *_rates("slotwise", 70, 90),
         *_rates("raw-500", 100),
-        Reading(cell="latency", contender="slotwise ×3", figures={"p50_ms": 2.0}, spread=(0.9, 2.0, 40.0)),
+        Reading(
+            cell="latency",
+            contender="slotwise ×3",
+            figures={"p50_ms": 2.0},
+            spread=(0.9, 2.0, 40.0),
+        ),
     ]
 )
 
 
 def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
-    """A picture of each, as SVG that a parser reads and as PNG; the curve rises from nobody to all."""
+    """A picture of each, as SVG that a parser reads and as PNG; the curve rises from nobody to
+    all.
+    """
     drawn = {path.name: path for path in draw(MEASURED, tmp_path / "pictures")}
     names = ("backlog-rate", "latency-spread")
     assert set(drawn) == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
@@ -201,15 +262,24 @@ def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
     widths = [float(bar.get("width", "")) for bar in list(bars.iter(f"{SVG}rect"))[1:]]
     assert widths[0] / widths[1] == pytest.approx(0.8, abs=0.01)
     (curve,) = [
-        line.get("points", "").split() for line in curves.iter(f"{SVG}polyline") if line.get("stroke-width") == "2"
+        line.get("points", "").split()
+        for line in curves.iter(f"{SVG}polyline")
+        if line.get("stroke-width") == "2"
     ]
-    assert (curve[0], curve[-1]) == (f"{curve[0].split(',')[0]},330.0", f"{curve[-1].split(',')[0]},48.0")
+    assert (curve[0], curve[-1]) == (
+        f"{curve[0].split(',')[0]},330.0",
+        f"{curve[-1].split(',')[0]},48.0",
+    )
     for name in names:
         assert drawn[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_pillow_pictures_are_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody loses what was measured for twenty minutes: one line says what is missing, and its cure."""
+def test_without_pillow_pictures_are_svg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody loses what was measured for twenty minutes: one line says what is missing, and its
+    cure.
+    """
     found = builtins.__import__
 
     def without(name: str, *arguments: Any, **keywords: Any) -> Any:
@@ -227,15 +297,23 @@ def test_without_pillow_pictures_are_svg(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_cannot_be_done_yet_is_said() -> None:
     """A reading without figures keeps its reason, in the verdict and in the page."""
-    note = Reading(cell="enqueue", contender="slotwise-many-copy", note="not yet: no schedule_many")
-    readings = Readings([Reading(cell="enqueue", contender="raw-copy-1000", figures={"rate": 1e5}), note])
+    note = Reading(
+        cell="enqueue", contender="slotwise-many-copy", note="not yet: no schedule_many"
+    )
+    readings = Readings(
+        [Reading(cell="enqueue", contender="raw-copy-1000", figures={"rate": 1e5}), note]
+    )
     words = {one.target.text: one.word for one in judge(readings, {"enqueue"})}
     assert words["rows per second, COPY"] == "not yet"
-    page = "\n".join(Report(readings=readings, machine={"cpu": "1"}, command="slotwise bench").markdown())
+    page = "\n".join(
+        Report(readings=readings, machine={"cpu": "1"}, command="slotwise bench").markdown()
+    )
     assert "| slotwise-many-copy | not yet: no schedule_many |" in page
 
 
-def test_the_page_has_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """--markdown prints tables, a row a line, which a page takes as they are."""
     report = Report(readings=MEASURED, machine={"cpu": "1"}, command="slotwise bench")
     monkeypatch.setattr("slotwise.bench.session.fulfil", lambda wish, tell: report)

@@ -1,4 +1,6 @@
-"""Two installed versions are compared in pairs; an interpreter that cannot take part is refused in one line."""
+"""Two installed versions are compared in pairs; an interpreter that cannot take part is refused in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ else:
 
 
 def interpreter(folder: Path, *paths: Path | str) -> str:
-    """The Python of a virtual environment that imports from these folders, and runs such lines as it starts."""
+    """The Python of a virtual environment that imports from these folders, and runs such lines as
+    it starts.
+    """
     venv.create(folder, symlinks=True)
     library = next((folder / "lib").glob("python*/site-packages"))
     (library / "paths.pth").write_text("".join(f"{path}\n" for path in paths))
@@ -51,32 +55,54 @@ def interpreter(folder: Path, *paths: Path | str) -> str:
 
 def broken(folder: Path) -> str:
     """The Python of an environment with that other version."""
-    package, metadata = folder / "source" / "slotwise", folder / "source" / "slotwise-0.0.1.dist-info"
+    package = folder / "source" / "slotwise"
+    metadata = folder / "source" / "slotwise-0.0.1.dist-info"
     for path in (package, metadata):
         path.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(BROKEN)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: slotwise\nVersion: 0.0.1\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: slotwise\nVersion: 0.0.1\n"
+    )
     return interpreter(folder / "environment", folder / "source")
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_this_version_is_compared_with_itself(
-    capsys: pytest.CaptureFixture[str], postgres: EmbeddedPostgres | GivenPostgres, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    postgres: EmbeddedPostgres | GivenPostgres,
+    tmp_path: Path,
 ) -> None:
-    """Both sides are measured in each pair, in changing order, and each ratio is this figure by the other's."""
+    """Both sides are measured in each pair, in changing order, and each ratio is this figure by
+    the other's.
+    """
     rounds = tmp_path / "rounds"
-    noting = f"import os, sys; 'enqueue' in sys.orig_argv and open({str(rounds)!r}, 'a').write(f'{{os.getpid()}} ')"
+    noting = (
+        f"import os, sys; 'enqueue' in sys.orig_argv and open({str(rounds)!r}, "
+        f"'a').write(f'{{os.getpid()}} ')"
+    )
     other = interpreter(tmp_path / "other", SOURCE, LIBRARIES, noting)
-    options = ["--cells", "enqueue", "--scale", "0.004", "--database-url", postgres.dsn, "--json"]
+    options = [
+        "--cells",
+        "enqueue",
+        "--scale",
+        "0.004",
+        "--database-url",
+        postgres.dsn,
+        "--json",
+    ]
     bench.main([*options, "--against", other, "--pairs", "2"], standalone_mode=False)
     written = capsys.readouterr()
     found = json.loads(written.out)
-    rates = {one["contender"]: one for one in found["comparison"] if one["figure"] == "rate"}
+    rates = {
+        one["contender"]: one for one in found["comparison"] if one["figure"] == "rate"
+    }
     assert {"raw-copy-1000", "slotwise-many-unnest", "slotwise-schedule"} < set(rates)
     for one in rates.values():
-        ratios = [this / other for this, other in zip(one["this"], one["other"], strict=True)]
+        ratios = [
+            this / other for this, other in zip(one["this"], one["other"], strict=True)
+        ]
         assert (one["pairs"], one["min"], one["max"]) == (2, min(ratios), max(ratios))
         assert one["median"] == pytest.approx(sum(ratios) / 2)
     assert all(str(SOURCE) in found["machine"][side] for side in ("this", "other"))
@@ -88,27 +114,36 @@ def test_this_version_is_compared_with_itself(
     ]
 
 
-# -- interpreters that cannot take part -----------------------------------------------------------------------
+# -- interpreters that cannot take part -----------------------------------------------------------
 
 
 def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """The message names the option and the path."""
-    with pytest.raises(ConfigurationError, match=f"^--against {tmp_path}/python: no such program; [^\n]*$"):
+    with pytest.raises(
+        ConfigurationError, match=f"^--against {tmp_path}/python: no such program; [^\n]*$"
+    ):
         Installation.find(f"{tmp_path}/python")
 
 
 def test_a_program_that_is_not_python_is_refused() -> None:
     """It starts, and does not answer."""
     program = shutil.which("true")
-    with pytest.raises(ConfigurationError, match=f"^--against {program}: it is not a Python interpreter$"):
+    with pytest.raises(
+        ConfigurationError, match=f"^--against {program}: it is not a Python interpreter$"
+    ):
         Installation.find(str(program))
 
 
-def test_an_interpreter_without_slotwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_without_slotwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where PYTHONPATH would lend it this version: the comparison would be with itself."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(LIBRARIES)]))
     python = interpreter(tmp_path)
-    with pytest.raises(ConfigurationError, match=f"slotwise is not installed there; run: {python} -m pip install"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"slotwise is not installed there; run: {python} -m pip install",
+    ):
         Installation.find(python)
 
 
@@ -116,15 +151,23 @@ def test_an_interpreter_without_slotwise_is_refused(tmp_path: Path, monkeypatch:
 def test_a_cell_that_the_other_version_lacks_is_refused(tmp_path: Path) -> None:
     """Before anything is measured, with the cells that it has."""
     python = broken(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"^--cells backlog: slotwise 0\.0\.1 of .* it measures long$"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^--cells backlog: slotwise 0\.0\.1 of .* it measures long$",
+    ):
         bench.main(["--against", python, "--cells", "long,backlog"], standalone_mode=False)
 
 
 @pytest.mark.extended
 def test_a_round_that_fails_ends_the_comparison(tmp_path: Path) -> None:
-    """The last line of the other version says why; it was started with the options that all versions share."""
+    """The last line of the other version says why; it was started with the options that all
+    versions share.
+    """
     found = Installation.find(broken(tmp_path))
-    with pytest.raises(RanWrong, match=r"^long with .* \(slotwise 0\.0\.1\): long: of 20 ids 1 did not start$"):
+    with pytest.raises(
+        RanWrong,
+        match=r"^long with .* \(slotwise 0\.0\.1\): long: of 20 ids 1 did not start$",
+    ):
         found.measure("long", 0.5, "postgresql://here")
 
 
@@ -132,29 +175,52 @@ def test_a_round_that_fails_ends_the_comparison(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--pairs", "3"], "--pairs: it needs --against"),
-        (["--against", "python", "--rounds", "3"], "--rounds: it cannot be used with --against"),
-        (["--against", "python", "--plot", "pictures"], "--plot: it cannot be used with --against"),
+        (
+            ["--against", "python", "--rounds", "3"],
+            "--rounds: it cannot be used with --against",
+        ),
+        (
+            ["--against", "python", "--plot", "pictures"],
+            "--plot: it cannot be used with --against",
+        ),
     ],
     ids=["pairs", "rounds", "plot"],
 )
-def test_options_of_the_other_kind_of_run_are_refused(arguments: list[str], complaint: str) -> None:
+def test_options_of_the_other_kind_of_run_are_refused(
+    arguments: list[str], complaint: str
+) -> None:
     """Such an option would be ignored otherwise."""
     with pytest.raises(click.UsageError, match=complaint):
         bench.main(arguments, standalone_mode=False)
 
 
-# -- the end of a comparison ----------------------------------------------------------------------------------
+# -- the end of a comparison ----------------------------------------------------------------------
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by their environment")
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(),
+    reason="processes are found by their environment",
+)
 def test_a_comparison_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
     """SIGTERM stops the round under way, with its worker and its databases."""
-    command = [sys.executable, "-m", "slotwise", "bench", "--cells", "long", "--against", sys.executable]
+    command = [
+        sys.executable,
+        "-m",
+        "slotwise",
+        "bench",
+        "--cells",
+        "long",
+        "--against",
+        sys.executable,
+    ]
     with Server() as server, (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--database-url", server.dsn], stdout=output, stderr=output, process_group=0
+            [*command, "--database-url", server.dsn],
+            stdout=output,
+            stderr=output,
+            process_group=0,
         )
         try:
             end = elapsed() + 60
@@ -168,7 +234,12 @@ def test_a_comparison_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> N
                 process.send_signal(signal.SIGKILL)
                 process.wait()
         with psycopg.connect(server.dsn) as connection:
-            left = [row[0] for row in connection.execute("SELECT datname FROM pg_database WHERE datname ~ 'bench'")]
+            left = [
+                row[0]
+                for row in connection.execute(
+                    "SELECT datname FROM pg_database WHERE datname ~ 'bench'"
+                )
+            ]
         assert (status != 0, left, _workers(server.dsn)) == (True, [], [])
 
 
@@ -182,11 +253,13 @@ def _workers(dsn: str) -> list[int]:
     return found
 
 
-# -- reading the results --------------------------------------------------------------------------------------
+# -- reading the results --------------------------------------------------------------------------
 
 
 def test_figures_of_one_version_only_are_named() -> None:
-    """A contender or a figure that one side lacks has no ratio; the contender is named in a note."""
+    """A contender or a figure that one side lacks has no ratio; the contender is named in a
+    note.
+    """
     comparison = Comparison(command="slotwise bench", machine={"this": "1", "other": "2"})
     comparison.add(
         "backlog",
@@ -202,7 +275,15 @@ def test_figures_of_one_version_only_are_named() -> None:
 
 
 def test_ratios_are_taken_within_a_pair() -> None:
-    """A machine that was slow in one pair changes no ratio; a pair in which the other measured zero has none."""
-    line = Line(cell="backlog", contender="slotwise", figure="rate", this=(50.0, 6.0, 9.0), other=(100.0, 10.0, 0.0))
+    """A machine that was slow in one pair changes no ratio; a pair in which the other measured
+    zero has none.
+    """
+    line = Line(
+        cell="backlog",
+        contender="slotwise",
+        figure="rate",
+        this=(50.0, 6.0, 9.0),
+        other=(100.0, 10.0, 0.0),
+    )
     assert line.ratios == [0.5, 0.6]
     assert line.row()[-4:] == ["0.550", "0.500", "0.600", "2"]

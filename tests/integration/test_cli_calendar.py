@@ -35,7 +35,12 @@ Say = Callable[..., str]
 Ask = Callable[..., Any]
 
 
-@job(name="office", schedule=Cron("0 9 * * *", tz="Europe/Vienna").excluding("AT", "office", roll="following"))
+@job(
+    name="office",
+    schedule=Cron("0 9 * * *", tz="Europe/Vienna").excluding(
+        "AT", "office", roll="following"
+    ),
+)
 def office(ctx: JobContext) -> None:
     """Does nothing."""
 
@@ -64,11 +69,17 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 @pytest.fixture
 def ask(say: Say) -> Ask:
     """Run a command with --json; its answer."""
-    return lambda *arguments, expected=exits.OK: json.loads(say(*arguments, "--json", expected=expected))
+    return lambda *arguments, expected=exits.OK: json.loads(
+        say(*arguments, "--json", expected=expected)
+    )
 
 
-def test_a_job_follows_imports_and_days(say: Say, ask: Ask, pg_url: str, tmp_path: Path) -> None:
-    """Two calendars: the country's, and the firm's own from a file; the job goes around both as they change."""
+def test_a_job_follows_imports_and_days(
+    say: Say, ask: Ask, pg_url: str, tmp_path: Path
+) -> None:
+    """Two calendars: the country's, and the firm's own from a file; the job goes around both as
+    they change.
+    """
     say("add", "office", "2026-12-24", "--create")
     assert "+ 2027-01-01 Fri " in say("import", "AT", "--years", "2026-2027")
     with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
@@ -81,7 +92,10 @@ def test_a_job_follows_imports_and_days(say: Say, ask: Ask, pg_url: str, tmp_pat
         assert {**dry, "dry_run": False} == told
         assert (told["added"], told["removed"], told["revision"]) == (["2027-01-04"], [], 2)
         assert told["followed"][0]["job"] == "office"
-        assert ask("import", "closed.ics", "--as", "office", "--years", "2027")["followed"] == []
+        assert (
+            ask("import", "closed.ics", "--as", "office", "--years", "2027")["followed"]
+            == []
+        )
 
 
 def test_what_people_see(say: Say) -> None:
@@ -93,7 +107,11 @@ def test_what_people_see(say: Say) -> None:
         "+ 2026-12-29 Tue",
         "firm: revision 1, 3 days, weekend SAT,SUN",
     ]
-    assert say("remove", "firm", "2026-12-28", "--dry-run").splitlines()[-1].startswith("firm: would become revision 2")
+    assert (
+        say("remove", "firm", "2026-12-28", "--dry-run")
+        .splitlines()[-1]
+        .startswith("firm: would become revision 2")
+    )
     assert "nothing to do, revision 1" in say("add", "firm", "2026-12-24")
     shown = say("show", "firm", "--year", "2026")
     assert "  2026-12-24 Thu" in shown
@@ -110,23 +128,45 @@ def test_what_strangers_call_their_days_moves_no_terminal(say: Say, tmp_path: Pa
     assert r"\x1b[31mred\x07" in told
 
 
-def test_a_file_that_is_read_for_ages_is_given_up(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that never fires is looked for up to the year 9999; there is a limit, and the cure."""
+def test_a_file_that_is_read_for_ages_is_given_up(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule that never fires is looked for up to the year 9999; there is a limit, and the
+    cure.
+    """
     monkeypatch.setattr(calendars, "_LONGEST_READING", 0.3)
     never = "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
     (tmp_path / "never.ics").write_text(ICS.replace("DTSTART;VALUE=DATE:20270104", never))
     told = say("import", "never.ics", "--years", "2027", expected=exits.FAILED)
-    assert "never.ics: takes longer than 0.3 s to read; remove rules that never fire" in told
+    assert (
+        "never.ics: takes longer than 0.3 s to read; remove rules that never fire" in told
+    )
 
 
-def test_a_calendar_that_has_ended_is_told(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calendar_that_has_ended_is_told(
+    say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where its holidays are unknown: in health, and beside each slot."""
     say("add", "AT", "2026-12-25", "--create")
     say("add", "office", "2020-01-06", "2020-12-24", "--create")
     assert status(["health", "--min-workers", "0"]) == exits.OK
     told = capsys.readouterr().err
-    assert "note: calendar office lists no days after 2020, so holidays count as business days then; extend it" in told
-    assert status(["schedule", "next", "BUSINESS_DAY(DAILY|18:00|Europe/Vienna; 1; AT)", "--after", "2026-11-30"]) == 0
+    assert (
+        "note: calendar office lists no days after 2020, so holidays count as "
+        "business days then; extend it"
+    ) in told
+    assert (
+        status(
+            [
+                "schedule",
+                "next",
+                "BUSINESS_DAY(DAILY|18:00|Europe/Vienna; 1; AT)",
+                "--after",
+                "2026-11-30",
+            ]
+        )
+        == 0
+    )
     first, second = capsys.readouterr().out.splitlines()[1:3]
     assert "lists no days" not in first
     assert second.startswith("2027-01-01T18:00:00+01:00 ")
@@ -135,9 +175,16 @@ def test_a_calendar_that_has_ended_is_told(say: Say, capsys: pytest.CaptureFixtu
 
 def test_the_weekend_can_change(say: Say, ask: Ask) -> None:
     """With days or alone; a week needs a working day."""
-    assert ask("add", "firm", "2026-12-24", "--weekend", "FRI,SAT", "--create")["weekend"] == "FRI,SAT"
+    assert (
+        ask("add", "firm", "2026-12-24", "--weekend", "FRI,SAT", "--create")["weekend"]
+        == "FRI,SAT"
+    )
     changed = ask("add", "firm", "--weekend", "-")
-    assert (changed["weekend"], changed["revision"], changed["days"]) == ("-", 2, ["2026-12-24"])
+    assert (changed["weekend"], changed["revision"], changed["days"]) == (
+        "-",
+        2,
+        ["2026-12-24"],
+    )
     assert "give days, or a --weekend" in say("add", "firm", expected=exits.USAGE)
     everything = ("add", "firm", "--weekend", "MON,TUE,WED,THU,FRI,SAT,SUN")
     assert "a week needs a working day" in say(*everything, expected=exits.FAILED)
@@ -157,18 +204,52 @@ def test_removing(say: Say, ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected", "words"),
     [
-        (("show", "AT"), exits.FAILED, "there is no calendar AT in the database; make it with: slotwise calendar"),
-        (("add", "AT", "2026-12-24"), exits.FAILED, ", or: slotwise calendar add AT DAY --create"),
-        (("add", "AT", "tomorrow", "--create"), exits.USAGE, "tomorrow: write a day, 2026-12-24, or a range"),
-        (("add", "A T", "2026-12-24", "--create"), exits.FAILED, 'calendar name "A T": at most 40 letters'),
-        (("add", "AT", "2026-12-24..2026-12-01", "--create"), exits.USAGE, "a range ends after its start"),
+        (
+            ("show", "AT"),
+            exits.FAILED,
+            "there is no calendar AT in the database; make it with: slotwise calendar",
+        ),
+        (
+            ("add", "AT", "2026-12-24"),
+            exits.FAILED,
+            ", or: slotwise calendar add AT DAY --create",
+        ),
+        (
+            ("add", "AT", "tomorrow", "--create"),
+            exits.USAGE,
+            "tomorrow: write a day, 2026-12-24, or a range",
+        ),
+        (
+            ("add", "A T", "2026-12-24", "--create"),
+            exits.FAILED,
+            'calendar name "A T": at most 40 letters',
+        ),
+        (
+            ("add", "AT", "2026-12-24..2026-12-01", "--create"),
+            exits.USAGE,
+            "a range ends after its start",
+        ),
         (("import", "Narnia"), exits.FAILED, "the holidays library has no Narnia"),
-        (("import", "AT", "--years", "soon"), exits.USAGE, "'soon': write 2026 or 2026-2028"),
-        (("import", "AT", "--weekend", "SAX"), exits.USAGE, 'day-of-week must be 0–7 or SUN–SAT, got "SAX"'),
-        (("import", "closed.ics"), exits.FAILED, "closed.ics cannot be read: No such file or directory"),
+        (
+            ("import", "AT", "--years", "soon"),
+            exits.USAGE,
+            "'soon': write 2026 or 2026-2028",
+        ),
+        (
+            ("import", "AT", "--weekend", "SAX"),
+            exits.USAGE,
+            'day-of-week must be 0–7 or SUN–SAT, got "SAX"',
+        ),
+        (
+            ("import", "closed.ics"),
+            exits.FAILED,
+            "closed.ics cannot be read: No such file or directory",
+        ),
     ],
 )
-def test_mistakes_are_one_line(say: Say, arguments: tuple[str, ...], expected: int, words: str) -> None:
+def test_mistakes_are_one_line(
+    say: Say, arguments: tuple[str, ...], expected: int, words: str
+) -> None:
     """The value, the place, the cure."""
     told = say(*arguments, expected=expected)
     assert words in told
@@ -177,7 +258,10 @@ def test_mistakes_are_one_line(say: Say, arguments: tuple[str, ...], expected: i
 
 def test_a_job_without_its_calendar_is_not_planned_silently(say: Say, pg_url: str) -> None:
     """The error names the job, the calendar and the command that makes it."""
-    cure = "job office: there is no calendar AT in the database; make it with: slotwise calendar import AT"
+    cure = (
+        "job office: there is no calendar AT in the database; make it with: slotwise "
+        "calendar import AT"
+    )
     with pytest.raises(InvalidSchedule, match=cure):
         JobRegistry(jobs=[office], database_url=pg_url).start()
     say("import", "AT", "--years", "2026-2027")

@@ -45,11 +45,21 @@ def tables(connection: sa.Connection, schema: str | None = None) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [["db", "current"], ["db", "check"], ["db", "downgrade", "--yes"], ["jobs", "list"], ["health"], ["slots", "x"]],
+    [
+        ["db", "current"],
+        ["db", "check"],
+        ["db", "downgrade", "--yes"],
+        ["jobs", "list"],
+        ["health"],
+        ["slots", "x"],
+    ],
     ids=" ".join,
 )
 def test_a_mistyped_path_makes_no_file(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Only db upgrade makes one; everything else says in one line that there is none."""
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'mistyped.db'}")
@@ -59,8 +69,13 @@ def test_a_mistyped_path_makes_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    """Upgrade makes the tables, a second one finds nothing to do, check agrees, downgrade takes them away.
+def test_life(
+    connection: sa.Connection,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Upgrade makes the tables, a second one finds nothing to do, check agrees, downgrade takes
+    them away.
 
     Nothing is warned about: a migration has no deadlines that a pooler could have swallowed.
     """
@@ -108,9 +123,18 @@ def test_somebody_dropped_alembics_own_table(
 
 
 @pytest.mark.parametrize(
-    "lost", ["tasks", *(pytest.param(one, marks=pytest.mark.extended) for one in ("gaps", "slots", "meta"))]
+    "lost",
+    [
+        "tasks",
+        *(
+            pytest.param(one, marks=pytest.mark.extended)
+            for one in ("gaps", "slots", "meta")
+        ),
+    ],
 )
-def test_somebody_dropped_a_table(connection: sa.Connection, lost: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_somebody_dropped_a_table(
+    connection: sa.Connection, lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An upgrade does not say that all is well; what it names as the cure is one."""
     assert status(["db", "upgrade"]) == exits.OK
     connection.exec_driver_sql(f"DROP TABLE scheduled_{lost}")
@@ -129,35 +153,58 @@ def test_somebody_dropped_a_table(connection: sa.Connection, lost: str, capsys: 
 def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command answers programs, too."""
     told = []
-    for arguments in (["upgrade"], ["upgrade"], ["check"], ["current"], ["downgrade", "--yes"]):
+    for arguments in (
+        ["upgrade"],
+        ["upgrade"],
+        ["check"],
+        ["current"],
+        ["downgrade", "--yes"],
+    ):
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001", "sw0002"]}, {"applied": []}, {"version": 1, "warnings": []},
-        {"version": 1, "needed": 1, "revision": "sw0002"}, {"reverted": ["sw0002", "sw0001"]},
-    ]  # fmt: skip
+        {"applied": ["sw0001", "sw0002"]},
+        {"applied": []},
+        {"version": 1, "warnings": []},
+        {"version": 1, "needed": 1, "revision": "sw0002"},
+        {"reverted": ["sw0002", "sw0001"]},
+    ]
 
 
 def test_check_warns_where_commits_do_not_wait_for_the_disk(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All is in place, so the status is 0; one line names what a crash of the server costs, and the cure."""
+    """All is in place, so the status is 0; one line names what a crash of the server costs, and
+    the cure.
+    """
     monkeypatch.setenv("DATABASE_URL", pg_url)
     with psycopg.connect(pg_url, autocommit=True) as connection:
         name = sql.Identifier(connection.info.dbname)
-        connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+        connection.execute(
+            sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name)
+        )
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr()
     assert told.out == "all in place: schema version 1\n"
     (line,) = told.err.splitlines()
-    assert line.startswith("warning: synchronous_commit is off: a crash of the server loses its latest commits")
+    assert line.startswith(
+        "warning: synchronous_commit is off: a crash of the server loses its latest commits"
+    )
     assert status(["db", "check", "--json"]) == exits.OK
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "warnings": [line.removeprefix("warning: ")]}
+    assert json.loads(capsys.readouterr().out) == {
+        "version": 1,
+        "warnings": [line.removeprefix("warning: ")],
+    }
 
 
 @pytest.mark.parametrize(
     ("revision", "words"),
-    [("base", "will be lost"), ("sw0001", "no data is lost"), ("sw0002", "no data is lost"), ("-2", "will be lost")],
+    [
+        ("base", "will be lost"),
+        ("sw0001", "no data is lost"),
+        ("sw0002", "no data is lost"),
+        ("-2", "will be lost"),
+    ],
 )
 def test_downgrade_tells_whether_data_is_lost(
     connection: sa.Connection, revision: str, words: str, capsys: pytest.CaptureFixture[str]
@@ -169,17 +216,26 @@ def test_downgrade_tells_whether_data_is_lost(
 
 @pytest.mark.parametrize(("applied", "revision"), [("sw0001", "sw0002"), (None, "sw0001")])
 def test_a_downgrade_does_not_go_up(
-    connection: sa.Connection, applied: str | None, revision: str, capsys: pytest.CaptureFixture[str]
+    connection: sa.Connection,
+    applied: str | None,
+    revision: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever names a revision above the applied one is told which one that is."""
     if applied:
         assert status(["db", "upgrade", "--revision", applied]) == exits.OK
     capsys.readouterr()
     assert status(["db", "downgrade", "--revision", revision, "--yes"]) == exits.USAGE
-    there = f"the applied revision, {applied}" if applied else "the database, where none is applied"
+    there = (
+        f"the applied revision, {applied}"
+        if applied
+        else "the database, where none is applied"
+    )
     assert f"--revision {revision} is above {there}" in capsys.readouterr().err
     assert status(["db", "current"]) == exits.OK
-    assert ("schema version 1, revision sw0001;" if applied else "no tables;") in capsys.readouterr().out
+    assert (
+        "schema version 1, revision sw0001;" if applied else "no tables;"
+    ) in capsys.readouterr().out
 
 
 def test_a_downgrade_of_an_adopted_table(
@@ -189,18 +245,31 @@ def test_a_downgrade_of_an_adopted_table(
     monkeypatch.setenv("DATABASE_URL", pg_empty_url)
     with psycopg.connect(pg_empty_url, autocommit=True) as java:
         java.execute(DB_SCHEDULER)
-        java.execute(f"INSERT INTO scheduled_tasks {JAVA_ROW} VALUES ('java', '1', now(), false, 1)")
+        java.execute(
+            f"INSERT INTO scheduled_tasks {JAVA_ROW} VALUES ('java', '1', now(), false, 1)"
+        )
         assert status(["db", "upgrade", "--adopt"]) == exits.OK
         assert status(["db", "downgrade"]) == exits.USAGE
-        assert "A table adopted from db-scheduler keeps its columns and rows." in capsys.readouterr().err
+        assert (
+            "A table adopted from db-scheduler keeps its columns and rows."
+            in capsys.readouterr().err
+        )
         assert status(["db", "downgrade", "--yes"]) == exits.OK
-        assert java.execute("SELECT task_name, version FROM scheduled_tasks").fetchall() == [("java", 1)]
+        assert java.execute(
+            "SELECT task_name, version FROM scheduled_tasks"
+        ).fetchall() == [("java", 1)]
 
 
-def test_upgrade_to_a_revision(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_upgrade_to_a_revision(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Up to the named one; what is beyond it already stays."""
     first = ["--revision", "sw0001"]
-    for words, told in [(first, "applied sw0001"), ([], "applied sw0002"), (first, "nothing to do")]:
+    for words, told in [
+        (first, "applied sw0001"),
+        ([], "applied sw0002"),
+        (first, "nothing to do"),
+    ]:
         assert status(["db", "upgrade", *words]) == exits.OK
         assert capsys.readouterr().out.startswith(told)
 
@@ -208,15 +277,23 @@ def test_upgrade_to_a_revision(connection: sa.Connection, capsys: pytest.Capture
 def test_check_names_revisions_that_were_not_applied(
     connection: sa.Connection, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They change no column, so the status is 0; a revision of a newer release that changes none is no trouble."""
-    assert status(["db", "upgrade"]) == status(["db", "downgrade", "--revision", "sw0001", "--yes"]) == exits.OK
+    """They change no column, so the status is 0; a revision of a newer release that changes none
+    is no trouble.
+    """
+    assert (
+        status(["db", "upgrade"])
+        == status(["db", "downgrade", "--revision", "sw0001", "--yes"])
+        == exits.OK
+    )
     capsys.readouterr()
     assert status(["db", "check"]) == exits.OK
     told = capsys.readouterr()
     assert told.out == "all in place: schema version 1\n"
     assert told.err == "warning: not applied: sw0002; run: slotwise db upgrade\n"
     assert status(["db", "upgrade"]) == exits.OK
-    connection.exec_driver_sql("UPDATE scheduled_alembic_version SET version_num = 'sw9999'")
+    connection.exec_driver_sql(
+        "UPDATE scheduled_alembic_version SET version_num = 'sw9999'"
+    )
     connection.commit()
     capsys.readouterr()
     assert status(["db", "check"]) == exits.OK
@@ -233,8 +310,14 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
     assert status([*where, "workers"]) == exits.OK
     if "--schema" in where:
         capsys.readouterr()
-        assert status(["db", "check", "--schema", "other", "--table-prefix", "x_"]) == exits.DATABASE
-        assert "run: slotwise db upgrade --schema other --table-prefix x_" in capsys.readouterr().err
+        assert (
+            status(["db", "check", "--schema", "other", "--table-prefix", "x_"])
+            == exits.DATABASE
+        )
+        assert (
+            "run: slotwise db upgrade --schema other --table-prefix x_"
+            in capsys.readouterr().err
+        )
     assert "x_tasks" in tables(connection, "jobs" if "--schema" in where else None)
     assert status(["db", "check"]) == exits.DATABASE
     assert status(["db", "downgrade", "--yes", *where]) == exits.OK
@@ -245,8 +328,14 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("DROP TABLE scheduled_gaps", ["missing in the database: table scheduled_gaps", "db downgrade"]),
-        ("DROP INDEX scheduled_tasks_due", ["missing in the database: index scheduled_tasks_due", "slotwise db sql"]),
+        (
+            "DROP TABLE scheduled_gaps",
+            ["missing in the database: table scheduled_gaps", "db downgrade"],
+        ),
+        (
+            "DROP INDEX scheduled_tasks_due",
+            ["missing in the database: index scheduled_tasks_due", "slotwise db sql"],
+        ),
         (
             "UPDATE scheduled_meta SET value = 'x' WHERE key = 'schema_version'",
             [
@@ -261,9 +350,15 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
     ],
     ids=["table", "index", "damaged", "newer"],
 )
-@pytest.mark.parametrize("command", [["db", "check"], ["workers"], ["health"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["db", "check"], ["workers"], ["health"]], ids=" ".join
+)
 def test_check(
-    connection: sa.Connection, change: str, words: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
+    connection: sa.Connection,
+    change: str,
+    words: list[str],
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One line says what is wrong and which command mends it, to whoever meets it."""
     assert status(["db", "upgrade"]) == exits.OK
@@ -280,19 +375,33 @@ def test_check(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["downgrade", "--yes", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001, sw0002"]),
-        (["upgrade", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001, sw0002"]),
-        (["upgrade"], ["revision sw9999, by scheduled_alembic_version", "upgrade slotwise here"]),
+        (
+            ["downgrade", "--yes", "--revision", "nope"],
+            ["--revision 'nope' is none of base, sw0001, sw0002"],
+        ),
+        (
+            ["upgrade", "--revision", "nope"],
+            ["--revision 'nope' is none of base, sw0001, sw0002"],
+        ),
+        (
+            ["upgrade"],
+            ["revision sw9999, by scheduled_alembic_version", "upgrade slotwise here"],
+        ),
     ],
     ids=["mistyped", "mistyped upwards", "of a newer release"],
 )
 def test_unknown_revision(
-    connection: sa.Connection, command: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    connection: sa.Connection,
+    command: list[str],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One line, no matter who named a revision that is not here; nothing is changed."""
     assert status(["db", "upgrade"]) == exits.OK
     if command == ["upgrade"]:
-        connection.exec_driver_sql("UPDATE scheduled_alembic_version SET version_num = 'sw9999'")
+        connection.exec_driver_sql(
+            "UPDATE scheduled_alembic_version SET version_num = 'sw9999'"
+        )
         connection.commit()
     capsys.readouterr()
     assert status(["db", *command]) == exits.DATABASE
@@ -302,14 +411,21 @@ def test_unknown_revision(
     assert "scheduled_tasks" in tables(connection)
 
 
-def test_nothing_to_adopt(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_adopt(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whoever mistypes the schema is told, not given half a set of tables."""
     assert status(["db", "upgrade", "--adopt"]) == exits.DATABASE
-    assert capsys.readouterr().err == "error: there is no table scheduled_tasks to adopt; leave --adopt out\n"
+    assert (
+        capsys.readouterr().err
+        == "error: there is no table scheduled_tasks to adopt; leave --adopt out\n"
+    )
     assert tables(connection) == set()
 
 
-def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_table(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A foreign scheduled_tasks is left alone, and the ways out are named."""
     connection.exec_driver_sql("CREATE TABLE scheduled_tasks (id integer PRIMARY KEY)")
     connection.commit()
@@ -321,8 +437,12 @@ def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[
 
 @pytest.mark.extended
 @pytest.mark.parametrize("again", [False, True], ids=["empty", "after a downgrade"])
-def test_sql(connection: sa.Connection, again: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever runs the printed SQL has what ``db upgrade`` makes; a version table that is left changes nothing."""
+def test_sql(
+    connection: sa.Connection, again: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever runs the printed SQL has what ``db upgrade`` makes; a version table that is left
+    changes nothing.
+    """
     if again:
         assert status(["db", "upgrade"]) == status(["db", "downgrade", "--yes"]) == exits.OK
         capsys.readouterr()
@@ -330,20 +450,26 @@ def test_sql(connection: sa.Connection, again: bool, capsys: pytest.CaptureFixtu
     script = capsys.readouterr().out
     raw = connection.connection.driver_connection
     assert raw is not None
-    raw.executescript(script) if connection.dialect.name == "sqlite" else raw.execute(script)
+    raw.executescript(script) if connection.dialect.name == "sqlite" else raw.execute(
+        script
+    )
     connection.commit()
     assert status(["db", "check"]) == exits.OK
     assert status(["db", "upgrade"]) == exits.OK
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_sql_without_a_transaction(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_without_a_transaction(
+    connection: sa.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same statements, for a tool that runs them in a transaction of its own."""
     assert status(["db", "sql"]) == exits.OK
     whole = capsys.readouterr().out.splitlines()
     assert status(["db", "sql", "--no-transaction"]) == exits.OK
     bare = capsys.readouterr().out.splitlines()
-    assert [line for line in whole if line not in ("", "BEGIN;", "COMMIT;")] == [line for line in bare if line]
+    assert [line for line in whole if line not in ("", "BEGIN;", "COMMIT;")] == [
+        line for line in bare if line
+    ]
 
 
 @pytest.mark.extended

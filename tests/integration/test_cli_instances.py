@@ -1,4 +1,6 @@
-"""Recurring instances from the shell: counted among the jobs, listed by id, each with its own slots."""
+"""Recurring instances from the shell: counted among the jobs, listed by id, each with its own
+slots.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,18 @@ def feed(ctx: JobContext) -> None:
 
 
 @pytest.fixture(params=["pg_url", "sqlite_url"])
-def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualWorker]:
+def worker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ManualWorker]:
     """25 instances, of which one fails, after their first slot."""
     url = request.getfixturevalue(request.param)
     monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.setenv("TZ", "UTC")
     with ManualWorker([feed], url, ManualClock(NOON)) as made:
         for number in range(25):
-            made.client.schedule_recurring(feed, f"c-{number:02}", "EVERY|1h", "bad" if number == 7 else "good")
+            made.client.schedule_recurring(
+                feed, f"c-{number:02}", "EVERY|1h", "bad" if number == 7 else "good"
+            )
         made.tick("1h")
         while made.run_due():
             pass
@@ -67,7 +73,9 @@ def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -
     """One line for all of them, and the command that lists them."""
     (listed,) = ask("jobs", "list")
     assert (listed["job"], listed["id"], listed["instances"]) == ("feed", "recurring", 25)
-    assert "feed: 25 recurring instances; see: slotwise jobs instances feed" in say("jobs", "list")
+    assert "feed: 25 recurring instances; see: slotwise jobs instances feed" in say(
+        "jobs", "list"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,25 +83,43 @@ def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -
     [7, *(pytest.param(one, marks=pytest.mark.extended) for one in (1, 500))],
     ids=lambda page: f"pages-of-{page}",
 )
-def test_instances_are_listed_by_id(say: Say, ask: Ask, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+def test_instances_are_listed_by_id(
+    say: Say, ask: Ask, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
     """Twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
     monkeypatch.setattr("slotwise.cli.jobs.PAGE", page)
     everything = [line["id"] for line in ask("jobs", "instances", "feed", "--all")]
     assert everything == [f"c-{number:02}" for number in range(25)]
     told = say("jobs", "instances", "feed")
     assert "… more: slotwise jobs instances feed --after c-19" in told
-    assert [line["id"] for line in ask("jobs", "instances", "feed", "--after", "c-19")] == everything[20:]
-    failing = [line["id"] for line in ask("jobs", "instances", "feed", "--all") if line["consecutive_failures"]]
+    assert [
+        line["id"] for line in ask("jobs", "instances", "feed", "--after", "c-19")
+    ] == everything[20:]
+    failing = [
+        line["id"]
+        for line in ask("jobs", "instances", "feed", "--all")
+        if line["consecutive_failures"]
+    ]
     assert failing == ["c-07"]
 
 
 def test_one_instance(say: Say, ask: Ask) -> None:
     """Its row, and its slots apart from all others'."""
     shown = ask("jobs", "show", "feed", "--id", "c-07")
-    assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == ("c-07", "2026-01-01T14:00:00Z", 1)
-    assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == ["id", "c-07"]
+    assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == (
+        "c-07",
+        "2026-01-01T14:00:00Z",
+        1,
+    )
+    assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == [
+        "id",
+        "c-07",
+    ]
     lines = ask("slots", "feed", "--id", "c-07")
-    assert [(line["id"], line["outcome"]) for line in lines] == [("c-07", "waiting"), ("c-07", "failed")]
+    assert [(line["id"], line["outcome"]) for line in lines] == [
+        ("c-07", "waiting"),
+        ("c-07", "failed"),
+    ]
     assert say("slots", "feed", "-n", "3").split()[0] == "ID"
     assert len(ask("slots", "feed", "--all")) == 50
     assert len(ask("slots", "feed", "-n", "3")) == 3
@@ -102,7 +128,10 @@ def test_one_instance(say: Say, ask: Ask) -> None:
 def test_what_is_not_there(say: Say) -> None:
     """One line, with the command that lists what is."""
     told = say("jobs", "show", "feed", "--id", "nobody", expected=exits.FAILED)
-    assert "'feed' has no recurring instance 'nobody'; see: slotwise jobs instances feed" in told
+    assert (
+        "'feed' has no recurring instance 'nobody'; see: slotwise jobs instances feed"
+        in told
+    )
     assert "no job 'food'" in say("jobs", "instances", "food", expected=exits.FAILED)
 
 

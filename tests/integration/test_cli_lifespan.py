@@ -1,4 +1,6 @@
-"""The application's lifespan under the commands: its mistakes are its own, and it cannot keep a process."""
+"""The application's lifespan under the commands: its mistakes are its own, and it cannot keep a
+process.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ registry = JobRegistry(jobs=[tick], lifespan=pool_of_shop)
 
 @pytest.fixture
 def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
-    """An application whose lifespan does what the environment says, on a fresh PostgreSQL database."""
+    """An application whose lifespan does what the environment says, on a fresh PostgreSQL
+    database.
+    """
     made = Shell(tmp_path, pg_url)
     made.environment |= {"SLOTWISE_APP": "jobs:registry", "SLOTWISE_SHUTDOWN_GRACE": "1s"}
     made.write("jobs.py", JOBS)
@@ -57,7 +61,9 @@ def check_told(text: str, word: str) -> None:
     """Its own lines, and one that names it; nothing of ours."""
     assert f"LookupError: no {word} today" in text
     assert f'await do("{word}")' in text
-    assert [line for line in text.splitlines() if "error: " in line] == ["error: the lifespan pool_of_shop failed"]
+    assert [line for line in text.splitlines() if "error: " in line] == [
+        "error: the lifespan pool_of_shop failed"
+    ]
     assert "eventloop.py" not in text
     assert "contextlib" not in text
 
@@ -88,7 +94,9 @@ def test_a_mistake_in_a_worker(shell: Shell, word: str) -> None:
         pytest.param("BLOCKS", exits.UNFINISHED, 1, 60, id="blocks"),
     ],
 )
-def test_stopped_while_it_is_entered(shell: Shell, how: str, status: int, left: int, within: float) -> None:
+def test_stopped_while_it_is_entered(
+    shell: Shell, how: str, status: int, left: int, within: float
+) -> None:
     """It is cancelled; one that does not hear that is left behind, when its time is up."""
     worker = shell.worker(**{how: "enter"})
     worker.wait_for_output("enter")
@@ -101,15 +109,21 @@ def test_stopped_while_it_is_entered(shell: Shell, how: str, status: int, left: 
 
 @pytest.mark.parametrize(("how", "within"), [("SLEEPS", 20), ("BLOCKS", 60)])
 def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) -> None:
-    """The first signal ends a single run, too: nothing is claimed, and the status says which signal it was."""
+    """The first signal ends a single run, too: nothing is claimed, and the status says which
+    signal it was.
+    """
     process = shell.start("run", "tick", **{how: "enter"})
     process.wait_for_output("enter")
     begun = time.monotonic()
     assert process.signal(signal.SIGINT).end() == exits.INTERRUPTED
     assert time.monotonic() - begun < within
     assert ("closed" in process.out) is (how == "SLEEPS")
-    process.wait_until_text("job 'tick' was asked to stop before it had started: nothing was claimed")
-    assert shell.ask("slots", "list", "tick", "--json").returncode != exits.OK  # not even planned
+    process.wait_until_text(
+        "job 'tick' was asked to stop before it had started: nothing was claimed"
+    )
+    assert (
+        shell.ask("slots", "list", "tick", "--json").returncode != exits.OK
+    )  # not even planned
 
 
 @pytest.mark.parametrize("how", ["SLEEPS", "BLOCKS"])
@@ -119,4 +133,6 @@ def test_never_left(shell: Shell, how: str) -> None:
     worker.wait_for("worker-start")
     assert worker.stop() == exits.UNFINISHED
     assert next(worker.events("drain-end"))["unfinished"] == 1
-    assert any("its lifespan was not left" in event["message"] for event in worker.events("log"))
+    assert any(
+        "its lifespan was not left" in event["message"] for event in worker.events("log")
+    )

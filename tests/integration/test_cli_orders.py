@@ -25,13 +25,17 @@ def minutely(ctx: JobContext) -> None:
 
 
 @pytest.fixture(params=["pg_url", "sqlite_url"])
-def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualWorker]:
+def worker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ManualWorker]:
     """A worker whose job ran each minute of 2020's first five; then its clock goes on to today."""
     url = request.getfixturevalue(request.param)
     monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.setenv("SLOTWISE_AUTHOR", "ada")
     monkeypatch.setenv("TZ", "UTC")
-    with ManualWorker([minutely], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
+    with ManualWorker(
+        [minutely], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))
+    ) as worker:
         for _ in range(5):
             worker.tick("1m")
             worker.run_due()
@@ -58,18 +62,26 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert say("pause", "minutely", "--note", "full") == "minutely: paused\n"
     assert say("pause", "minutely") == "minutely: paused already\n"
     assert worker.run_due() == []
-    assert json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"] > 1_000_000
+    assert (
+        json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"] > 1_000_000
+    )
     expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))["next_slot"]
     assert f"slots of one job skipped; next slot {expected}" in say("resume", "minutely")
     assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
     resumed, paused = json.loads(say("audit", "minutely", "--json"))
-    assert (paused["operation"], paused["author"], paused["note"]) == ("pause", "ada", "full")
+    assert (paused["operation"], paused["author"], paused["note"]) == (
+        "pause",
+        "ada",
+        "full",
+    )
     assert resumed["operation"] == "resume"
 
 
 def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) -> None:
-    """Who paused it, and what it waits for; a cluster in which all is paused has nothing that is overdue."""
+    """Who paused it, and what it waits for; a cluster in which all is paused has nothing that is
+    overdue.
+    """
     before = json.loads(say("jobs", "show", "minutely", "--json"))
     say("pause", "minutely", "--note", "full")
     paused = json.loads(say("jobs", "show", "minutely", "--json"))
@@ -87,8 +99,12 @@ def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) 
     assert found["paused"].startswith("paused by ada at ")
 
 
-def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever lists jobs, or resumes one, is told why nothing starts; a job that nobody knows has no orders."""
+def test_a_pause_of_all_is_in_sight(
+    worker: ManualWorker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever lists jobs, or resumes one, is told why nothing starts; a job that nobody knows has
+    no orders.
+    """
     assert status(["pause", "--all", "--yes", "--note", "disk"]) == exits.OK
     for arguments in (["jobs", "list"], ["resume", "minutely"], ["audit", "minutely"]):
         capsys.readouterr()
@@ -96,7 +112,10 @@ def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.Capture
         err = capsys.readouterr().err
         assert ", by ada: disk; nothing starts before: slotwise resume --all" in err
     assert status(["audit", "minutley"]) == exits.FAILED
-    assert "no job 'minutley' in this database; did you mean 'minutely'?" in capsys.readouterr().err
+    assert (
+        "no job 'minutley' in this database; did you mean 'minutely'?"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
@@ -112,10 +131,16 @@ def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]
 
 @pytest.mark.parametrize(
     "arguments",
-    [["pause"], ["pause", "minutely", "--all"], ["resume"], ["cancel", "minutely", "2020-01-01", "--backfill"],
-     ["retry", "minutely", "yesterday"], ["backfill", "minutely", "--from", "1d"]],
+    [
+        ["pause"],
+        ["pause", "minutely", "--all"],
+        ["resume"],
+        ["cancel", "minutely", "2020-01-01", "--backfill"],
+        ["retry", "minutely", "yesterday"],
+        ["backfill", "minutely", "--from", "1d"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_a_usage_error(
     worker: ManualWorker, say: Callable[..., str], arguments: list[str]
 ) -> None:
@@ -135,14 +160,18 @@ def test_skip_next(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It says which slot; with a slot that is not the next one it changes nothing."""
     assert say("skip-next", "minutely", "--dry-run") == (
         "dry run: minutely: slot 2020-01-01T00:06:00Z skipped\n"
-    )  # fmt: skip
-    assert "slot 2020-01-01T00:06:00Z skipped" in say("skip-next", "minutely", "2020-01-01T00:06Z")
+    )
+    assert "slot 2020-01-01T00:06:00Z skipped" in say(
+        "skip-next", "minutely", "2020-01-01T00:06Z"
+    )
     assert "the next slot of job 'minutely' is" in say(
         "skip-next", "minutely", "2020-01-01T00:06Z", expected=exits.FAILED
     )
 
 
-def test_cancel_says_whether_anything_runs(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_cancel_says_whether_anything_runs(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """Status 1 where nothing does."""
     say("cancel", "minutely", expected=exits.FAILED)
     worker.poll()
@@ -152,8 +181,12 @@ def test_cancel_says_whether_anything_runs(worker: ManualWorker, say: Callable[.
 def test_retry(worker: ManualWorker, say: Callable[..., str]) -> None:
     """The failed slot runs once more; the others are refused in one line."""
     assert "will be retried" in say("retry", "minutely", "2020-01-01T00:03Z")
-    assert "has not ended" in say("retry", "minutely", "2020-01-01T00:03Z", expected=exits.FAILED)
-    assert "is succeeded" in say("retry", "minutely", "2020-01-01T00:02Z", expected=exits.FAILED)
+    assert "has not ended" in say(
+        "retry", "minutely", "2020-01-01T00:03Z", expected=exits.FAILED
+    )
+    assert "is succeeded" in say(
+        "retry", "minutely", "2020-01-01T00:02Z", expected=exits.FAILED
+    )
 
 
 def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
@@ -162,9 +195,14 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
     found = json.loads(say("backfill", "minutely", *span, "--dry-run", "--json"))
     assert (len(found["slots"]), found["present"], found["dry_run"]) == (11, 5, True)
     assert "--yes" in say("backfill", "minutely", *span, expected=exits.USAGE)
-    assert say("backfill", "minutely", *span, "--pace", "1s", "--yes") == "minutely: 11 slots run\n"
+    assert (
+        say("backfill", "minutely", *span, "--pace", "1s", "--yes")
+        == "minutely: 11 slots run\n"
+    )
     assert say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
-    assert say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots cancelled\n"
+    assert (
+        say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots cancelled\n"
+    )
 
 
 def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
@@ -201,11 +239,22 @@ def test_an_interrupted_backfill_says_what_is_done(
     with monkeypatch.context() as pressed:
         pressed.setattr(Done, "__call__", interrupt)
         message = say("backfill", "minutely", *span, "--yes", expected=exits.INTERRUPTED)
-    assert message.endswith("\ninterrupted: 4 rows are done; run the same command again for the rest\n")
+    assert message.endswith(
+        "\ninterrupted: 4 rows are done; run the same command again for the rest\n"
+    )
     assert say("backfill", "minutely", *span, "--yes") == "minutely: 11 slots run\n"
 
 
-ORDERS = ["pause", "resume", "trigger", "skip-next", "cancel", "retry", "backfill", "delete"]
+ORDERS = [
+    "pause",
+    "resume",
+    "trigger",
+    "skip-next",
+    "cancel",
+    "retry",
+    "backfill",
+    "delete",
+]
 
 
 @pytest.mark.parametrize("name", [*ORDERS, "audit"])
@@ -213,7 +262,9 @@ def test_every_order_shows_examples(name: str, say: Callable[..., str]) -> None:
     """And takes what all orders take."""
     text = say(name, "--help")
     assert f"slotwise {name}" in text.partition("Examples:")[2]
-    options: set[Any] = {option for parameter in cli.commands[name].params for option in parameter.opts}
+    options: set[Any] = {
+        option for parameter in cli.commands[name].params for option in parameter.opts
+    }
     assert "--json" in options
     if name in ORDERS:
         assert {"--author", "--note", "--dry-run"} <= options

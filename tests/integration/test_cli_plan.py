@@ -43,7 +43,9 @@ def a_job(name: str, schedule: Schedule, **policies: Any) -> Any:
 
 
 @pytest.fixture(params=["pg_url", "sqlite_url"])
-def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ManualWorker]:
+def worker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[ManualWorker]:
     """The deploy of before; one of its jobs has been due for an hour."""
     url = request.getfixturevalue(request.param)
     (tmp_path / "deployed.py").write_text(APP)
@@ -54,7 +56,9 @@ def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delitem(sys.modules, "deployed", raising=False)
     jobs = [a_job(name, Every("1h")) for name in ("same", "changed", "policies", "gone")]
     with ManualWorker(jobs, url, ManualClock(host_now())) as worker:
-        with ManualWorker([a_job("late", Every("1h"))], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))):
+        with ManualWorker(
+            [a_job("late", Every("1h"))], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))
+        ):
             pass
         yield worker
 
@@ -77,14 +81,23 @@ def rows(worker: ManualWorker) -> list[Any]:
 
 
 def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) -> None:
-    """Each job's change with old and new next slots; nothing is written, and the status says that there are any."""
+    """Each job's change with old and new next slots; nothing is written, and the status says that
+    there are any.
+    """
     before = rows(worker)
-    lines = json.loads(say("plan", "--app", "deployed", "--all", "--json", expected=exits.CHANGES))
+    lines = json.loads(
+        say("plan", "--app", "deployed", "--all", "--json", expected=exits.CHANGES)
+    )
     found = {line["job"]: line for line in lines}
     assert {name: line["change"] for name, line in found.items()} == {
-        "same": "kept", "changed": "changed", "policies": "policies", "added": "added", "anew": "added",
-        "late": "kept", "gone": "orphaned",
-    }  # fmt: skip
+        "same": "kept",
+        "changed": "changed",
+        "policies": "policies",
+        "added": "added",
+        "anew": "added",
+        "late": "kept",
+        "gone": "orphaned",
+    }
     assert [name for name, line in found.items() if line["at_once"]] == ["anew", "late"]
     changed = found["changed"]
     assert (len(changed["before_slots"]), len(changed["after_slots"])) == (3, 3)
@@ -97,34 +110,52 @@ def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) ->
 def test_people_see_what_changes(worker: ManualWorker, say: Callable[..., str]) -> None:
     """And not what stays."""
     out = say("plan", "--app", "deployed", expected=exits.CHANGES)
-    assert [line.split()[0] for line in out.splitlines()] == ["JOB", "added", "anew", "changed", "gone", "policies"]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "JOB",
+        "added",
+        "anew",
+        "changed",
+        "gone",
+        "policies",
+    ]
 
 
 def test_nothing_to_change(worker: ManualWorker, say: Callable[..., str]) -> None:
     """After the deploy, and once the orphan is gone: status 0."""
     registry = load_registry("deployed", Path.cwd())
-    with ManualWorker(list(registry_jobs(registry)), worker._database, ManualClock(host_now())):
+    with ManualWorker(
+        list(registry_jobs(registry)), worker._database, ManualClock(host_now())
+    ):
         say("delete", "gone", "--yes")
         assert say("plan", "--app", "deployed") == ""
 
 
 def registry_jobs(registry: Any) -> Iterator[Any]:
     for found in registry.definitions.values():
-        policies = {"catch_up": found.catch_up} if found.catch_up != CatchUp.latest() else {}
+        policies = (
+            {"catch_up": found.catch_up} if found.catch_up != CatchUp.latest() else {}
+        )
         yield a_job(found.name, found.schedule, **policies)
 
 
-def test_an_older_deploy_would_be_refused(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_an_older_deploy_would_be_refused(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """It says so before, not after."""
     worker.plan("9")
-    lines = json.loads(say("plan", "--app", "deployed", "--revision", "8", "--json", expected=exits.CHANGES))
+    lines = json.loads(
+        say(
+            "plan", "--app", "deployed", "--revision", "8", "--json", expected=exits.CHANGES
+        )
+    )
     assert {line["job"]: line["change"] for line in lines}["changed"] == "outdated"
 
 
 def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
     worker: ManualWorker, say: Callable[..., str]
 ) -> None:
-    """A job that is late by one schedule, and by the next, owes slots of two; the plan names the number of the first.
+    """A job that is late by one schedule, and by the next, owes slots of two; the plan names the
+    number of the first.
 
     Nothing is written by the plan. The deploy then logs a WARNING with the range.
     """
@@ -135,23 +166,34 @@ def test_slots_that_a_second_deploy_skips_are_told_before_and_logged_after(
             clock.tick(timedelta(hours=2.5))
     before = rows(worker)
     lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
-    assert {line["job"]: line["superseded"] for line in lines if line["superseded"]} == {"added": 2}
-    assert "2 slots are skipped (superseded); runs at once" in say("plan", "--app", "deployed", expected=exits.CHANGES)
+    assert {line["job"]: line["superseded"] for line in lines if line["superseded"]} == {
+        "added": 2
+    }
+    assert "2 slots are skipped (superseded); runs at once" in say(
+        "plan", "--app", "deployed", expected=exits.CHANGES
+    )
     assert rows(worker) == before
     with ManualWorker([a_job("added", Every("1h"))], url, clock) as newest:
         (told,) = [event for event in newest.events if isinstance(event, SlotsSkipped)]
         assert (told.level, told.reason, told.count) == (logging.WARNING, "superseded", 2)
-        assert (told.first, told.last) == (start + timedelta(hours=1), start + timedelta(hours=2))
+        assert (told.first, told.last) == (
+            start + timedelta(hours=1),
+            start + timedelta(hours=2),
+        )
 
 
-def test_an_orphan_of_another_application(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_an_orphan_of_another_application(
+    worker: ManualWorker, say: Callable[..., str]
+) -> None:
     """It has a live worker, so it is none of ours, and no reason to stop a pipeline."""
     worker._worker.entrance.membership.join()
     lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
     (gone,) = [line for line in lines if line["job"] == "gone"]
     assert (gone["change"], gone["known_by"]) == ("orphaned", worker.name)
     registry = load_registry("deployed", Path.cwd())
-    with ManualWorker(list(registry_jobs(registry)), worker._database, ManualClock(host_now())):
+    with ManualWorker(
+        list(registry_jobs(registry)), worker._database, ManualClock(host_now())
+    ):
         assert "gone" in say("plan", "--app", "deployed", expected=exits.OK)
 
 

@@ -1,4 +1,6 @@
-"""Deploys with and without ids: the newer schedule counts, and a worker that was refused is heard."""
+"""Deploys with and without ids: the newer schedule counts, and a worker that was refused is
+heard.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ registry = JobRegistry(jobs=[report])
 
 @pytest.fixture
 def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
-    """An application whose schedule comes from the environment, as if another release had another one."""
+    """An application whose schedule comes from the environment, as if another release had another
+    one.
+    """
     made = Shell(tmp_path, pg_url)
     made.write("jobs.py", JOBS)
     yield made
@@ -51,7 +55,13 @@ def asked(shell: Shell, *arguments: str) -> Any:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [([], ["1"]), (["v9"], ["v10"]), (["2026-01-31"], ["1ab4c55"]), (["9fceb02"], ["1ab4c55"]), ([], [])],
+    [
+        ([], ["1"]),
+        (["v9"], ["v10"]),
+        (["2026-01-31"], ["1ab4c55"]),
+        (["9fceb02"], ["1ab4c55"]),
+        ([], []),
+    ],
     ids=["first id", "versions", "another form", "hashes", "no ids"],
 )
 def test_newer(shell: Shell, first: list[str], second: list[str]) -> None:
@@ -63,14 +73,23 @@ def test_newer(shell: Shell, first: list[str], second: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("newer", "older", "cure"),
-    [("v10", ["v9"], "with a --revision above v10"), ("42", [], "start its workers with a --revision above 42")],
+    [
+        ("v10", ["v9"], "with a --revision above v10"),
+        ("42", [], "start its workers with a --revision above 42"),
+    ],
     ids=["lower", "none"],
 )
 def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
-    """Old code that starts again is refused: a warning says by whom and what helps; listings and health show it."""
+    """Old code that starts again is refused: a warning says by whom and what helps; listings and
+    health show it.
+    """
     deploy(shell, "1d", newer)
     straggler, planned = deploy(shell, "2d", *older)
-    assert (planned["change"], planned["level"], planned["planned_by"]) == ("outdated", "WARNING", newer)
+    assert (planned["change"], planned["level"], planned["planned_by"]) == (
+        "outdated",
+        "WARNING",
+        newer,
+    )
     assert planned["refused"].startswith("EVERY|2d")
     assert planned["schedule"].startswith("EVERY|1d")
     assert cure in planned["cure"]
@@ -79,11 +98,16 @@ def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
     assert [worker["revision"] for worker in job["refused"]] == (older or [None])
     for arguments in (["jobs", "list"], ["jobs", "show", "report"]):
         done = shell.ask(*arguments)
-        words = f"live workers whose schedule was refused: 1 with revision {(older or ['none'])[0]}; revision {newer}"
+        words = (
+            "live workers whose schedule was refused: 1 with revision "
+            f"{(older or ['none'])[0]}; revision {newer}"
+        )
         assert words in " ".join((done.stdout + done.stderr).split())
     health = asked(shell, "health")
     assert (health["healthy"], health["refused"]) == (True, ["report"])
-    assert health["notes"] == ["live workers have other schedules, which were refused: report"]
+    assert health["notes"] == [
+        "live workers have other schedules, which were refused: report"
+    ]
     assert "note: live workers have other schedules" in shell.ask("health").stderr
 
     assert straggler.stop() == exits.OK

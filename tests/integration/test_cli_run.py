@@ -117,9 +117,13 @@ def ledger(url: str, job: str) -> list[SlotInfo]:
 
 
 def test_succeeded(shell: Shell, pg_url: str) -> None:
-    """Its row need not be planned yet; the slot stands in the ledger as triggered; the schedule is untouched."""
+    """Its row need not be planned yet; the slot stands in the ledger as triggered; the schedule is
+    untouched.
+    """
     done = shell.run("run", "good")
-    assert (done.returncode, done.stdout.split()[:3]) == (exits.OK, ["ran", "good", "1"]), done.stderr
+    assert (done.returncode, done.stdout.split()[:3]) == (exits.OK, ["ran", "good", "1"]), (
+        done.stderr
+    )
     assert "good" in done.stderr
     assert "succeeded in" in done.stderr
     (line,) = ledger(pg_url, "good")
@@ -142,12 +146,25 @@ def test_any_job(shell: Shell, pg_url: str, job: str) -> None:
 @pytest.mark.parametrize(
     ("job", "words", "reason"),
     [
-        ("bad", ["jobs.py", 'raise ValueError("no way")', "ValueError: no way", "failed in"], None),
-        pytest.param("again", ["ValueError: no way", "failed (retry) in"], "retry", marks=pytest.mark.extended),
-        pytest.param("exits", ["SystemExit: 0", "failed in"], None, marks=pytest.mark.extended),
+        (
+            "bad",
+            ["jobs.py", 'raise ValueError("no way")', "ValueError: no way", "failed in"],
+            None,
+        ),
+        pytest.param(
+            "again",
+            ["ValueError: no way", "failed (retry) in"],
+            "retry",
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(
+            "exits", ["SystemExit: 0", "failed in"], None, marks=pytest.mark.extended
+        ),
     ],
 )
-def test_failed(shell: Shell, pg_url: str, job: str, words: list[str], reason: str | None) -> None:
+def test_failed(
+    shell: Shell, pg_url: str, job: str, words: list[str], reason: str | None
+) -> None:
     """The handler's traceback on stderr and a status of 1; a retry is the pool's."""
     done = shell.run("run", job)
     assert done.returncode == exits.FAILED
@@ -162,7 +179,12 @@ def test_failed(shell: Shell, pg_url: str, job: str, words: list[str], reason: s
 def test_json(shell: Shell) -> None:
     """For programs: how it ended, as one object."""
     told = json.loads(shell.run("run", "bad", "--json").stdout)
-    assert (told["job"], told["outcome"], told["attempt"], told["left_behind"]) == ("bad", "failed", 1, False)
+    assert (told["job"], told["outcome"], told["attempt"], told["left_behind"]) == (
+        "bad",
+        "failed",
+        1,
+        False,
+    )
     assert told["error"].endswith("ValueError: no way")
 
 
@@ -194,29 +216,41 @@ def test_unknown(shell: Shell, job: str, words: str) -> None:
     ("job", "number", "status"),
     [
         ("polite", signal.SIGINT, exits.INTERRUPTED),
-        pytest.param("polite", signal.SIGTERM, exits.TERMINATED, marks=pytest.mark.extended),
+        pytest.param(
+            "polite", signal.SIGTERM, exits.TERMINATED, marks=pytest.mark.extended
+        ),
         pytest.param("polite", signal.SIGHUP, exits.HUNG_UP, marks=pytest.mark.extended),
         pytest.param("loop", signal.SIGINT, exits.INTERRUPTED, marks=pytest.mark.extended),
     ],
 )
 def test_interrupted(shell: Shell, pg_url: str, job: str, number: int, status: int) -> None:
     """Ctrl-C asks the handler to stop; the slot ends as cancelled and does not run again."""
-    process = shell.start("run", job, "--app", "jobs:with_loop" if job == "loop" else "jobs:registry")
+    process = shell.start(
+        "run", job, "--app", "jobs:with_loop" if job == "loop" else "jobs:registry"
+    )
     process.wait_for_output("waiting")
     assert process.signal(number).end() == status
     (line,) = ledger(pg_url, job)
-    assert (line.outcome, line.reason, line.finished is not None) == ("cancelled", "operator", True)
+    assert (line.outcome, line.reason, line.finished is not None) == (
+        "cancelled",
+        "operator",
+        True,
+    )
     assert not any("Traceback" in event.get("text", "") for event in process.seen)
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("times", [1, 2])
 def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
-    """A handler that does not listen is left behind, after a while or at the second Ctrl-C, and the process ends."""
+    """A handler that does not listen is left behind, after a while or at the second Ctrl-C, and
+    the process ends.
+    """
     process = shell.start("run", "deaf")
     process.wait_for_output("waiting")
     process.signal(signal.SIGINT)
-    process.wait_for("text", text="asked the job to stop; a second signal does not wait for it")
+    process.wait_for(
+        "text", text="asked the job to stop; a second signal does not wait for it"
+    )
     for _ in range(1, times):
         process.signal_again(signal.SIGINT)
     assert process.end() == exits.INTERRUPTED
@@ -228,21 +262,31 @@ def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
 @pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_not_the_command(shell: Shell) -> None:
-    """A signal to a child that the handler forked ends the child, at once, and is no request to us."""
+    """A signal to a child that the handler forked ends the child, at once, and is no request to
+    us.
+    """
     done = shell.run("run", "forks")
-    assert (done.returncode, done.stdout) == (exits.OK, f"child ended with {-signal.SIGTERM}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        exits.OK,
+        f"child ended with {-signal.SIGTERM}\n",
+    ), done.stderr
 
 
 @pytest.mark.extended
 def test_async_and_lifespan(shell: Shell) -> None:
     """``async def`` handlers run, within the lifespan, which is left before the process ends."""
     done = shell.run("run", "loop", "--app", "jobs:with_loop", NAP="0.1")
-    assert (done.returncode, done.stdout.splitlines()) == (exits.OK, ["waiting state", "done", "left"])
+    assert (done.returncode, done.stdout.splitlines()) == (
+        exits.OK,
+        ["waiting state", "done", "left"],
+    )
 
 
 @pytest.mark.extended
 def test_heartbeats(shell: Shell, pg_url: str) -> None:
-    """A slot longer than its lease keeps it, beside a running worker whose reaper looks for silent claims."""
+    """A slot longer than its lease keeps it, beside a running worker whose reaper looks for silent
+    claims.
+    """
     worker = shell.worker("--only", "good", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
     worker.wait_for("worker-start")
     reaping = shell.worker("--only", "long", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
@@ -282,11 +326,17 @@ def test_sqlite(shell: Shell, sqlite_url: str) -> None:
 
 @pytest.mark.extended
 def test_as_module_and_as_script(shell: Shell) -> None:
-    """The console script is the module; the current directory stands at the end of the path in both."""
-    shell.write("alembic.py", "raise AssertionError('the application hides somebody else')\n")
+    """The console script is the module; the current directory stands at the end of the path in
+    both.
+    """
+    shell.write(
+        "alembic.py", "raise AssertionError('the application hides somebody else')\n"
+    )
     assert shell.run("run", "good").returncode == exits.OK
     script = [Path(sys.executable).with_name("slotwise"), "run", "good"]
-    done = subprocess.run(script, cwd=shell.directory, env=shell.environment, capture_output=True, check=False)
+    done = subprocess.run(
+        script, cwd=shell.directory, env=shell.environment, capture_output=True, check=False
+    )
     assert done.returncode == exits.OK, done.stderr
 
 
@@ -298,6 +348,13 @@ def test_run_now(pg_url: str) -> None:
     def add(ctx: JobContext) -> None:
         assert ctx.client is not None
 
-    settings: dict[str, Any] = {name.removeprefix("SLOTWISE_").lower(): value for name, value in QUICK.items()}
+    settings: dict[str, Any] = {
+        name.removeprefix("SLOTWISE_").lower(): value for name, value in QUICK.items()
+    }
     ended = JobRegistry(jobs=[add], database_url=pg_url, **settings).run_now("sum")
-    assert (ended.job, ended.outcome, ended.succeeded, ended.left_behind) == ("sum", "succeeded", True, False)
+    assert (ended.job, ended.outcome, ended.succeeded, ended.left_behind) == (
+        "sum",
+        "succeeded",
+        True,
+        False,
+    )

@@ -63,7 +63,9 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 @pytest.fixture
 def ask(say: Say) -> Ask:
     """Run a command with --json; its answer."""
-    return lambda *arguments, expected=exits.OK: json.loads(say(*arguments, "--json", expected=expected))
+    return lambda *arguments, expected=exits.OK: json.loads(
+        say(*arguments, "--json", expected=expected)
+    )
 
 
 def test_explain_says_it_in_words(say: Say, ask: Ask) -> None:
@@ -76,7 +78,9 @@ def test_explain_says_it_in_words(say: Say, ask: Ask) -> None:
 
 def test_next_lists_slots_in_both_times(say: Say, ask: Ask) -> None:
     """Transitions are marked; a time without an offset is meant by the clocks shown."""
-    told = say("next", "30 2 * * *", *VIENNA, "-n", "2", "--after", "2026-03-28T12:00+01:00")
+    told = say(
+        "next", "30 2 * * *", *VIENNA, "-n", "2", "--after", "2026-03-28T12:00+01:00"
+    )
     assert [line.split("  ") for line in told.splitlines()[1:3]] == [
         [
             "2026-03-29T03:00:00+02:00",
@@ -85,10 +89,15 @@ def test_next_lists_slots_in_both_times(say: Say, ask: Ask) -> None:
         ],
         ["2026-03-30T02:30:00+02:00", "2026-03-30T00:30:00Z"],
     ]
-    first = ask("next", "30 2 * * *", *VIENNA, "-n", "1", "--after", "2026-03-30T00:00+02:00")[0]
+    first = ask(
+        "next", "30 2 * * *", *VIENNA, "-n", "1", "--after", "2026-03-30T00:00+02:00"
+    )[0]
     assert first == {
-        "kind": "slot", "instant": "2026-03-30T00:30:00Z", "local": "2026-03-30 02:30:00 CEST", "note": "",
-    }  # fmt: skip
+        "kind": "slot",
+        "instant": "2026-03-30T00:30:00Z",
+        "local": "2026-03-30 02:30:00 CEST",
+        "note": "",
+    }
 
 
 def test_next_of_what_is_over_says_so(say: Say) -> None:
@@ -105,16 +114,29 @@ def test_h_needs_a_name(say: Say) -> None:
 
 def test_mistakes_show_their_place(say: Say) -> None:
     """As everywhere."""
-    assert say("next", "61 * * * *", expected=exits.FAILED) == 'error: minute must be 0–59, got "61"\n'
-    assert "did you mean Europe/Vienna" in say("explain", "0 2 * * *", "--tz", "Europe/Viena", expected=exits.USAGE)
-    assert "--after soon: neither an instant" in say("next", "@daily", "--after", "soon", expected=exits.USAGE)
+    assert (
+        say("next", "61 * * * *", expected=exits.FAILED)
+        == 'error: minute must be 0–59, got "61"\n'
+    )
+    assert "did you mean Europe/Vienna" in say(
+        "explain", "0 2 * * *", "--tz", "Europe/Viena", expected=exits.USAGE
+    )
+    assert "--after soon: neither an instant" in say(
+        "next", "@daily", "--after", "soon", expected=exits.USAGE
+    )
 
 
 DIFFS = [
     ("0 2 * * *", "CRON|0 2 * * *|UTC", [], (0, 0, 3)),
     ("0 2 * * *", "0 3 * * *", ["- 02", "+ 03", "- 02", "+ 03", "- 02", "+ 03"], (3, 3, 0)),
     ("0 2 * * *", "0 2,3 * * *", ["+ 03", "+ 03", "+ 03"], (0, 3, 3)),
-    pytest.param("* * * * * *", "0-58 * * * * *", None, (4320, 0, 3 * 86400 - 4320), marks=pytest.mark.extended),
+    pytest.param(
+        "* * * * * *",
+        "0-58 * * * * *",
+        None,
+        (4320, 0, 3 * 86400 - 4320),
+        marks=pytest.mark.extended,
+    ),
     ("0 2 * * *", "-", ["- 02", "- 02", "- 02"], (3, 0, 0)),
     ("-", "0 2 * * *", ["+ 02", "+ 02", "+ 02"], (0, 3, 0)),
     ("-", "-", [], (0, 0, 0)),
@@ -126,17 +148,39 @@ def test_diff_counts_exactly_and_lists_some(
     ask: Ask, old: str, new: str, lines: list[str] | None, sums: tuple[int, int, int]
 ) -> None:
     """Taken away, added, kept; exit status 1 where there is a difference."""
-    found = ask("diff", old, new, "--days", "3", "--after", "2026-06-01T00:30Z", expected=int(any(sums[:2])))
+    found = ask(
+        "diff",
+        old,
+        new,
+        "--days",
+        "3",
+        "--after",
+        "2026-06-01T00:30Z",
+        expected=int(any(sums[:2])),
+    )
     assert (found["removed"], found["added"], found["kept"]) == sums
     if lines is None:
         assert len(found["differences"]) == 50
     else:
-        assert [f"{one['change']} {one['slot'][11:13]}" for one in found["differences"]] == lines
+        assert [
+            f"{one['change']} {one['slot'][11:13]}" for one in found["differences"]
+        ] == lines
 
 
 def test_diff_for_people(say: Say) -> None:
     """Signs, local time and UTC, a sum."""
-    told = say("diff", "0 2 * * *", "0 3 * * *", "--days", "3", "-n", "1", "--after", "2026-06-01T00:30Z", expected=1)
+    told = say(
+        "diff",
+        "0 2 * * *",
+        "0 3 * * *",
+        "--days",
+        "3",
+        "-n",
+        "1",
+        "--after",
+        "2026-06-01T00:30Z",
+        expected=1,
+    )
     assert "- 2026-06-01T02:00:00Z  2026-06-01T02:00:00Z" in told
     assert "… 5 more differences" in told
     assert "in 3 days: 3 removed, 3 added, 0 kept" in told
@@ -160,12 +204,37 @@ def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
     told = say("month", "0 9,17 * * MON-FRI", *VIENNA, "--month", "2026-03")
     assert told.startswith("March 2026, Europe/Vienna: 44 starts of 0 9,17 * * MON-FRI\n")
     assert "29±" in told
-    assert told.splitlines()[3].split() == ["2", "2", "3", "2", "4", "2", "5", "2", "6", "2", "7", "·", "8", "·"]
+    assert told.splitlines()[3].split() == [
+        "2",
+        "2",
+        "3",
+        "2",
+        "4",
+        "2",
+        "5",
+        "2",
+        "6",
+        "2",
+        "7",
+        "·",
+        "8",
+        "·",
+    ]
     closed = "EXCLUDING(DAILY|09:00; AT@1[SAT,SUN 2026:0501])"
     days = ask("month", closed, "--month", "2026-05")["days"]
-    assert [(day["starts"], day["passed_over"]) for day in days[:5]] == [(0, 1), (0, 1), (0, 1), (1, 0), (1, 0)]
-    assert "11 more are passed over by a calendar" in say("month", closed, "--month", "2026-05")
-    assert "write a year and a month" in say("month", "@daily", "--month", "May", expected=exits.USAGE)
+    assert [(day["starts"], day["passed_over"]) for day in days[:5]] == [
+        (0, 1),
+        (0, 1),
+        (0, 1),
+        (1, 0),
+        (1, 0),
+    ]
+    assert "11 more are passed over by a calendar" in say(
+        "month", closed, "--month", "2026-05"
+    )
+    assert "write a year and a month" in say(
+        "month", "@daily", "--month", "May", expected=exits.USAGE
+    )
 
 
 def test_the_month_of_an_application(say: Say, ask: Ask, tmp_path: Path) -> None:
@@ -195,10 +264,14 @@ def test_the_picture_is_a_picture(say: Say, tmp_path: Path) -> None:
     assert cells[0].get("fill") != cells[1].get("fill")
     say("month", "0 0 * * *", "--plot", "starts.png")
     assert (tmp_path / "starts.png").read_bytes().startswith(b"\x89PNG")
-    assert "write a name that ends with .svg or .png" in say("month", "@daily", "--plot", "x.gif", expected=2)
+    assert "write a name that ends with .svg or .png" in say(
+        "month", "@daily", "--plot", "x.gif", expected=2
+    )
 
 
-def test_a_picture_that_needs_pillow_says_so(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_picture_that_needs_pillow_says_so(
+    say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In one line, with the cure; SVG needs nothing."""
     found = builtins.__import__
 
@@ -209,26 +282,37 @@ def test_a_picture_that_needs_pillow_says_so(say: Say, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(builtins, "__import__", without)
     told = say("month", "@daily", "--plot", "starts.png", expected=exits.FAILED)
-    assert told.splitlines()[-1].endswith("PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg")
+    assert told.splitlines()[-1].endswith(
+        "PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
+    )
     say("month", "@daily", "--plot", "starts.svg")
     assert (tmp_path / "starts.svg").exists()
 
 
 def test_hours_of_the_days_on_which_clocks_change() -> None:
-    """The hour that does not exist has no start of its own, the repeated one those of both passes; nothing is lost."""
+    """The hour that does not exist has no start of its own, the repeated one those of both passes;
+    nothing is lost.
+    """
     zone = ZoneInfo("Europe/Vienna")
     schedules = {Cron("*/30 * * * *", zone): 1, Daily("02:30", tz=zone): 3}
-    spring, autumn = (count_starts(schedules, [day], zone) for day in (date(2026, 3, 29), date(2026, 10, 25)))
+    spring, autumn = (
+        count_starts(schedules, [day], zone)
+        for day in (date(2026, 3, 29), date(2026, 10, 25))
+    )
     assert [starts.of_day(0) for starts in (spring, autumn)] == [23 * 2 + 3, 25 * 2 + 3]
     assert [spring.hours[0][hour] for hour in (1, 2, 3)] == [2, 0, 5]
     assert [autumn.hours[0][hour] for hour in (1, 2, 3)] == [2, 7, 2]
 
 
 def test_a_day_that_never_was_has_no_starts() -> None:
-    """In Samoa 30 December 2011 was left out: its hours are nobody's, and those of the next day are its own."""
+    """In Samoa 30 December 2011 was left out: its hours are nobody's, and those of the next day
+    are its own.
+    """
     zone = ZoneInfo("Pacific/Apia")
     days = [date(2011, 12, day) for day in (29, 30, 31)]
-    starts = count_starts({Cron("0 * * * *", zone): 1, Daily("09:00", gap="skip", tz=zone): 1}, days, zone)
+    starts = count_starts(
+        {Cron("0 * * * *", zone): 1, Daily("09:00", gap="skip", tz=zone): 1}, days, zone
+    )
     assert [starts.of_day(number) for number in range(3)] == [25, 0, 25]
 
 
@@ -237,11 +321,17 @@ def test_sparse_and_dense_schedules_are_counted_alike() -> None:
     days = [date(2026, 11, day) for day in range(1, 31)]
     closed = Calendar(name="CO", days=frozenset({date(2026, 11, 2)}))
     sparse = Cron("0 9 * * *").excluding(closed)
-    dense = AnyOf(sparse, *(Cron(f"{minute} 9 * * *").excluding(closed) for minute in range(1, 30)))
+    dense = AnyOf(
+        sparse, *(Cron(f"{minute} 9 * * *").excluding(closed) for minute in range(1, 30))
+    )
     for schedule, count in ((sparse, 1), (dense, 30)):
         starts = count_starts({schedule: 2}, days, ZoneInfo("UTC"))
         assert [starts.hours[number][9] for number in range(3)] == [0, 0, 2 * count]
-        assert [starts.passed_over[number] for number in range(3)] == [2 * count, 2 * count, 0]
+        assert [starts.passed_over[number] for number in range(3)] == [
+            2 * count,
+            2 * count,
+            0,
+        ]
 
 
 def test_few_starts_are_seen_among_many() -> None:

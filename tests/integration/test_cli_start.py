@@ -24,30 +24,47 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.extended
-def test_what_it_writes_works(place: Path, sqlite_empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_writes_works(
+    place: Path, sqlite_empty_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each command that it names runs, in the directory that it made, with no further option."""
     assert status(["init", "shop"]) == 0
     written = capsys.readouterr().out
     assert {path.name for path in (place / "shop").iterdir()} == set(FILES)
-    for command in ("slotwise db upgrade", "slotwise run nightly-report", "slotwise jobs list"):
+    for command in (
+        "slotwise db upgrade",
+        "slotwise run nightly-report",
+        "slotwise jobs list",
+    ):
         assert f"  {command}" in written
         done = subprocess.run(
             [sys.executable, "-m", *command.split()],
-            cwd=place / "shop", env={**os.environ, "DATABASE_URL": sqlite_empty_url}, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=place / "shop",
+            env={**os.environ, "DATABASE_URL": sqlite_empty_url},
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
     assert "nightly-report" in done.stdout
 
 
 def test_the_compose_file_is_whole(place: Path) -> None:
-    """Workers wait for the tables, the tables for the database, and all use the password that was printed."""
+    """Workers wait for the tables, the tables for the database, and all use the password that was
+    printed.
+    """
     assert status(["init"]) == 0
     services = yaml.safe_load((place / "compose.yaml").read_text())["services"]
     password = services["database"]["environment"]["POSTGRES_PASSWORD"]
-    addresses = {services[name]["environment"]["DATABASE_URL"] for name in ("tables", "worker")}
+    addresses = {
+        services[name]["environment"]["DATABASE_URL"] for name in ("tables", "worker")
+    }
     assert addresses == {f"postgresql://postgres:{password}@database/slotwise"}
-    assert services["tables"]["depends_on"] == {"database": {"condition": "service_healthy"}}
-    assert services["worker"]["depends_on"] == {"tables": {"condition": "service_completed_successfully"}}
+    assert services["tables"]["depends_on"] == {
+        "database": {"condition": "service_healthy"}
+    }
+    assert services["worker"]["depends_on"] == {
+        "tables": {"condition": "service_completed_successfully"}
+    }
     assert services["worker"]["command"][:2] == ["slotwise", "worker"]
 
 
@@ -55,7 +72,9 @@ def test_each_has_a_password_of_its_own(place: Path) -> None:
     """No two applications share the password of a published example."""
     for name in ("one", "two"):
         assert status(["init", name]) == 0
-    assert (place / "one/compose.yaml").read_text() != (place / "two/compose.yaml").read_text()
+    assert (place / "one/compose.yaml").read_text() != (
+        place / "two/compose.yaml"
+    ).read_text()
 
 
 def test_files_that_exist_are_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,24 +87,33 @@ def test_files_that_exist_are_kept(place: Path, capsys: pytest.CaptureFixture[st
     assert "nightly-report" not in written
 
 
-def test_a_database_that_is_known_is_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_that_is_known_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With DATABASE_URL set, no other database is started or named."""
     monkeypatch.setenv("DATABASE_URL", "postgresql://me@localhost/mine")
     assert status(["init"]) == 0
     assert "export DATABASE_URL" not in capsys.readouterr().out
 
 
-def test_a_place_that_cannot_be_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_cannot_be_written(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line, with the reason."""
     (place / "file").touch()
     assert status(["init", "file/below"]) == 1
-    assert "file/below/jobs.py cannot be written: Not a directory" in capsys.readouterr().err
+    assert (
+        "file/below/jobs.py cannot be written: Not a directory" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "zone"), [("Europe/Vienna", "Europe/Vienna"), (":Asia/Tokyo", "Asia/Tokyo"), ("Etc/UTC", "UTC")]
+    ("name", "zone"),
+    [("Europe/Vienna", "Europe/Vienna"), (":Asia/Tokyo", "Asia/Tokyo"), ("Etc/UTC", "UTC")],
 )
-def test_the_zone_is_the_machines(name: str, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_zone_is_the_machines(
+    name: str, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TZ comes first; the result is always a zone that Python knows."""
     monkeypatch.setenv("TZ", name)
     assert local_zone() == zone

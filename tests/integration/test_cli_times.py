@@ -1,4 +1,6 @@
-"""Times: printed in the job's own zone with their offset, and what is printed can be pasted into every command."""
+"""Times: printed in the job's own zone with their offset, and what is printed can be pasted into
+every command.
+"""
 
 from __future__ import annotations
 
@@ -43,29 +45,61 @@ registry = JobRegistry(jobs=[vienna, york, grid], tasks=[mail])
 START = datetime(2026, 10, 23, 12, tzinfo=UTC)
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)?")
 LISTINGS = [
-    "jobs list", "jobs show vienna", "jobs show york", "slots", "slots vienna", "slots york -n 3", "slots grid",
-    "slots vienna -n 1", "failures --since 2026-10-01T00:00Z", "failures --since 2026-10-01T00:00Z -n 1", "audit",
-    "explain vienna", "explain york", "explain mail --id m1", "plan --app zoned --all", "tasks list", "tasks count",
-    "tasks show mail m1", "simulate --app zoned --from 2026-10-23T12:00Z --days 3 --all", "workers", "health",
+    "jobs list",
+    "jobs show vienna",
+    "jobs show york",
+    "slots",
+    "slots vienna",
+    "slots york -n 3",
+    "slots grid",
+    "slots vienna -n 1",
+    "failures --since 2026-10-01T00:00Z",
+    "failures --since 2026-10-01T00:00Z -n 1",
+    "audit",
+    "explain vienna",
+    "explain york",
+    "explain mail --id m1",
+    "plan --app zoned --all",
+    "tasks list",
+    "tasks count",
+    "tasks show mail m1",
+    "simulate --app zoned --from 2026-10-23T12:00Z --days 3 --all",
+    "workers",
+    "health",
     "schedule next '30 2 * * *' --tz Europe/Vienna --after 2026-10-23T12:00Z",
     "schedule diff '0 2 * * *' '0 3 * * *' --tz Europe/Vienna --after 2026-10-23T12:00Z --days 3",
-    "backfill vienna --from 2026-10-01T00:00Z --to 2026-10-20T00:00Z --dry-run", "trigger york --dry-run",
+    "backfill vienna --from 2026-10-01T00:00Z --to 2026-10-20T00:00Z --dry-run",
+    "trigger york --dry-run",
     "skip-next york --dry-run",
-    "explain vienna 2026-10-24T07:00Z", "explain york 2026-10-24T07:00Z",
-]  # fmt: skip
+    "explain vienna 2026-10-24T07:00Z",
+    "explain york 2026-10-24T07:00Z",
+]
 COMMANDS = [
-    "explain vienna {}", "explain york {}", "slots vienna --since {}", "slots york --before {}", "slots --since {}",
-    "failures --since {}", "retry vienna {} --dry-run", "cancel vienna {} --dry-run", "skip-next york {} --dry-run",
-    "backfill grid --from {0} --to {0} --dry-run", "db settle-until {} --dry-run",
-    "simulate --app zoned --from {} --days 0.1 --only york", "simulate --app zoned --days 0.1 --outage {}/1h",
-    "schedule next '0 2 * * *' --after {}", "schedule diff '0 2 * * *' '0 3 * * *' --days 2 --after {}",
-    "tasks schedule mail --at {}", "tasks reschedule mail m1 --at {}",
-]  # fmt: skip
+    "explain vienna {}",
+    "explain york {}",
+    "slots vienna --since {}",
+    "slots york --before {}",
+    "slots --since {}",
+    "failures --since {}",
+    "retry vienna {} --dry-run",
+    "cancel vienna {} --dry-run",
+    "skip-next york {} --dry-run",
+    "backfill grid --from {0} --to {0} --dry-run",
+    "db settle-until {} --dry-run",
+    "simulate --app zoned --from {} --days 0.1 --only york",
+    "simulate --app zoned --days 0.1 --outage {}/1h",
+    "schedule next '0 2 * * *' --after {}",
+    "schedule diff '0 2 * * *' '0 3 * * *' --days 2 --after {}",
+    "tasks schedule mail --at {}",
+    "tasks reschedule mail m1 --at {}",
+]
 
 
 def three_days(url: str) -> None:
     """Of the jobs in three zones."""
-    with ManualWorker(load_registry("zoned", Path.cwd()), url, ManualClock(START)) as worker:
+    with ManualWorker(
+        load_registry("zoned", Path.cwd()), url, ManualClock(START)
+    ) as worker:
         worker.client.schedule("mail", id="m1")
         worker.client.schedule("mail", id="m2", delay="30d")
         for _ in range(36):
@@ -78,7 +112,9 @@ def three_days(url: str) -> None:
 
 
 @pytest.fixture
-def zoned(databases: Databases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def zoned(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     """Three days have passed, on a host in a fourth zone."""
     (tmp_path / "zoned.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
@@ -94,7 +130,9 @@ def zoned(databases: Databases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.fixture
-def say(zoned: None, capsys: pytest.CaptureFixture[str]) -> Callable[[str], tuple[int, str, str]]:
+def say(
+    zoned: None, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], tuple[int, str, str]]:
     """Run a command; its status, and what it prints."""
 
     def run(line: str) -> tuple[int, str, str]:
@@ -111,7 +149,9 @@ Say = Callable[[str], tuple[int, str, str]]
 
 @pytest.mark.extended
 def test_what_is_printed_can_be_pasted(say: Say) -> None:
-    """Each instant of each listing into each command: none is refused as an instant, none is read in another zone."""
+    """Each instant of each listing into each command: none is refused as an instant, none is read
+    in another zone.
+    """
     instants: set[str] = set()
     for line in LISTINGS:
         found, out, err = say(line)
@@ -125,10 +165,14 @@ def test_what_is_printed_can_be_pasted(say: Say) -> None:
     forms = {text[-6:] if text[-1] != "Z" else "Z" for text in instants}
     assert {"+02:00", "+01:00", "-04:00", "Z"} <= forms
     by_form = {
-        (text[-6:] if text[-1] != "Z" else "Z", "." in text): text for text in sorted(instants)
+        (text[-6:] if text[-1] != "Z" else "Z", "." in text): text
+        for text in sorted(instants)
     }  # one of each offset, and with fractions
     for line in COMMANDS:
-        in_all = line in ("explain york {}", "slots york --before {}")  # the others read an instant as these do
+        in_all = line in (
+            "explain york {}",
+            "slots york --before {}",
+        )  # the others read an instant as these do
         for text in by_form.values() if in_all else list(by_form.values())[:1]:
             found, out, err = say(line.format(text))
             assert found != exits.USAGE, (line, text, err)
@@ -149,7 +193,14 @@ def test_a_slot_of_a_listing_is_the_slot_that_is_explained(say: Say) -> None:
 
 def test_ages_can_be_pasted(say: Say) -> None:
     """As listings print them: 2 h 10 min ago."""
-    for age in ("120 ms ago", "11.2 s ago", "1 min 10 s ago", "2 h 10 min ago", "3 d 4 h ago", "2h ago"):
+    for age in (
+        "120 ms ago",
+        "11.2 s ago",
+        "1 min 10 s ago",
+        "2 h 10 min ago",
+        "3 d 4 h ago",
+        "2h ago",
+    ):
         assert say(f"slots --since '{age}'")[0] == exits.OK, age
     assert say("slots --since 'tomorrow ago'")[0] == exits.USAGE
 
@@ -178,10 +229,17 @@ def test_the_zone_is_named_once(say: Say) -> None:
         ),
         (
             "explain vienna 2026-03-29T02:30",
-            "2026-03-29T02:30 is read as 2026-03-29T03:30:00+02:00, in Europe/Vienna, where clocks skip it",
+            "2026-03-29T02:30 is read as 2026-03-29T03:30:00+02:00, in "
+            "Europe/Vienna, where clocks skip it",
         ),
-        ("explain york 2026-10-24T09:30", "2026-10-24T09:30 is read as 2026-10-24T09:30:00-04:00, in America/New_York"),
-        ("slots york --since 2026-10-24", "2026-10-24 is read as 2026-10-24T00:00:00-04:00, in America/New_York"),
+        (
+            "explain york 2026-10-24T09:30",
+            "2026-10-24T09:30 is read as 2026-10-24T09:30:00-04:00, in America/New_York",
+        ),
+        (
+            "slots york --since 2026-10-24",
+            "2026-10-24 is read as 2026-10-24T00:00:00-04:00, in America/New_York",
+        ),
         ("explain grid 2026-10-24", "2026-10-24 is read as 2026-10-24T00:00:00Z, in UTC"),
         ("explain vienna '2026-10-26T02:00 Europe/Vienna'", None),
         ("explain vienna '2026-10-26 01:00:00 UTC'", None),
@@ -197,14 +255,23 @@ def test_a_bare_instant(say: Say, line: str, read: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["db settle-until 2026-10-26 --dry-run", "slots --since 2026-10-26", "tasks schedule mail --at 2026-10-26",
-             "failures --since '2026-10-26 02:00'", "simulate --app zoned --from 2026-10-26"],
-)  # fmt: skip
+    "line",
+    [
+        "db settle-until 2026-10-26 --dry-run",
+        "slots --since 2026-10-26",
+        "tasks schedule mail --at 2026-10-26",
+        "failures --since '2026-10-26 02:00'",
+        "simulate --app zoned --from 2026-10-26",
+    ],
+)
 def test_a_bare_instant_without_a_job(say: Say, line: str) -> None:
     """Nobody knows its zone: it is refused, with the three forms that have one."""
     found, out, err = say(line)
     assert (found, out) == (exits.USAGE, "")
-    cure = "has no zone; write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone (2026-01-31T02:00 Europe"
+    cure = (
+        "has no zone; write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or "
+        "a zone (2026-01-31T02:00 Europe"
+    )
     assert cure in err
 
 
@@ -226,7 +293,10 @@ registry = JobRegistry(jobs=[vienna, grid], tasks=[mail])
 
 @pytest.mark.extended
 def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
-    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pg_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Tasks, calendars and health: with the offset, and the zone is named once."""
     (tmp_path / "onezone.py").write_text(ONE_ZONE)
@@ -234,16 +304,27 @@ def test_what_belongs_to_no_job_is_in_the_one_zone_of_all(
     monkeypatch.setenv("DATABASE_URL", pg_url)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "onezone", raising=False)
-    with ManualWorker(load_registry("onezone", tmp_path), pg_url, ManualClock(START)) as worker:
+    with ManualWorker(
+        load_registry("onezone", tmp_path), pg_url, ManualClock(START)
+    ) as worker:
         worker.client.schedule("mail", id="m1")
         assert status(["calendar", "add", "AT", "2027-01-04", "--create"]) == exits.OK
         capsys.readouterr()
-        for listing in ("tasks list", "tasks count", "tasks show mail m1", "calendar list", "health"):
+        for listing in (
+            "tasks list",
+            "tasks count",
+            "tasks show mail m1",
+            "calendar list",
+            "health",
+        ):
             status(shlex.split(listing))
             told = capsys.readouterr()
             found = INSTANT.findall(told.out + told.err)
             assert found, listing
-            assert all(one.endswith(("+01:00", "+02:00")) for one in found), (listing, found)
+            assert all(one.endswith(("+01:00", "+02:00")) for one in found), (
+                listing,
+                found,
+            )
             if listing != "health":
                 assert told.err.count("times: Europe/Vienna") == 1, listing
             status([*shlex.split(listing), "--json"])

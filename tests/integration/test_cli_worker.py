@@ -120,7 +120,9 @@ def started(shell: Shell, job: str, *arguments: str, **environment: str) -> Proc
     ],
 )
 def test_drain(shell: Shell, pg_url: str, number: int) -> None:
-    """Each signal: what runs may finish, then the process ends with 0; nothing of it is left in the tables."""
+    """Each signal: what runs may finish, then the process ends with 0; nothing of it is left in
+    the tables.
+    """
     worker = started(shell, "nap", "--threads", "1")
     worker.signal(number)
     assert worker.wait_for("drain-begin")["running"] == 1
@@ -143,9 +145,19 @@ def test_second_signal(shell: Shell, pg_url: str) -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
-    """`timeout` signals its child and then the group that the child is in: one request, what runs may finish."""
+    """`timeout` signals its child and then the group that the child is in: one request, what runs
+    may finish.
+    """
     shell.environment["ONLY"] = "nap"
-    arguments = ("worker", "--log-format", "json", "--threads", "1", "--processes", processes)
+    arguments = (
+        "worker",
+        "--log-format",
+        "json",
+        "--threads",
+        "1",
+        "--processes",
+        processes,
+    )
     wrapped = shell.start_under("timeout", "-s", "TERM", "1h", arguments=arguments)
     wrapped.wait_for("handler-start")
     wrapped.signal(signal.SIGTERM)  # it does then what it does when its time is up
@@ -170,7 +182,9 @@ def test_third_signal(shell: Shell, pg_url: str) -> None:
 
 @pytest.mark.extended
 def test_deaf_handler(shell: Shell, pg_url: str) -> None:
-    """A handler that does not listen is handed back when its time is up, and the process ends all the same."""
+    """A handler that does not listen is handed back when its time is up, and the process ends all
+    the same.
+    """
     worker = started(shell, "deaf", "--shutdown-grace", "0s")
     assert worker.stop() == exits.UNFINISHED
     (line,) = ledger(pg_url, "deaf")
@@ -180,7 +194,8 @@ def test_deaf_handler(shell: Shell, pg_url: str) -> None:
 
 @pytest.mark.extended
 def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
-    """Its slot is handed back by the last write before the process ends, after the lifespan; it starts elsewhere then.
+    """Its slot is handed back by the last write before the process ends, after the lifespan; it
+    starts elsewhere then.
 
     The handler itself writes down that it runs. The lifespan takes longer to be left than a lease.
     """
@@ -193,7 +208,11 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
     assert again["attempt"] == 2
     assert other.stop() == exits.OK
     lines = [line.split() for line in (shell.directory / "seen").read_text().splitlines()]
-    of_slot = [(attempt, float(at)) for slot, attempt, at in lines if slot[:19] == again["slot"][:19]]
+    of_slot = [
+        (attempt, float(at))
+        for slot, attempt, at in lines
+        if slot[:19] == again["slot"][:19]
+    ]
     last_of_first = max(at for attempt, at in of_slot if attempt == "1")
     assert min(at for attempt, at in of_slot if attempt == "2") > last_of_first - 0.5
 
@@ -204,7 +223,9 @@ def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
     worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="3600")
     worker.wait_for("handler-start", job="stays")
     assert worker.stop() == exits.UNFINISHED
-    assert any("its lifespan was not left" in event["message"] for event in worker.events("log"))
+    assert any(
+        "its lifespan was not left" in event["message"] for event in worker.events("log")
+    )
 
 
 @pytest.mark.extended
@@ -213,13 +234,17 @@ def test_forgotten_threads(shell: Shell, job: str) -> None:
     """Threads that the application forgot do not keep the process."""
     worker = started(shell, job, "--shutdown-grace", "100ms")
     assert worker.stop() == exits.OK
-    assert any("still running" in event.get("message", "") for event in worker.events("log"))
+    assert any(
+        "still running" in event.get("message", "") for event in worker.events("log")
+    )
 
 
 @pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_not_the_worker(shell: Shell) -> None:
-    """A pool that a handler makes and ends, by SIGTERM to its processes, ends; the worker goes on."""
+    """A pool that a handler makes and ends, by SIGTERM to its processes, ends; the worker goes
+    on.
+    """
     worker = shell.worker(ONLY="pool")
     for _ in range(3):
         assert worker.wait_for("settled", job="pool")["outcome"] == "succeeded"
@@ -233,18 +258,35 @@ def test_events(shell: Shell) -> None:
     worker = shell.worker(ONLY="bad")
     planned = worker.wait_for("planned")
     assert (planned["job"], planned["change"]) == ("bad", "added")
-    for name in ("worker-start", "poll-begin", "claimed", "handler-start", "handler-end", "settle-sent", "settled"):
+    for name in (
+        "worker-start",
+        "poll-begin",
+        "claimed",
+        "handler-start",
+        "handler-end",
+        "settle-sent",
+        "settled",
+    ):
         event = worker.wait_for(name)
         assert event["worker"] == planned["worker"]
         if "job" in event:
-            assert (event["job"], event["attempt"], event["token"] > 1, event["slot"][-1]) == ("bad", 1, True, "Z")
+            assert (
+                event["job"],
+                event["attempt"],
+                event["token"] > 1,
+                event["slot"][-1],
+            ) == ("bad", 1, True, "Z")
     assert (event["outcome"], event["error"]) == ("failed", "ValueError: no way")
     worker.wait_for("heartbeat")
     assert worker.stop() == exits.OK
     (imported,) = (line for line in worker.events("log") if line["logger"] == "shop")
     assert (imported["message"], imported["level"]) == ("imported", "INFO")
     own = next(line for line in worker.events("log") if line["logger"] == "slotwise.job")
-    assert (own["message"], own["job"], own["worker"]) == ("about to fail", "bad", planned["worker"])
+    assert (own["message"], own["job"], own["worker"]) == (
+        "about to fail",
+        "bad",
+        planned["worker"],
+    )
     assert not list(worker.events("text")), "a line that is not JSON"
 
 
@@ -280,16 +322,24 @@ def test_own_logging(shell: Shell) -> None:
 @pytest.mark.extended
 def test_command_line_wins(shell: Shell) -> None:
     """Options outrank what the code says."""
-    worker = shell.worker("--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick")
+    worker = shell.worker(
+        "--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick"
+    )
     begun = worker.wait_for("worker-start")
-    assert (begun["jobs"], begun["capacity"], begun["worker"].split(":")[0]) == (1, 3, "one")
+    assert (begun["jobs"], begun["capacity"], begun["worker"].split(":")[0]) == (
+        1,
+        3,
+        "one",
+    )
     assert worker.stop() == exits.OK
 
 
 @pytest.mark.extended
 def test_customize_wins(shell: Shell) -> None:
     """What the application's own function says last outranks the command line."""
-    worker = shell.worker("--app", "jobs:customized", "--threads", "3", "--worker-name", "one")
+    worker = shell.worker(
+        "--app", "jobs:customized", "--threads", "3", "--worker-name", "one"
+    )
     begun = worker.wait_for("worker-start")
     assert (begun["capacity"], begun["worker"].split(":")[0]) == (3, "last")
     assert worker.stop() == exits.OK
@@ -307,8 +357,12 @@ def test_customize_wins(shell: Shell) -> None:
     ids=["only", "app", "tables", "setting"],
 )
 @pytest.mark.parametrize("processes", ["1", "3"])
-def test_cannot_start(shell: Shell, arguments: list[str], status: int, words: str, processes: str) -> None:
-    """What cannot work ends at once, is told once, and has its status: alone and under a supervisor."""
+def test_cannot_start(
+    shell: Shell, arguments: list[str], status: int, words: str, processes: str
+) -> None:
+    """What cannot work ends at once, is told once, and has its status: alone and under a
+    supervisor.
+    """
     done = shell.run("worker", *arguments, "--processes", processes)
     assert done.returncode == status, done.stderr
     assert done.stderr.count("error: ") == 1
@@ -351,7 +405,9 @@ class TestDatabaseAway:
             "from jobs import registry\n"
             "service.REMINDER = timedelta(seconds=1)\n",
         )
-        worker = shell.worker("--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
+        worker = shell.worker(
+            "--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"
+        )
         worker.wait_for("database-lost")
         again = worker.wait_for("log", logger="slotwise.engine.loops.service")
         assert again["message"].startswith("the database still cannot be used, after ")
@@ -364,14 +420,24 @@ class TestDatabaseAway:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param({"password": "s3cr%t/@"}, "correct the user or the password", id="password"),
-        pytest.param({"username": "nobody_here", "password": "s3cr%t/@"}, "nobody_here", id="role"),
-        pytest.param({"database": "no_such_database"}, "createdb no_such_database", id="database"),
+        pytest.param(
+            {"password": "s3cr%t/@"}, "correct the user or the password", id="password"
+        ),
+        pytest.param(
+            {"username": "nobody_here", "password": "s3cr%t/@"}, "nobody_here", id="role"
+        ),
+        pytest.param(
+            {"database": "no_such_database"}, "createdb no_such_database", id="database"
+        ),
     ],
 )
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_database_that_refuses(shell: Shell, pg_url: str, change: dict[str, str], words: str, processes: str) -> None:
-    """A wrong password or name at the start does not become right by waiting: one line with the cure, status 3."""
+def test_a_database_that_refuses(
+    shell: Shell, pg_url: str, change: dict[str, str], words: str, processes: str
+) -> None:
+    """A wrong password or name at the start does not become right by waiting: one line with the
+    cure, status 3.
+    """
     url = make_url(pg_url).set(**change).render_as_string(hide_password=False)  # type: ignore[arg-type]
     done = shell.run("worker", "--database-url", url, "--processes", processes)
     assert done.returncode == exits.DATABASE, done.stderr
@@ -383,16 +449,18 @@ def test_a_database_that_refuses(shell: Shell, pg_url: str, change: dict[str, st
 
 @pytest.mark.extended
 def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> None:
-    """After a good start the same words may come from a server that is being replaced: the worker waits."""
+    """After a good start the same words may come from a server that is being replaced: the worker
+    waits.
+    """
     with databases.provisioned() as url:
         name = url.rpartition("/")[2].partition("?")[0]
         worker = shell.worker("--app", "jobs:silenced", "--database-url", url)
         worker.wait_for("settled")
         databases._execute(_let_in(name, "false"))
         databases._execute(
-            sql.SQL("select pg_terminate_backend(pid) from pg_stat_activity where datname = {}").format(
-                sql.Literal(name)
-            )
+            sql.SQL(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = {}"
+            ).format(sql.Literal(name))
         )
         databases._execute(_rename(name, f"{name}_away"))
         worker.wait_for("database-lost")
@@ -408,12 +476,21 @@ def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -
     """It is left to others, counted, and the exit status says so."""
     with databases.provisioned() as url:
         name = url.rpartition("/")[2].partition("?")[0]
-        worker = started(shell, "nap", "--threads", "1", "--database-url", url, "--shutdown-grace", "100ms")
+        worker = started(
+            shell,
+            "nap",
+            "--threads",
+            "1",
+            "--database-url",
+            url,
+            "--shutdown-grace",
+            "100ms",
+        )
         databases._execute(_let_in(name, "false"))
         databases._execute(
-            sql.SQL("select pg_terminate_backend(pid) from pg_stat_activity where datname = {}").format(
-                sql.Literal(name)
-            )
+            sql.SQL(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = {}"
+            ).format(sql.Literal(name))
         )
         worker.wait_for("handler-end")
         assert worker.stop() == exits.UNFINISHED
@@ -421,8 +498,12 @@ def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -
 
 
 def _let_in(name: str, value: str) -> sql.Composed:
-    return sql.SQL("alter database {} allow_connections {}").format(sql.Identifier(name), sql.SQL(value))
+    return sql.SQL("alter database {} allow_connections {}").format(
+        sql.Identifier(name), sql.SQL(value)
+    )
 
 
 def _rename(before: str, after: str) -> sql.Composed:
-    return sql.SQL("alter database {} rename to {}").format(sql.Identifier(before), sql.Identifier(after))
+    return sql.SQL("alter database {} rename to {}").format(
+        sql.Identifier(before), sql.Identifier(after)
+    )

@@ -1,4 +1,6 @@
-"""Scheduling one-time tasks: from anywhere, in anybody's transaction, refused in one line where it cannot be right."""
+"""Scheduling one-time tasks: from anywhere, in anybody's transaction, refused in one line where it
+cannot be right.
+"""
 
 from __future__ import annotations
 
@@ -59,15 +61,22 @@ HOURLY = job(name="hourly", schedule=Every("1h"))(nothing)
 
 
 class Office:
-    """A registry that does not run, an engine of the application's own, and what stands in the queue."""
+    """A registry that does not run, an engine of the application's own, and what stands in the
+    queue.
+    """
 
     def __init__(self, url: str) -> None:
         self.registry = JobRegistry(jobs=[HOURLY], tasks=[SendMail], database_url=url)
         self.client: Client = self.registry.client
-        self.application = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+        self.application = sa.create_engine(
+            url.replace("postgresql://", "postgresql+psycopg://")
+        )
 
     def rows(self) -> list[Any]:
-        statement = "select task_name, task_instance, task_data, priority, execution_time from scheduled_tasks"
+        statement = (
+            "select task_name, task_instance, task_data, priority, execution_time "
+            "from scheduled_tasks"
+        )
         with self.application.connect() as connection:
             return list(connection.exec_driver_sql(statement))
 
@@ -83,7 +92,7 @@ def office(url: str) -> Iterator[Office]:
     office.close()
 
 
-# -- what goes in -----------------------------------------------------------------------------------------------
+# -- what goes in ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,9 +121,13 @@ def test_a_name_that_this_process_does_not_know(office: Office) -> None:
 )
 def test_a_name_that_is_a_letter_off(office: Office, name: str) -> None:
     """It would wait for ever: it is refused with the name that was meant."""
-    for call in (lambda: office.client.schedule(name), lambda: office.client.schedule_many(name, [1])):
+    for call in (
+        lambda: office.client.schedule(name),
+        lambda: office.client.schedule_many(name, [1]),
+    ):
         with pytest.raises(
-            UnknownTask, match=f"'{name}'.*: no task of this name is registered; did you mean 'send-mail'"
+            UnknownTask,
+            match=f"'{name}'.*: no task of this name is registered; did you mean 'send-mail'",
         ):
             call()
     assert office.rows() == []
@@ -123,7 +136,10 @@ def test_a_name_that_is_a_letter_off(office: Office, name: str) -> None:
 def test_a_name_near_another_that_is_meant_all_the_same(office: Office) -> None:
     """Of another service, and declared here; or one of a row of numbers."""
     office.client.schedule(task(name="send-mails")(nothing), id="1")
-    numbered = JobRegistry(tasks=[task(name="part-1")(nothing)], database_url=office.registry.settings.database_url)
+    numbered = JobRegistry(
+        tasks=[task(name="part-1")(nothing)],
+        database_url=office.registry.settings.database_url,
+    )
     numbered.client.schedule("part-2", id="2")
     numbered.database.close()
     assert sorted(row[0] for row in office.rows()) == ["part-2", "send-mails"]
@@ -152,7 +168,15 @@ SOON = timedelta(seconds=20)
         ({"at": timezone(timedelta(hours=5))}, timedelta(days=1)),
         ({"at": UTC}, -timedelta(days=1)),
     ],
-    ids=["now", "in a text", "in a timedelta", "in nothing", "at UTC", "at another zone", "in the past"],
+    ids=[
+        "now",
+        "in a text",
+        "in a timedelta",
+        "in nothing",
+        "at UTC",
+        "at another zone",
+        "in the past",
+    ],
 )
 def test_when_it_is_due(office: Office, when: dict[str, Any], expected: timedelta) -> None:
     """By the database's clock; an instant is an instant in any zone."""
@@ -165,7 +189,10 @@ def test_when_it_is_due(office: Office, when: dict[str, Any], expected: timedelt
 def test_an_id_is_taken_until_its_task_has_gone(office: Office) -> None:
     """Twice is an error, or the first stays, as one likes; afterwards the id is free."""
     assert office.client.schedule("send-mail", 1, id="order 7").id == "order 7"
-    with pytest.raises(InstanceExists, match="'send-mail' with id 'order 7' is already scheduled; choose another id"):
+    with pytest.raises(
+        InstanceExists,
+        match="'send-mail' with id 'order 7' is already scheduled; choose another id",
+    ):
         office.client.schedule("send-mail", 2, id="order 7", if_exists="raise")
     kept = office.client.schedule("send-mail", 3, id="order 7")
     assert (kept.id, kept.status) == ("order 7", "exists")
@@ -182,11 +209,13 @@ def test_the_largest_payload_and_the_longest_id(office: Office) -> None:
     assert len(office.rows()) == 1
 
 
-# -- in the caller's transaction --------------------------------------------------------------------------------
+# -- in the caller's transaction ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
-def test_the_row_is_there_if_and_only_if_the_callers_transaction_commits(office: Office, commits: bool) -> None:
+def test_the_row_is_there_if_and_only_if_the_callers_transaction_commits(
+    office: Office, commits: bool
+) -> None:
     """With the order it belongs to, or neither."""
     with office.application.connect() as connection:
         transaction = connection.begin()
@@ -219,7 +248,9 @@ def test_a_taken_id_leaves_the_callers_transaction_as_it_was(office: Office) -> 
     office.client.schedule("send-mail", id="1")
     with office.application.begin() as connection:
         with pytest.raises(InstanceExists):
-            office.client.schedule("send-mail", id="1", if_exists="raise", connection=connection)
+            office.client.schedule(
+                "send-mail", id="1", if_exists="raise", connection=connection
+            )
         office.client.schedule("send-mail", id="2", connection=connection)
     assert len(office.rows()) == 2
 
@@ -236,15 +267,20 @@ class AsyncSession:
     [
         (
             3,
-            "int cannot be joined; pass a Connection or Session of SQLAlchemy, a connection of psycopg, or "
+            "int cannot be joined; pass a Connection or Session of SQLAlchemy, a "
+            "connection of psycopg, or "
             "django.db.connection",
         ),
         (
             sa.create_engine("sqlite://"),
-            "connection= is an Engine, which has no transaction; write: with engine.begin() as connection, and pass "
+            "connection= is an Engine, which has no transaction; write: with "
+            "engine.begin() as connection, and pass "
             "connection=connection",
         ),
-        (AsyncSession(), "AsyncSession cannot be used from here; await client.aio.…(…, connection=…)"),
+        (
+            AsyncSession(),
+            "AsyncSession cannot be used from here; await client.aio.…(…, connection=…)",
+        ),
     ],
     ids=["a number", "an engine", "an async session"],
 )
@@ -268,12 +304,20 @@ def test_a_connection_to_another_kind_of_database(pg_url: str) -> None:
 
 
 def test_a_connection_that_commits_by_itself(pg_url: str) -> None:
-    """What it did would stand, whatever became of the caller's own; within a transaction of psycopg's it joins that."""
+    """What it did would stand, whatever became of the caller's own; within a transaction of
+    psycopg's it joins that.
+    """
     office = Office(pg_url)
     by_itself = office.application.execution_options(isolation_level="AUTOCOMMIT")
-    with psycopg.connect(pg_url, autocommit=True) as driver, by_itself.connect() as connection:
+    with (
+        psycopg.connect(pg_url, autocommit=True) as driver,
+        by_itself.connect() as connection,
+    ):
         for given in (driver, connection):
-            with pytest.raises(ConfigurationError, match=r"AUTOCOMMIT.*; pass one with a transaction, or none"):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"AUTOCOMMIT.*; pass one with a transaction, or none",
+            ):
                 office.client.schedule("send-mail", connection=given)
         with driver.transaction(force_rollback=True):
             office.client.schedule("send-mail", connection=driver)
@@ -284,17 +328,20 @@ def test_a_connection_that_commits_by_itself(pg_url: str) -> None:
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path) -> None:
     """Whether it is the registry's own, or the caller's."""
-    office = Office(pg_empty_url if kind == "postgresql" else f"sqlite:///{tmp_path / 'empty.db'}")
+    office = Office(
+        pg_empty_url if kind == "postgresql" else f"sqlite:///{tmp_path / 'empty.db'}"
+    )
     with office.application.connect() as connection:
         for given in (None, connection):
             with pytest.raises(
-                SchemaMissing, match=r"the tables scheduled_\* are missing in this database; .* db upgrade"
+                SchemaMissing,
+                match=r"the tables scheduled_\* are missing in this database; .* db upgrade",
             ):
                 office.client.schedule("send-mail", connection=given)
     office.close()
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -302,45 +349,105 @@ def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path)
     [
         ({"task": None}, InvalidJob, "None is not a task; pass a OneTimeTask"),
         ({"task": " "}, InvalidJob, "' ' is not a task"),
-        ({"task": nothing}, InvalidJob, "is not a task; pass a OneTimeTask, a function under @task, or a name"),
-        ({"task": Nightly}, InvalidJob, "'nightly' is a job, its schedule says when it runs"),
+        (
+            {"task": nothing},
+            InvalidJob,
+            "is not a task; pass a OneTimeTask, a function under @task, or a name",
+        ),
+        (
+            {"task": Nightly},
+            InvalidJob,
+            "'nightly' is a job, its schedule says when it runs",
+        ),
         ({"task": HOURLY}, InvalidJob, "'hourly' is a job"),
         ({"task": "hourly"}, InvalidJob, "'hourly' is a job"),
         ({"id": ""}, ConfigurationError, "an id cannot be blank"),
         ({"id": "  "}, ConfigurationError, "an id cannot be blank"),
-        ({"id": "recurring"}, ConfigurationError, "id='recurring'): this id is reserved for job rows; choose another"),
+        (
+            {"id": "recurring"},
+            ConfigurationError,
+            "id='recurring'): this id is reserved for job rows; choose another",
+        ),
         ({"id": "trigger:1"}, ConfigurationError, "this id is reserved for job rows"),
-        ({"id": 7}, ConfigurationError, "schedule('send-mail', id=7): an id is a string; write id='7'"),
-        ({"id": "x" * 251}, ConfigurationError, "an id has at most 250 characters, this one has 251"),
+        (
+            {"id": 7},
+            ConfigurationError,
+            "schedule('send-mail', id=7): an id is a string; write id='7'",
+        ),
+        (
+            {"id": "x" * 251},
+            ConfigurationError,
+            "an id has at most 250 characters, this one has 251",
+        ),
         ({"id": "a\x00b"}, ConfigurationError, "control characters are not allowed"),
-        ({"at": datetime(2026, 1, 1)}, ConfigurationError, "the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"),  # noqa: DTZ001
+        (
+            {"at": datetime(2026, 1, 1)},  # noqa: DTZ001
+            ConfigurationError,
+            "the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)",
+        ),
         ({"at": date(2026, 1, 1)}, ConfigurationError, "expected a datetime"),
         ({"at": "tomorrow"}, ConfigurationError, "expected a datetime"),
-        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, ConfigurationError, "must lie in the years 1900 to 8999"),
-        ({"at": datetime.min.replace(tzinfo=UTC)}, ConfigurationError, "must lie in the years 1900 to 8999"),
-        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "delay": "1s"}, ConfigurationError, "both at and delay are given"),
+        (
+            {"at": datetime(9999, 1, 1, tzinfo=UTC)},
+            ConfigurationError,
+            "must lie in the years 1900 to 8999",
+        ),
+        (
+            {"at": datetime.min.replace(tzinfo=UTC)},
+            ConfigurationError,
+            "must lie in the years 1900 to 8999",
+        ),
+        (
+            {"at": datetime(2026, 1, 1, tzinfo=UTC), "delay": "1s"},
+            ConfigurationError,
+            "both at and delay are given",
+        ),
         ({"delay": 5}, InvalidSetting, "5 has no unit"),
         (
             {"delay": "-1s"},
             InvalidSetting,
             "schedule('send-mail', delay='-1s'): '-1s': a duration is never negative",
         ),
-        ({"delay": timedelta(seconds=-1)}, InvalidSetting, "): -1s is negative; write a duration of zero or more"),
+        (
+            {"delay": timedelta(seconds=-1)},
+            InvalidSetting,
+            "): -1s is negative; write a duration of zero or more",
+        ),
         ({"delay": timedelta.max}, InvalidSetting, "longer than 36500 days"),
         ({"priority": "high"}, ConfigurationError, "priority='high'): a whole number"),
         ({"priority": True}, ConfigurationError, "a whole number"),
         ({"priority": 40_000}, ConfigurationError, "a whole number"),
-        ({"if_exists": "skip"}, ConfigurationError, "if_exists='skip'): write one of keep, raise, replace, reschedule"),
-        ({"data": {1, 2}}, InvalidJob, "the data for task 'send-mail' cannot be written as JSON"),
-        ({"data": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidJob, "is of type datetime, which JSON cannot express"),
+        (
+            {"if_exists": "skip"},
+            ConfigurationError,
+            "if_exists='skip'): write one of keep, raise, replace, reschedule",
+        ),
+        (
+            {"data": {1, 2}},
+            InvalidJob,
+            "the data for task 'send-mail' cannot be written as JSON",
+        ),
+        (
+            {"data": datetime(2026, 1, 1, tzinfo=UTC)},
+            InvalidJob,
+            "is of type datetime, which JSON cannot express",
+        ),
         ({"data": float("nan")}, InvalidJob, "cannot be written as JSON"),
-        ({"data": "x" * PAYLOAD_LIMIT}, InvalidJob, "at most 1048576 are allowed; store it elsewhere"),
+        (
+            {"data": "x" * PAYLOAD_LIMIT},
+            InvalidJob,
+            "at most 1048576 are allowed; store it elsewhere",
+        ),
     ],
     ids=lambda value: (
-        ", ".join(f"{name}={text!r:.24}" for name, text in value.items()) if isinstance(value, dict) else ""
+        ", ".join(f"{name}={text!r:.24}" for name, text in value.items())
+        if isinstance(value, dict)
+        else ""
     ),
 )
-def test_what_cannot_be_right(sqlite_url: str, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_what_cannot_be_right(
+    sqlite_url: str, arguments: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     """In one line, with the value and the cure; and nothing is written."""
     office = Office(sqlite_url)
     with pytest.raises(kind) as refused:
@@ -360,7 +467,7 @@ def test_data_that_contains_itself(sqlite_url: str) -> None:
     office.close()
 
 
-# -- with a worker ----------------------------------------------------------------------------------------------
+# -- with a worker --------------------------------------------------------------------------------
 
 
 def test_from_inside_a_handler(url: str, heard: Heard) -> None:
@@ -376,8 +483,10 @@ def test_from_inside_a_handler(url: str, heard: Heard) -> None:
     third = task(name="third")(lambda ctx: arrived.append(ctx.data))
     registry = JobRegistry(
         tasks=[task(name="first")(first), task(name="second")(second), third],
-        listeners=[heard], database_url=url, process_hook=False,
-    )  # fmt: skip
+        listeners=[heard],
+        database_url=url,
+        process_hook=False,
+    )
     with registry:
         registry.client.schedule("first", [1, {"ü": None}])
         heard.wait("settled", 3)
@@ -387,7 +496,11 @@ def test_from_inside_a_handler(url: str, heard: Heard) -> None:
 def test_a_worker_in_this_process_need_not_be_polled_for(url: str, heard: Heard) -> None:
     """What is due now starts now, though the next poll is an hour away."""
     registry = JobRegistry(
-        tasks=[SendMail], listeners=[heard], database_url=url, process_hook=False, poll_interval="1h"
+        tasks=[SendMail],
+        listeners=[heard],
+        database_url=url,
+        process_hook=False,
+        poll_interval="1h",
     )
     with registry:
         heard.wait("poll-begin")
@@ -419,9 +532,13 @@ def test_an_id_that_is_used_again_is_another_task(url: str, heard: Heard) -> Non
     """Its token rises and its idempotency key differs, though the row is born again."""
     keys: list[tuple[str, int]] = []
     registry = JobRegistry(
-        tasks=[task(name="mail")(lambda ctx: keys.append((ctx.idempotency_key, ctx.token)))],
-        listeners=[heard], database_url=url, process_hook=False,
-    )  # fmt: skip
+        tasks=[
+            task(name="mail")(lambda ctx: keys.append((ctx.idempotency_key, ctx.token)))
+        ],
+        listeners=[heard],
+        database_url=url,
+        process_hook=False,
+    )
     with registry:
         for count in (1, 2):
             registry.client.schedule("mail", id="7")

@@ -31,19 +31,27 @@ def registry(pg_url: str) -> JobRegistry:
 
 @asynccontextmanager
 async def connection_to(url: str) -> AsyncIterator[AsyncConnection]:
-    engine = create_async_engine(sa.make_url(url).set(drivername="postgresql+asyncpg"), poolclass=sa.NullPool)
+    engine = create_async_engine(
+        sa.make_url(url).set(drivername="postgresql+asyncpg"), poolclass=sa.NullPool
+    )
     async with engine.connect() as connection:
         yield connection
 
 
-def test_a_task_commits_or_rolls_back_with_a_session(registry: JobRegistry, pg_url: str) -> None:
+def test_a_task_commits_or_rolls_back_with_a_session(
+    registry: JobRegistry, pg_url: str
+) -> None:
     """What is scheduled in a session exists if, and only if, the session commits."""
 
     async def main() -> None:
         async with connection_to(pg_url) as connection, AsyncSession(connection) as session:
-            await registry.client.aio.schedule(mail, {"n": 1}, id="kept", connection=session)
+            await registry.client.aio.schedule(
+                mail, {"n": 1}, id="kept", connection=session
+            )
             await session.commit()
-            await registry.client.aio.schedule(mail, {"n": 2}, id="gone", connection=session)
+            await registry.client.aio.schedule(
+                mail, {"n": 2}, id="gone", connection=session
+            )
             await session.rollback()
 
     asyncio.run(main())
@@ -57,7 +65,9 @@ def test_a_handler_completes_in_a_session(pg_url: str) -> None:
     @task(name="write", record="all")
     async def write(ctx: TaskContext[int]) -> None:
         async with connection_to(pg_url) as connection, connection.begin():
-            await connection.execute(sa.text("INSERT INTO effects VALUES (:n)"), {"n": ctx.data})
+            await connection.execute(
+                sa.text("INSERT INTO effects VALUES (:n)"), {"n": ctx.data}
+            )
             found = ctx.complete_in(connection)
             assert found is not None
             await found
@@ -84,6 +94,8 @@ def test_a_connection_of_its_own_is_refused(registry: JobRegistry, pg_url: str) 
             raw = (await connection.get_raw_connection()).driver_connection
             await registry.client.aio.schedule(mail, {"n": 1}, connection=raw)
 
-    with pytest.raises(ConfigurationError, match="pass an AsyncConnection or AsyncSession of SQLAlchemy"):
+    with pytest.raises(
+        ConfigurationError, match="pass an AsyncConnection or AsyncSession of SQLAlchemy"
+    ):
         asyncio.run(main())
     registry.database.close()

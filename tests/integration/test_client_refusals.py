@@ -69,26 +69,41 @@ def told(call: Callable[[Client], Any], client: Client) -> str:
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_no_server_and_no_such_database(pg_url: str, call: Callable[[Client], Any]) -> None:
     """Each call says where it looked, what the server or the network said, and what mends it."""
-    with client_of(make_url(pg_url).set(port=1).render_as_string(hide_password=False)) as client:
-        assert re.match("DatabaseUnreachable: .*port 1.*refused.*start the server", told(call, client))
-    with client_of(make_url(pg_url).set(database="missing").render_as_string(hide_password=False)) as client:
-        assert re.match("DatabaseRefused: .*'missing'.*createdb missing", told(call, client))
+    with client_of(
+        make_url(pg_url).set(port=1).render_as_string(hide_password=False)
+    ) as client:
+        assert re.match(
+            "DatabaseUnreachable: .*port 1.*refused.*start the server", told(call, client)
+        )
+    with client_of(
+        make_url(pg_url).set(database="missing").render_as_string(hide_password=False)
+    ) as client:
+        assert re.match(
+            "DatabaseRefused: .*'missing'.*createdb missing", told(call, client)
+        )
 
 
 def test_a_row_that_somebody_else_holds(pg_url: str) -> None:
     """It is waited for as long as lock_timeout says; then the line says what to do."""
     with client_of(pg_url) as client, client_of(pg_url) as other:
-        hurried = JobRegistry(tasks=[send], database_url=pg_url, heartbeat_interval="500ms").client
+        hurried = JobRegistry(
+            tasks=[send], database_url=pg_url, heartbeat_interval="500ms"
+        ).client
         with other._make_store().transaction() as connection:
             other.schedule(send, id="1", connection=connection)
             words = told(lambda client: client.schedule(send, id="1"), hurried)
-        assert "another transaction holds what this one needs; end that one, or try again" in words
+        assert (
+            "another transaction holds what this one needs; end that one, or try again"
+            in words
+        )
         assert client.get(send, "1") is not None
         hurried._make_store().database.close()
 
 
 def test_a_server_that_was_restarted_a_moment_ago(pg_url: str, database: Open) -> None:
-    """A connection that the server has closed while it rested is nobody's error, however short the rest was."""
+    """A connection that the server has closed while it rested is nobody's error, however short the
+    rest was.
+    """
     operator = database()
     with client_of(pg_url) as client:
         for call in CALLS.values():
@@ -99,7 +114,9 @@ def test_a_server_that_was_restarted_a_moment_ago(pg_url: str, database: Open) -
 
 
 def test_the_callers_transaction_keeps_its_own_errors(pg_url: str) -> None:
-    """There the driver's errors are the caller's, who may look for them; only missing tables are ours to say."""
+    """There the driver's errors are the caller's, who may look for them; only missing tables are
+    ours to say.
+    """
     engine = sa.create_engine(make_url(pg_url).set(drivername="postgresql+psycopg"))
     with client_of(pg_url) as client, closing(engine.connect()) as connection:
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")

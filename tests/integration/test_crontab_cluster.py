@@ -1,4 +1,6 @@
-"""Crontabs on a cluster: real worker processes, a real PostgreSQL, and stand-ins that write down what ran."""
+"""Crontabs on a cluster: real worker processes, a real PostgreSQL, and stand-ins that write down
+what ran.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ def record_all(shell: Shell, text: str) -> tuple[Path, Path]:
     record = shell.write("record", "")
     stand_in = shell.write("stand-in", STAND_IN.format(record=record))
     stand_in.chmod(0o755)
-    text = text.replace("SHELL=/bin/sh", f"SHELL={stand_in}").replace("\troot", f"\t{ME}").replace(" root", f" {ME}")
+    text = (
+        text.replace("SHELL=/bin/sh", f"SHELL={stand_in}")
+        .replace("\troot", f"\t{ME}")
+        .replace(" root", f" {ME}")
+    )
     return crontab(shell, text), record
 
 
@@ -66,7 +72,9 @@ def worker(shell: Shell, *arguments: str) -> Process:
 
 
 def make_due(url: str, file: Path, *, system: bool = False) -> dict[str, datetime]:
-    """Put each waiting line back to its latest slot before now, as if nobody had worked since; the slots."""
+    """Put each waiting line back to its latest slot before now, as if nobody had worked since; the
+    slots.
+    """
     now = datetime.now(UTC)
     slots: dict[str, datetime] = {}
     with psycopg.connect(url) as connection:
@@ -93,12 +101,16 @@ def ledger(url: str, job: str) -> list[SlotInfo]:
 
 def runs(record: Path) -> Counter[tuple[str, str]]:
     """How often each job ran in each slot."""
-    return Counter((line.split(" ")[0], line.split(" ")[1]) for line in record.read_text().splitlines())
+    return Counter(
+        (line.split(" ")[0], line.split(" ")[1]) for line in record.read_text().splitlines()
+    )
 
 
 @pytest.mark.extended
 def test_three_workers_run_each_line_once_per_slot(shell: Shell, pg_url: str) -> None:
-    """The lines of packages: each runs once, on one of three, as its user, with the command that stands there."""
+    """The lines of packages: each runs once, on one of three, as its user, with the command that
+    stands there.
+    """
     file, record = record_all(shell, SYSTEM)
     options = ["--crontab-format", "system"]
     workers = [worker(shell, *options) for _ in range(3)]
@@ -107,21 +119,29 @@ def test_three_workers_run_each_line_once_per_slot(shell: Shell, pg_url: str) ->
     assert [process.stop() for process in workers] == [exits.OK] * 3
     ran = runs(record)
     assert set(ran.values()) == {1}
-    assert set(ran) >= {(name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()}
+    assert set(ran) >= {
+        (name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()
+    }
     entries = {entry.name: entry for entry in read_crontabs(file, format="system").entries}
     written = [line.split(" ", 3) for line in record.read_text().splitlines()]
     assert {(name, user, command) for name, _, user, command in written} == {
         (entry.name, ME, entry.command) for entry in entries.values()
     }
     for name in entries:
-        assert Counter(line.outcome for line in ledger(pg_url, name) if line.slot == slots[name]) == {"succeeded": 1}
+        assert Counter(
+            line.outcome for line in ledger(pg_url, name) if line.slot == slots[name]
+        ) == {"succeeded": 1}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_three_workers_share_every_minute(shell: Shell) -> None:
-    """By the clock, not by hand: a dozen lines for every minute, three minutes long, none twice, none left out."""
-    text = "SHELL=/bin/sh\n" + "".join(f"* * * * * /bin/line-{number}\n" for number in range(12))
+    """By the clock, not by hand: a dozen lines for every minute, three minutes long, none twice,
+    none left out.
+    """
+    text = "SHELL=/bin/sh\n" + "".join(
+        f"* * * * * /bin/line-{number}\n" for number in range(12)
+    )
     _, record = record_all(shell, text)
     workers = [worker(shell) for _ in range(3)]
     minutes: set[str] = set()
@@ -142,21 +162,29 @@ def test_three_workers_share_every_minute(shell: Shell) -> None:
     assert set(ran.values()) == {1}
     seen = sorted({datetime.fromisoformat(slot) for _, slot in ran})
     assert [slot.second for slot in seen] == [0] * len(seen)
-    assert {after - before for before, after in itertools.pairwise(seen)} == {timedelta(minutes=1)}
+    assert {after - before for before, after in itertools.pairwise(seen)} == {
+        timedelta(minutes=1)
+    }
     assert len(ran) == 12 * len(seen) >= 36
 
 
 @pytest.mark.extended
 def test_a_worker_of_several_processes(shell: Shell, pg_url: str) -> None:
     """Its children read the crontab themselves, as it was named to their parent."""
-    file, record = record_all(shell, "SHELL=/bin/sh\nSLOTWISE_TIMEOUT=1m\n@hourly root a\n@daily root b\n")
-    process = shell.worker("--crontab", "crontab", "--crontab-format=system", "--processes", "2")
+    file, record = record_all(
+        shell, "SHELL=/bin/sh\nSLOTWISE_TIMEOUT=1m\n@hourly root a\n@daily root b\n"
+    )
+    process = shell.worker(
+        "--crontab", "crontab", "--crontab-format=system", "--processes", "2"
+    )
     for _ in range(2):
         process.wait_for("worker-start")
     slots = make_due(pg_url, file, system=True)
     wait_until(lambda: len(runs(record)) >= 2, "a run of each line")
     assert process.stop() == exits.OK
-    assert set(runs(record)) == {(name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()}
+    assert set(runs(record)) == {
+        (name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()
+    }
 
 
 @pytest.mark.extended
@@ -181,8 +209,16 @@ def test_application_and_crontab_together(shell: Shell, pg_url: str) -> None:
     )
     file = crontab(shell, "@hourly echo ${SECRET-none} ${GIVEN-none} $HOME\n")
     process = shell.worker(
-        "--app", "jobs", "--crontab", "crontab", "--crontab-env", "GIVEN", SECRET="1", GIVEN="2", HOME="/nowhere"
-    )  # fmt: skip
+        "--app",
+        "jobs",
+        "--crontab",
+        "crontab",
+        "--crontab-env",
+        "GIVEN",
+        SECRET="1",
+        GIVEN="2",
+        HOME="/nowhere",
+    )
     process.wait_for("worker-start", jobs=2)
     make_due(pg_url, file)
     told = process.wait_for("log", logger="slotwise.job")
@@ -191,11 +227,18 @@ def test_application_and_crontab_together(shell: Shell, pg_url: str) -> None:
 
 
 def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
-    """Lines go to the log with job and slot while the command runs; the ledger has the end of a failed one's."""
+    """Lines go to the log with job and slot while the command runs; the ledger has the end of a
+    failed one's.
+    """
     file = crontab(shell, "@hourly tr a-z A-Z; echo oops >&2; exit 7%hello%50\\% off\n")
     process = worker(shell)
     ((name, slot),) = make_due(pg_url, file).items()
-    facts = {"logger": "slotwise.job", "job": name, "slot": slot.isoformat().replace("+00:00", "Z"), "attempt": 1}
+    facts = {
+        "logger": "slotwise.job",
+        "job": name,
+        "slot": slot.isoformat().replace("+00:00", "Z"),
+        "attempt": 1,
+    }
     for text in ("HELLO", "50% OFF", "oops"):
         process.wait_for("log", message=text, **facts)
     process.wait_for("settled", job=name)
@@ -224,7 +267,9 @@ def test_a_timeout_of_the_crontab(shell: Shell, pg_url: str) -> None:
 
 @pytest.mark.extended
 def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
-    """At a second SIGTERM commands are asked to end; the worker ends well, and the slot runs again on the next one."""
+    """At a second SIGTERM commands are asked to end; the worker ends well, and the slot runs again
+    on the next one.
+    """
     file = crontab(shell, "@hourly echo $$; exec sleep 300\n")
     process = worker(shell)
     ((name, slot),) = make_due(pg_url, file).items()
@@ -266,13 +311,23 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
 
 @pytest.mark.extended
 def test_lines_that_cannot_run(shell: Shell) -> None:
-    """A worker says all of them, with place and cure, and does not start; or runs the others, and says it."""
+    """A worker says all of them, with place and cure, and does not start; or runs the others, and
+    says it.
+    """
     crontab(shell, "CRON_TZ=UTC\n@reboot a\n61 * * * * b\n@daily c\n")
     done = shell.run("worker", "--crontab", "crontab")
     assert done.returncode == exits.FAILED
-    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == ["crontab:2:", "crontab:3:", "error:"]
+    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == [
+        "crontab:2:",
+        "crontab:3:",
+        "error:",
+    ]
     process = worker(shell, "--skip-bad-lines")
-    told = [event["message"].split(" ")[0] for event in process.seen if event.get("logger") == "slotwise.crontab"]
+    told = [
+        event["message"].split(" ")[0]
+        for event in process.seen
+        if event.get("logger") == "slotwise.crontab"
+    ]
     assert told == ["crontab:2:", "crontab:3:"]
     (listed,) = json.loads(shell.ask("jobs", "list", "--json").stdout)
     assert listed["job"].startswith("c-")
@@ -282,4 +337,7 @@ def test_lines_that_cannot_run(shell: Shell) -> None:
 def test_neither_application_nor_crontab(shell: Shell) -> None:
     """A worker without either has nothing to run."""
     done = shell.run("worker")
-    assert (done.returncode, "no application was named" in done.stderr) == (exits.FAILED, True)
+    assert (done.returncode, "no application was named" in done.stderr) == (
+        exits.FAILED,
+        True,
+    )

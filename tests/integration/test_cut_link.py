@@ -1,4 +1,6 @@
-"""A link that is cut without a word: the worker's statement fails in seconds, not in a quarter of an hour."""
+"""A link that is cut without a word: the worker's statement fails in seconds, not in a quarter of
+an hour.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def link() -> Iterator[str]:
-    """A network namespace with one link to this one; gives its name, which is the name of our end too."""
+    """A network namespace with one link to this one; gives its name, which is the name of our end
+    too.
+    """
     name = f"sw{os.getpid()}"
     ip("netns", "add", name)
     try:
@@ -65,7 +69,9 @@ def link() -> Iterator[str]:
         ip("-n", name, "addr", "add", f"{THERE}/30", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         yield name
-        ip("link", "del", name)  # the namespace goes only when its last process has gone, and the link with it
+        ip(
+            "link", "del", name
+        )  # the namespace goes only when its last process has gone, and the link with it
     finally:
         ip("netns", "del", name)
 
@@ -75,8 +81,12 @@ def forwarded(link: str, pg_empty_url: str) -> Iterator[str]:
     """The server's address on our end of the link."""
     url = make_url(pg_empty_url)
     with socket.create_server((HERE, 0)) as listener:
-        threading.Thread(target=accept, args=(listener, (url.host, url.port)), daemon=True).start()
-        yield url.set(host=HERE, port=listener.getsockname()[1]).render_as_string(hide_password=False)
+        threading.Thread(
+            target=accept, args=(listener, (url.host, url.port)), daemon=True
+        ).start()
+        yield url.set(host=HERE, port=listener.getsockname()[1]).render_as_string(
+            hide_password=False
+        )
 
 
 def accept(listener: socket.socket, server: tuple[str, int]) -> None:
@@ -99,9 +109,24 @@ def copy(source: socket.socket, target: socket.socket) -> None:
     ids=["sending", "waiting"],
 )
 def test_cut(link: str, forwarded: str, statement: str, when: str) -> None:
-    """Whether something was just sent (tcp_user_timeout) or an answer is waited for (keepalives)."""
-    command = [str(IP), "netns", "exec", link, sys.executable, "-c", WORKER, forwarded, statement, when]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Whether something was just sent (tcp_user_timeout) or an answer is waited for
+    (keepalives).
+    """
+    command = [
+        str(IP),
+        "netns",
+        "exec",
+        link,
+        sys.executable,
+        "-c",
+        WORKER,
+        forwarded,
+        statement,
+        when,
+    ]
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert worker.stdout
         assert worker.stdout.readline() == "ready\n"

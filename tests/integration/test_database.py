@@ -1,4 +1,6 @@
-"""Pools of connections to PostgreSQL: what they survive, and whether the server has room for them."""
+"""Pools of connections to PostgreSQL: what they survive, and whether the server has room for
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,24 @@ class TestPools:
 
     def test_making_it_touches_nothing(self, database: Open) -> None:
         """An application may start before its database."""
-        assert database("postgresql://nowhere.invalid:1/x").main.pool.status().startswith("Pool size: 4")
+        assert (
+            database("postgresql://nowhere.invalid:1/x")
+            .main.pool.status()
+            .startswith("Pool size: 4")
+        )
 
     def test_an_exhausted_pool_costs_no_heartbeat(self, database: Open) -> None:
-        """The heart's connection is there when every other is taken; a second heartbeat at a time is not."""
+        """The heart's connection is there when every other is taken; a second heartbeat at a
+        time is not.
+        """
         opened = database(heartbeat_interval=HEARTBEAT, pool_size=1, overflow=0)
         with opened.main.connect(), opened.heart.connect() as heart:
             assert backend(heart)
             for engine in engines(opened).values():
-                with pytest.raises(Exception, match="QueuePool limit") as caught, engine.connect():
+                with (
+                    pytest.raises(Exception, match="QueuePool limit") as caught,
+                    engine.connect(),
+                ):
                     pass
                 assert is_transient(caught.value)
 
@@ -49,22 +60,33 @@ class TestPools:
             return opened.main
 
         with ThreadPoolExecutor(8) as threads:
-            assert len({id(engine) for engine in threads.map(lambda _: ask(), range(8))}) == 1
+            assert (
+                len({id(engine) for engine in threads.map(lambda _: ask(), range(8))}) == 1
+            )
 
     def test_close(self, database: Open, caplog: pytest.LogCaptureFixture) -> None:
-        """No connection is left on the server; a later use opens new ones. The pool logs nothing under our name."""
+        """No connection is left on the server; a later use opens new ones. The pool logs nothing
+        under our name.
+        """
         opened, observer = database(worker_name="closing"), database()
         opened.verify()
         with caplog.at_level("INFO"):
             opened.close()
-        assert {record.name for record in caplog.records} <= {"sqlalchemy.pool.impl.QueuePool"}
+        assert {record.name for record in caplog.records} <= {
+            "sqlalchemy.pool.impl.QueuePool"
+        }
         with observer.main.connect() as connection:
-            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'slotwise closing%%'"
+            count = (
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE "
+                "'slotwise closing%%'"
+            )
             until_true(connection, f"SELECT ({count}) = 0")
         opened.verify()
 
     @pytest.mark.parametrize("role", ["main", "heart", "claims"])
-    def test_a_connection_that_is_in_use_at_the_close_is_closed_afterwards(self, database: Open, role: str) -> None:
+    def test_a_connection_that_is_in_use_at_the_close_is_closed_afterwards(
+        self, database: Open, role: str
+    ) -> None:
         """The pool it belongs to is gone: nobody else would close it."""
         opened = database()
         with getattr(opened, role).connect() as connection:
@@ -74,7 +96,9 @@ class TestPools:
         assert driver is not None
         assert driver.closed
 
-    def test_a_connection_that_is_opened_during_the_close_is_closed_afterwards(self, database: Open) -> None:
+    def test_a_connection_that_is_opened_during_the_close_is_closed_afterwards(
+        self, database: Open
+    ) -> None:
         """Race: the pool closes between the request for a connection and the server's answer."""
         opened = database()
         event.listen(opened.main, "connect", lambda *_: opened.close())
@@ -83,7 +107,9 @@ class TestPools:
         assert driver is not None
         assert driver.closed
 
-    def test_a_notification_after_the_close_leaves_no_connection(self, database: Open) -> None:
+    def test_a_notification_after_the_close_leaves_no_connection(
+        self, database: Open
+    ) -> None:
         """Race: the pool closes between a statement and the notification that follows it."""
         opened = database(worker_name="telling")
         made: list[psycopg.Connection] = []
@@ -98,14 +124,24 @@ class TestPools:
     @pytest.mark.parametrize(
         ("role", "name", "value"),
         [
-            *((role, "_FORMS", {"ignore_system_indexes": "off"}) for role in ("main", "heart", "wake-up")),
+            *(
+                (role, "_FORMS", {"ignore_system_indexes": "off"})
+                for role in ("main", "heart", "wake-up")
+            ),
             ("main", "_SOURCE", "SELECT 1 / 0"),
         ],
     )
     def test_a_connection_whose_set_up_fails_is_closed(
-        self, database: Open, monkeypatch: pytest.MonkeyPatch, role: str, name: str, value: object
+        self,
+        database: Open,
+        monkeypatch: pytest.MonkeyPatch,
+        role: str,
+        name: str,
+        value: object,
     ) -> None:
-        """Its first statements may meet a shutdown, or a deadline. (This option can only be set at the start.)"""
+        """Its first statements may meet a shutdown, or a deadline. (This option can only be set at
+        the start.)
+        """
         made: list[psycopg.Connection] = []
         connect = psycopg.Connection.connect.__func__  # type: ignore[attr-defined]
 
@@ -120,7 +156,9 @@ class TestPools:
             opened.listen() if role == "wake-up" else getattr(opened, role).connect()
         assert [driver.closed for driver in made] == [True]
 
-    def test_a_restart_while_idle_is_nobodys_error(self, database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_restart_while_idle_is_nobodys_error(
+        self, database: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A connection that rested is asked whether it lives, and replaced."""
         monkeypatch.setattr(postgresql_connections, "REST_BEFORE_PING", timedelta(0))
         opened, operator = database(), database()
@@ -130,7 +168,9 @@ class TestPools:
         with opened.main.connect() as connection:
             assert backend(connection) != before
 
-    def test_a_busy_connection_pays_no_trip(self, database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_busy_connection_pays_no_trip(
+        self, database: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Only one that rested is asked."""
         opened = database()
         opened.verify()
@@ -143,7 +183,9 @@ class TestPools:
         assert len(asked) == 1
 
     def test_a_killed_connection_is_transient(self, database: Open) -> None:
-        """In the middle of a transaction it is an error that passes; the next connection is a new one."""
+        """In the middle of a transaction it is an error that passes; the next connection is a
+        new one.
+        """
         opened, operator = database(), database()
         with opened.main.connect() as connection:
             before = backend(connection)
@@ -157,7 +199,9 @@ class TestPools:
     def test_a_deadlock_is_logged_once_with_its_statement(
         self, database: Open, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The server ends one of the two transactions; its statement and what it waited for are logged."""
+        """The server ends one of the two transactions; its statement and what it waited for are
+        logged.
+        """
         opened = database()
         with opened.main.begin() as connection:
             connection.exec_driver_sql("CREATE TABLE two (id integer PRIMARY KEY)")
@@ -166,10 +210,14 @@ class TestPools:
 
         def lock(first: int, second: int) -> bool:
             with opened.main.connect() as connection:
-                connection.exec_driver_sql("SELECT id FROM two WHERE id = %s FOR UPDATE", (first,))
+                connection.exec_driver_sql(
+                    "SELECT id FROM two WHERE id = %s FOR UPDATE", (first,)
+                )
                 has_first.wait(30)
                 try:
-                    connection.exec_driver_sql("SELECT id FROM two WHERE id = %s\n FOR UPDATE", (second,))
+                    connection.exec_driver_sql(
+                        "SELECT id FROM two WHERE id = %s\n FOR UPDATE", (second,)
+                    )
                 except DBAPIError as error:
                     return is_transient(error)
             return False
@@ -201,9 +249,15 @@ class TestCapacity:
         """A role with a connection limit has less than the server; beyond it, the error passes."""
         role = f"limited_{os.getpid()}"
         with database().main.begin() as connection:
-            connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x' CONNECTION LIMIT 3")
+            connection.exec_driver_sql(
+                f"CREATE ROLE {role} LOGIN PASSWORD 'x' CONNECTION LIMIT 3"
+            )
         try:
-            url = make_url(pg_empty_url).set(username=role, password="x").render_as_string(hide_password=False)
+            url = (
+                make_url(pg_empty_url)
+                .set(username=role, password="x")
+                .render_as_string(hide_password=False)
+            )
             limited = database(url, pool_size=3, overflow=1)
             with ExitStack() as stack, pytest.raises(DBAPIError) as caught:
                 exhaust(limited, stack)
@@ -267,5 +321,6 @@ def kill(operator: Database, pid: int) -> None:
 def until_true(connection: Connection, statement: str) -> None:
     """Wait on the server until the statement says so; the statement timeout ends it otherwise."""
     connection.exec_driver_sql(
-        f"DO $$ BEGIN WHILE NOT ({statement}) LOOP PERFORM pg_sleep(0.01), pg_stat_clear_snapshot(); END LOOP; END $$"
+        f"DO $$ BEGIN WHILE NOT ({statement}) LOOP PERFORM pg_sleep(0.01), "
+        "pg_stat_clear_snapshot(); END LOOP; END $$"
     )

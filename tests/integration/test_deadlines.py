@@ -25,16 +25,27 @@ class TestDeadlines:
             assert show(connection, "timezone") == "UTC"
             told = conninfo(connection)
         assert (told["connect_timeout"], told["tcp_user_timeout"]) == ("10", "10000")
-        assert (told["keepalives_idle"], told["keepalives_interval"], told["keepalives_count"]) == ("5", "2", "3")
+        assert (
+            told["keepalives_idle"],
+            told["keepalives_interval"],
+            told["keepalives_count"],
+        ) == ("5", "2", "3")
 
     def test_are_no_state_of_the_session(self, database: Open) -> None:
-        """They came with the connection: RESET ALL, as poolers do it, changes nothing; who rests prepares nothing."""
+        """They came with the connection: RESET ALL, as poolers do it, changes nothing; who rests
+        prepares nothing.
+        """
         with database().main.connect() as connection:
             for _ in range(8):
                 connection.exec_driver_sql("SELECT 1")
             connection.exec_driver_sql("RESET ALL")
             assert show(connection, "statement_timeout") == "20s"
-            assert connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one() == 0
+            assert (
+                connection.exec_driver_sql(
+                    "SELECT count(*) FROM pg_prepared_statements"
+                ).scalar_one()
+                == 0
+            )
 
     def test_names(self, database: Open) -> None:
         """pg_stat_activity says whose connection it is; a long name is cut, its role is not."""
@@ -76,7 +87,9 @@ class TestDeadlines:
         with engine.connect() as connection, pytest.raises(DBAPIError) as caught:
             connection.exec_driver_sql("SELECT pg_sleep(30)")
         assert is_transient(caught.value)
-        assert describe(caught.value) == "canceling statement due to statement timeout [57014]"
+        assert (
+            describe(caught.value) == "canceling statement due to statement timeout [57014]"
+        )
 
     def test_end_the_wait_for_a_lock(self, database: Open) -> None:
         """Below the heartbeat interval."""
@@ -130,7 +143,9 @@ class TestPooler:
 
     def test_users_options(self, database: Open, pg_empty_url: str) -> None:
         """What the user put into `options` goes with each transaction too."""
-        address = with_query(pg_empty_url, options="-c search_path=elsewhere -c lock_timeout=77ms")
+        address = with_query(
+            pg_empty_url, options="-c search_path=elsewhere -c lock_timeout=77ms"
+        )
         with database(address, pooler=True).main.connect() as connection:
             assert show(connection, "search_path") == "elsewhere"
             assert show(connection, "lock_timeout") == "77ms"
@@ -138,7 +153,12 @@ class TestPooler:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"a": "1"}, {"a": "x y", "b.c": "back\\slash", "d": "'quoted' = "}, {"search_path": '"$user", public'}],
+    [
+        {},
+        {"a": "1"},
+        {"a": "x y", "b.c": "back\\slash", "d": "'quoted' = "},
+        {"search_path": '"$user", public'},
+    ],
 )
 def test_options_read_back(parameters: dict[str, str]) -> None:
     """What is written is read."""

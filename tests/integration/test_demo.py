@@ -1,4 +1,6 @@
-"""The demo is what people see first: it must end clean, tell the truth, and leave nothing behind."""
+"""The demo is what people see first: it must end clean, tell the truth, and leave nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ class Demo:
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-m", "slotwise", "demo", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self.output = ""
 
     def read_until(self, pattern: str) -> re.Match[str]:
@@ -86,10 +90,19 @@ def processes_in(home: str) -> list[str]:
 
 @pytest.mark.timeout(200)
 def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out() -> None:
-    """Every disaster is survived and accounted for; change either witness afterwards, and the verdict is guilty."""
+    """Every disaster is survived and accounted for; change either witness afterwards, and the
+    verdict is guilty.
+    """
     with demo("--keep", "--plain", "--seconds", "26") as play:
         play.read_until(r"everything keeps running")
-        for act in ("SIGKILL", "taken over", "SIGSTOP", "SIGCONT", "the database restarts", "every slot is accounted"):
+        for act in (
+            "SIGKILL",
+            "taken over",
+            "SIGSTOP",
+            "SIGCONT",
+            "the database restarts",
+            "every slot is accounted",
+        ):
             assert act in play.output, play.output
         home = play.read_until(r"slotwise.demo verdict (\S+)\n")[1]
         assert judged(home).returncode == 0
@@ -123,9 +136,14 @@ def _children_of(pid: int) -> list[int]:
 def _doctor_the_ledger(home: str) -> None:
     """A slot that ran is taken out of the ledger, and put back."""
     url = json.loads((Path(home) / "demo.json").read_text())["database_url"]
-    chosen = "task_name = 'tick' AND slot = (SELECT min(slot) FROM scheduled_slots WHERE task_name = 'tick')"
+    chosen = (
+        "task_name = 'tick' AND slot = (SELECT min(slot) FROM scheduled_slots WHERE "
+        "task_name = 'tick')"
+    )
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE kept AS SELECT * FROM scheduled_slots WHERE {chosen}")
+        connection.execute(
+            f"CREATE TABLE kept AS SELECT * FROM scheduled_slots WHERE {chosen}"
+        )
         connection.execute(f"DELETE FROM scheduled_slots WHERE {chosen}")
         found = judged(home)
         connection.execute("INSERT INTO scheduled_slots SELECT * FROM kept")
@@ -136,7 +154,11 @@ def _doctor_the_ledger(home: str) -> None:
 def _doctor_the_log(home: str) -> None:
     """A start is written a second time, as if the handler had been started twice."""
     path = Path(home) / "handlers.log"
-    line = next(line for line in path.read_text().splitlines() if '"payout"' in line and '"start"' in line)
+    line = next(
+        line
+        for line in path.read_text().splitlines()
+        if '"payout"' in line and '"start"' in line
+    )
     with path.open("a") as log:
         log.write(line + "\n")
     found = judged(home)
@@ -148,7 +170,12 @@ def test_ctrl_c_ends_the_demo_at_any_time_and_leaves_nothing_behind() -> None:
     """No worker, no server, no folder is left of a demo that was interrupted in the middle."""
     with demo("--plain") as play:
         play.read_until(r"three workers started")
-        homes = {found.group(0) for found in re.finditer(r"/\S*slotwise-demo-\w+", " ".join(_all_command_lines()))}
+        homes = {
+            found.group(0)
+            for found in re.finditer(
+                r"/\S*slotwise-demo-\w+", " ".join(_all_command_lines())
+            )
+        }
         assert play.interrupt() == 130
     assert "stopped" in play.output
     for home in homes:
@@ -158,12 +185,18 @@ def test_ctrl_c_ends_the_demo_at_any_time_and_leaves_nothing_behind() -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_ctrl_c_that_was_held_back_ends_the_demo_as_soon_as_it_listens() -> None:
     """`dev.py demo` starts it so: no traceback from the middle of an import."""
-    hold = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}); os.execv(sys.executable,"
+    hold = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, "
+        "{signal.SIGINT}); os.execv(sys.executable,"
+    )
     hold += " [sys.executable, '-m', 'slotwise.demo', '--plain'])"
     with subprocess.Popen(
         [sys.executable, "-c", hold],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
         status = Path(f"/proc/{process.pid}/status")
         while "SigBlk:\t0000000000000002" not in status.read_text():
             time.sleep(0.001)

@@ -13,7 +13,8 @@ import pytest
 
 DEV = Path(__file__).parents[2] / "dev.py"
 
-# A project that needs no index: its build backend is its own, and its pytest says what it was called with.
+# A project that needs no index: its build backend is its own, and its pytest says what it was
+# called with.
 PYPROJECT = """\
 [build-system]
 requires = []
@@ -68,11 +69,16 @@ def dev(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.extended
 def test_it_sets_itself_up_once_and_passes_everything_on(checkout: Path) -> None:
-    """From nothing: environment, installation, program; its arguments, directory and exit status are right."""
+    """From nothing: environment, installation, program; its arguments, directory and exit status
+    are right.
+    """
     first = dev(checkout, "test", "-k", "two words")
     assert "making" in first.stderr
     assert "installing" in first.stderr
-    assert first.stdout.strip() == f"{['-n', '4', '--dist', 'worksteal', '--progress', '-k', 'two words']} {checkout}"
+    assert (
+        first.stdout.strip()
+        == f"{['-n', '4', '--dist', 'worksteal', '--progress', '-k', 'two words']} {checkout}"
+    )
     assert first.returncode == 7
     everything = dev(checkout, "test", "--all", "tests/unit")
     assert "'-m', 'not slow', '--maxfail', '30', 'tests/unit']" in everything.stdout
@@ -82,9 +88,13 @@ def test_it_sets_itself_up_once_and_passes_everything_on(checkout: Path) -> None
 
 
 def _ctrl_c_waits_until_the_demo_can_end_in_order(checkout: Path) -> None:
-    """While it is imported, which takes a second or two, Ctrl-C would print a traceback from somewhere within."""
+    """While it is imported, which takes a second or two, Ctrl-C would print a traceback from
+    somewhere within.
+    """
     command = [sys.executable, str(checkout / "dev.py"), "demo"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
@@ -107,8 +117,12 @@ def _lose_python(venv: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("lose", [_lose_pip, pytest.param(_lose_python, marks=pytest.mark.slow)])
-def test_what_was_made_half_is_made_anew(checkout: Path, lose: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "lose", [_lose_pip, pytest.param(_lose_python, marks=pytest.mark.slow)]
+)
+def test_what_was_made_half_is_made_anew(
+    checkout: Path, lose: Callable[[Path], None]
+) -> None:
     """Ctrl-C at any moment of the first run costs no more than another run."""
     dev(checkout, "test")
     lose(checkout / ".venv")
@@ -120,7 +134,9 @@ def test_what_was_made_half_is_made_anew(checkout: Path, lose: Callable[[Path], 
 
 
 def _what_is_outdated_is_installed_again(checkout: Path) -> None:
-    """An interrupted installation, a changed pyproject.toml, a moved checkout: each is put right, once."""
+    """An interrupted installation, a changed pyproject.toml, a moved checkout: each is put right,
+    once.
+    """
     (checkout / ".venv/.slotwise-stamp").unlink()
     assert steps(dev(checkout, "test")) == ["installing"]
     (checkout / "pyproject.toml").write_text(PYPROJECT + "\n")
@@ -147,14 +163,22 @@ def test_clean_removes_what_was_made(checkout: Path) -> None:
     for folder in (".venv/bin", "dist", ".mypy_cache", "src/slotwise/__pycache__"):
         (checkout / folder).mkdir(parents=True)
     assert dev(checkout, "clean").returncode == 0
-    assert set(checkout.rglob("*")) - {checkout / "src", checkout / "src/slotwise"} == before
+    assert (
+        set(checkout.rglob("*")) - {checkout / "src", checkout / "src/slotwise"} == before
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
-    [(["--help"], 0, "usage:"), ([], 2, "usage:"), (["tset"], 2, "there is no command 'tset'")],
+    [
+        (["--help"], 0, "usage:"),
+        ([], 2, "usage:"),
+        (["tset"], 2, "there is no command 'tset'"),
+    ],
 )
-def test_it_explains_itself(checkout: Path, words: list[str], status: int, said: str) -> None:
+def test_it_explains_itself(
+    checkout: Path, words: list[str], status: int, said: str
+) -> None:
     """Help needs no environment, and a wrong word costs none."""
     answer = dev(checkout, *words)
     assert answer.returncode == status
@@ -166,9 +190,12 @@ def test_it_says_what_the_machine_lacks(checkout: Path) -> None:
     """Debian without python3-venv: one line with the cure, and no traceback."""
     lacking = "import importlib.util as u, runpy, sys; f = u.find_spec; " + (
         "u.find_spec = lambda name: None if name == 'ensurepip' else f(name); "
-        f"sys.argv = ['dev.py', 'test']; runpy.run_path({str(checkout / 'dev.py')!r}, run_name='__main__')"
+        "sys.argv = ['dev.py', 'test']; "
+        f"runpy.run_path({str(checkout / 'dev.py')!r}, run_name='__main__')"
     )
-    answer = subprocess.run([sys.executable, "-c", lacking], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [sys.executable, "-c", lacking], capture_output=True, text=True, check=False
+    )
     assert answer.returncode == 1
     assert answer.stderr.strip().endswith("run: apt-get install python3-venv")
     assert "Traceback" not in answer.stderr

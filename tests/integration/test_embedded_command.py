@@ -33,7 +33,9 @@ def test_it_runs_until_it_is_interrupted() -> None:
                     with psycopg.connect(url) as connection:
                         connection.execute("CREATE TABLE IF NOT EXISTS kept (x int)")
                         connection.execute("INSERT INTO kept VALUES (1)")
-                        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (attempt + 1,)
+                        assert connection.execute(
+                            "SELECT count(*) FROM kept"
+                        ).fetchone() == (attempt + 1,)
                     server.send_signal(signal.SIGINT)
                     assert server.wait(PATIENCE) == 0
                 finally:
@@ -46,6 +48,11 @@ def test_it_runs_until_it_is_interrupted() -> None:
 @pytest.mark.parametrize("arguments", [["../etc"], ["a", "b"], ["--help"]])
 def test_wrong_arguments(arguments: list[str]) -> None:
     """One line says how it is called."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stderr.startswith("usage: python -m slotwise.embedded")) == (2, True)
+    done = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (
+        done.returncode,
+        done.stderr.startswith("usage: python -m slotwise.embedded"),
+    ) == (2, True)
     assert done.stderr.count("\n") == 1

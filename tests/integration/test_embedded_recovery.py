@@ -26,7 +26,9 @@ pytestmark = pytest.mark.extended
 
 @pytest.fixture
 def server(open_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A running server with a row that must survive everything; its path has spaces and a quote."""
+    """A running server with a row that must survive everything; its path has spaces and a
+    quote.
+    """
     with EmbeddedPostgres(open_path / "it's a home" / "pg", durable=False) as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("create table kept as select 42 as answer")
@@ -60,7 +62,9 @@ def test_a_restart_keeps_address_and_data(server: EmbeddedPostgres, mode: StopMo
 
 
 def test_a_killed_postmaster_is_brought_back(server: EmbeddedPostgres) -> None:
-    """kill -9 of the server: the next start recovers, at the same address, even if nobody reaps the dead."""
+    """kill -9 of the server: the next start recovers, at the same address, even if nobody reaps
+    the dead.
+    """
     dsn = server.dsn
     _kill(server)
     server.start()
@@ -68,7 +72,9 @@ def test_a_killed_postmaster_is_brought_back(server: EmbeddedPostgres) -> None:
     assert _kept(server)
 
 
-def test_a_killed_postmaster_is_brought_back_by_the_next_user(server: EmbeddedPostgres) -> None:
+def test_a_killed_postmaster_is_brought_back_by_the_next_user(
+    server: EmbeddedPostgres,
+) -> None:
     """A second user finds the first one's server dead and starts it for both."""
     _kill(server)
     with EmbeddedPostgres(server.data.parent, durable=False) as second:
@@ -104,13 +110,19 @@ def test_an_interrupted_initdb_is_begun_anew(open_path: Path) -> None:
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process of the server's account that has nothing to do with it."""
     uid = server_account().uid
-    with subprocess.Popen(["sleep", "100"], user=uid if os.geteuid() == 0 else None) as process:
+    with subprocess.Popen(
+        ["sleep", "100"], user=uid if os.geteuid() == 0 else None
+    ) as process:
         yield process
         process.kill()
 
 
-def test_a_stranger_neither_blocks_the_start_nor_is_hurt(open_path: Path, stranger: subprocess.Popen[bytes]) -> None:
-    """After a power cut and a reboot postmaster.pid may name any process: not even the keeper takes it for a server."""
+def test_a_stranger_neither_blocks_the_start_nor_is_hurt(
+    open_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    """After a power cut and a reboot postmaster.pid may name any process: not even the keeper
+    takes it for a server.
+    """
     home = open_path / "pg"
     with EmbeddedPostgres(home, durable=False) as server:
         stale = (server.data / "postmaster.pid").read_text().splitlines()
@@ -122,10 +134,14 @@ def test_a_stranger_neither_blocks_the_start_nor_is_hurt(open_path: Path, strang
 
 
 def test_a_setting_postgresql_refuses_is_an_error(open_path: Path) -> None:
-    """One line with PostgreSQL's own reason and the place of the log, at once; and the next start works."""
+    """One line with PostgreSQL's own reason and the place of the log, at once; and the next start
+    works.
+    """
     home = open_path / "pg"
     broken = EmbeddedPostgres(home, durable=False, settings={"shared_buffers": "a lot"})
-    with pytest.raises(DatabaseUnreachable, match='invalid value for parameter "shared_buffers"') as error:
+    with pytest.raises(
+        DatabaseUnreachable, match='invalid value for parameter "shared_buffers"'
+    ) as error:
         broken.start()
     assert str(home / "log") in str(error.value)
     assert "\n" not in str(error.value)

@@ -27,7 +27,10 @@ class User:
 
     def __init__(self, home: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, USER, home], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, USER, home],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def dsn(self) -> str:
@@ -83,7 +86,9 @@ def _answers(dsn: str) -> bool:
 
 
 def test_two_processes_share_one_server(home: Path, another: Callable[[], User]) -> None:
-    """The second joins the server of the first; the first may leave; the last one out has stopped it."""
+    """The second joins the server of the first; the first may leave; the last one out has
+    stopped it.
+    """
     first, second = another(), another()
     dsn, pid = first.dsn(), _pid(home)
     assert second.dsn() == dsn
@@ -94,8 +99,12 @@ def test_two_processes_share_one_server(home: Path, another: Callable[[], User])
     assert not Postmaster(home / "data").is_alive()
 
 
-def test_a_killed_user_takes_nothing_with_it(home: Path, another: Callable[[], User]) -> None:
-    """SIGKILL of one, even of the one that started the server: it stays for the other, then it is stopped."""
+def test_a_killed_user_takes_nothing_with_it(
+    home: Path, another: Callable[[], User]
+) -> None:
+    """SIGKILL of one, even of the one that started the server: it stays for the other, then it is
+    stopped.
+    """
     starter = another()
     dsn = starter.dsn()
     other = another()
@@ -106,8 +115,12 @@ def test_a_killed_user_takes_nothing_with_it(home: Path, another: Callable[[], U
     assert not Postmaster(home / "data").is_alive()
 
 
-def test_the_keeper_stops_the_server_of_a_killed_last_user(home: Path, another: Callable[[], User]) -> None:
-    """SIGKILL of the only user leaves no server behind; whoever comes then gets one, with the data."""
+def test_the_keeper_stops_the_server_of_a_killed_last_user(
+    home: Path, another: Callable[[], User]
+) -> None:
+    """SIGKILL of the only user leaves no server behind; whoever comes then gets one, with the
+    data.
+    """
     last = another()
     dsn = last.dsn()
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -119,8 +132,12 @@ def test_the_keeper_stops_the_server_of_a_killed_last_user(home: Path, another: 
         assert connection.execute("select answer from kept").fetchone() == (42,)
 
 
-def test_those_who_come_at_once_get_the_same_server(home: Path, another: Callable[[], User]) -> None:
-    """Four processes race to make the data directory and to start it; they end up with one server."""
+def test_those_who_come_at_once_get_the_same_server(
+    home: Path, another: Callable[[], User]
+) -> None:
+    """Four processes race to make the data directory and to start it; they end up with one
+    server.
+    """
     users = [another() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         dsns = set(pool.map(User.dsn, users))
@@ -129,8 +146,12 @@ def test_those_who_come_at_once_get_the_same_server(home: Path, another: Callabl
     assert not Postmaster(home / "data").is_alive()
 
 
-def test_users_that_come_and_go_never_meet_a_dead_server(another: Callable[[], User]) -> None:
-    """While the last one stops the server or a keeper does, newcomers wait and then start it again."""
+def test_users_that_come_and_go_never_meet_a_dead_server(
+    another: Callable[[], User],
+) -> None:
+    """While the last one stops the server or a keeper does, newcomers wait and then start it
+    again.
+    """
     for round_ in range(6):
         user = another()
         assert _answers(user.dsn())
@@ -151,7 +172,9 @@ def test_a_temporary_home_goes_with_its_last_user(home: Path) -> None:
 
 
 def test_a_durable_home_keeps_data_and_port(home: Path) -> None:
-    """A stopped server comes back with its data, at the same address unless somebody else took the port."""
+    """A stopped server comes back with its data, at the same address unless somebody else took the
+    port.
+    """
     server = EmbeddedPostgres(home)
     with server:
         dsn = server.dsn
@@ -168,6 +191,8 @@ def test_the_port_is_closed_to_others(home: Path) -> None:
     """Any user of the machine can reach the port; without the password that is all they can do."""
     with EmbeddedPostgres(home, durable=False) as server:
         bare = server.dsn.replace(server.dsn.split(":")[2].partition("@")[0], "guess")
-        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        with pytest.raises(
+            psycopg.OperationalError, match="password authentication failed"
+        ):
             psycopg.connect(bare)
         assert (home / "password").stat().st_mode & 0o077 == 0

@@ -1,4 +1,6 @@
-"""A real worker before 100,000 due rows of one task: the rows of others do not wait for their end."""
+"""A real worker before 100,000 due rows of one task: the rows of others do not wait for their
+end.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Counts:
     def wait(self, name: str, count: int = 1) -> int:
         """Until so many have started; how many of the flood had when the first one did."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._counts[name] >= count, 60), self._counts
+            assert self._changed.wait_for(lambda: self._counts[name] >= count, 60), (
+                self._counts
+            )
             return self._at[name]
 
     @property
@@ -45,11 +49,16 @@ class Counts:
 
 
 def test_a_flood_keeps_nobody_waiting(pg_url: str) -> None:
-    """Neither a row that comes later, scheduled here or by plain SQL, nor one of a task with a limit."""
+    """Neither a row that comes later, scheduled here or by plain SQL, nor one of a task with a
+    limit.
+    """
     counts = Counts()
     names = ["a", *(f"idle-{number}" for number in range(20)), "flood", "z"]
     tasks = [task(name=name)(counts.note) for name in names]
-    limits = [task(name="few", concurrency=1)(counts.note), task(name="slow", rate_limit="5/s")(counts.note)]
+    limits = [
+        task(name="few", concurrency=1)(counts.note),
+        task(name="slow", rate_limit="5/s")(counts.note),
+    ]
     registry = JobRegistry(tasks=[*tasks, *limits], database_url=pg_url, process_hook=False)
     with psycopg.connect(pg_url) as sql:
         sql.execute(_FLOOD)
@@ -61,7 +70,11 @@ def test_a_flood_keeps_nobody_waiting(pg_url: str) -> None:
             for name in ("z", "a", "few", "slow"):
                 before[name] = counts.flood
                 registry.client.schedule(name)
-            sql.execute(_FLOOD.replace("'flood', i::text", "'idle-7', 'sql'").replace(f"1, {FLOOD}", "1, 1"))
+            sql.execute(
+                _FLOOD.replace("'flood', i::text", "'idle-7', 'sql'").replace(
+                    f"1, {FLOOD}", "1, 1"
+                )
+            )
             before["idle-7"] = counts.flood
             sql.commit()
             waited = {name: counts.wait(name) - seen for name, seen in before.items()}

@@ -1,4 +1,6 @@
-"""Forks, as preloading web servers make them: the registry is built, and used, before; each process has its own."""
+"""Forks, as preloading web servers make them: the registry is built, and used, before; each
+process has its own.
+"""
 
 from __future__ import annotations
 
@@ -65,18 +67,29 @@ def waiting():
 def run(text: str, url: str, directory: Path) -> list[str]:
     """What the script says."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(text)],
-        env={**os.environ, "DATABASE_URL": url}, cwd=directory, timeout=PATIENCE, capture_output=True, text=True,
+        [
+            sys.executable,
+            "-W",
+            "ignore:This process:DeprecationWarning",
+            "-c",
+            PREAMBLE + textwrap.dedent(text),
+        ],
+        env={**os.environ, "DATABASE_URL": url},
+        cwd=directory,
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 
 @pytest.mark.extended
 def test_a_preloading_server(url: str, tmp_path: Path) -> None:
-    """The parent schedules, forks, and schedules again; children schedule and run workers; nobody's connection is
-    another's, and the parent's is the same before and after."""
+    """The parent schedules, forks, and schedules again; children schedule and run workers;
+    nobody's connection is another's, and the parent's is the same before and after.
+    """
     said = run(
         """
         registry.client.schedule(work, "parent, before")
@@ -108,7 +121,9 @@ def test_a_preloading_server(url: str, tmp_path: Path) -> None:
 
 
 def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
-    """Its threads stayed in the parent: the child has a client, no worker, and may not start one."""
+    """Its threads stayed in the parent: the child has a client, no worker, and may not start
+    one.
+    """
     said = run(
         """
         registry.start()
@@ -147,8 +162,9 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.extended
 def test_a_fork_in_the_middle_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
-    """SQLite would believe in locks that only the parent has, wait for them for ever, or harm the file: refused in one
-    line, at each use. The parent goes on."""
+    """SQLite would believe in locks that only the parent has, wait for them for ever, or harm the
+    file: refused in one line, at each use. The parent goes on.
+    """
     said = run(
         """
         from slotwise import DatabaseProblem
@@ -194,8 +210,12 @@ def test_a_database_in_memory_is_copied_with_its_process(tmp_path: Path) -> None
 
 
 @pytest.mark.extended
-def test_a_child_that_ends_closes_nothing_of_the_parents(pg_url: str, tmp_path: Path) -> None:
-    """Not even one that ends in order, with everything that Python does then: atexit, and the garbage collector."""
+def test_a_child_that_ends_closes_nothing_of_the_parents(
+    pg_url: str, tmp_path: Path
+) -> None:
+    """Not even one that ends in order, with everything that Python does then: atexit, and the
+    garbage collector.
+    """
     said = run(
         """
         registry.client.schedule(work, 1)

@@ -1,4 +1,6 @@
-"""Databases and sessions that write their values in other ways: slotwise reads, and writes, the same."""
+"""Databases and sessions that write their values in other ways: slotwise reads, and writes, the
+same.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
 
-DEFINITIONS = (a_job("plain"), a_task("mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))))
+DEFINITIONS = (
+    a_job("plain"),
+    a_task("mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+)
 SAID = "\u65e5\u672c: nothing \u00e0 faire"
 
 
@@ -41,9 +46,17 @@ def german(databases: Databases) -> Iterator[str]:
     with databases.empty() as url:
         name = make_url(url).database or ""
         with psycopg.connect(url, autocommit=True) as connection:
-            for word, value in (("datestyle", "German"), ("intervalstyle", "iso_8601"), ("timezone", "Asia/Kathmandu")):
+            for word, value in (
+                ("datestyle", "German"),
+                ("intervalstyle", "iso_8601"),
+                ("timezone", "Asia/Kathmandu"),
+            ):
                 statement = sql.SQL("ALTER DATABASE {} SET {} = {}")
-                connection.execute(statement.format(sql.Identifier(name), sql.SQL(word), sql.Literal(value)))
+                connection.execute(
+                    statement.format(
+                        sql.Identifier(name), sql.SQL(word), sql.Literal(value)
+                    )
+                )
         yield url
 
 
@@ -60,7 +73,9 @@ def test_another_style_of_dates_behind_a_pooler(german: str) -> None:
         runs_once(Bench(database, DEFINITIONS).planned())
 
 
-def test_another_style_of_dates_in_the_environment(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_style_of_dates_in_the_environment(
+    pg_empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """libpq sends these after our options; they count for nothing all the same."""
     monkeypatch.setenv("PGDATESTYLE", "German")
     monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
@@ -82,7 +97,9 @@ def test_another_encoding(databases: Databases, encoding: str) -> None:
     ("encoding", "kept"),
     [("UTF8", SAID), ("SQL_ASCII", SAID), ("LATIN1", r"\u65e5\u672c: nothing \xe0 faire")],
 )
-def test_an_error_in_letters_that_the_database_lacks(databases: Databases, encoding: str, kept: str) -> None:
+def test_an_error_in_letters_that_the_database_lacks(
+    databases: Databases, encoding: str, kept: str
+) -> None:
     """What a handler says decides nothing: the attempt has failed, and is tried again."""
     with databases.empty(encoding) as url:
         for bench in bench_at(url):
@@ -91,24 +108,32 @@ def test_an_error_in_letters_that_the_database_lacks(databases: Databases, encod
             bench.settle(claim, Failed(SAID))
             tasks = bench.tables.tasks
             with bench.store.transaction() as connection:
-                wanted = sa.select(tasks.c.state, tasks.c.consecutive_failures, tasks.c.last_error)
+                wanted = sa.select(
+                    tasks.c.state, tasks.c.consecutive_failures, tasks.c.last_error
+                )
                 row = connection.execute(wanted.where(tasks.c.task_name == "mail")).one()
             assert tuple(row) == (None, 1, kept)
 
 
 def test_a_letter_that_the_database_lacks(databases: Databases) -> None:
-    """Each call says which, where and what to do; also in a transaction of the caller's, however that speaks."""
+    """Each call says which, where and what to do; also in a transaction of the caller's, however
+    that speaks.
+    """
     with databases.empty("LATIN1") as url:
         for bench in bench_at(url):
             with (
                 closing(psycopg.connect(with_query(url, client_encoding="utf8"))) as utf8,
-                closing(psycopg.connect(with_query(url, client_encoding="latin1"))) as latin1,
+                closing(
+                    psycopg.connect(with_query(url, client_encoding="latin1"))
+                ) as latin1,
             ):
                 for where, call in calls_with_a_letter(bench, utf8, latin1):
                     with pytest.raises(ConfigurationError) as refused:
                         call()
                     said = str(refused.value)
-                    assert said.startswith(f"{where}: a character is not in the encoding of the database: ")
+                    assert said.startswith(
+                        f"{where}: a character is not in the encoding of the database: "
+                    )
                     assert said.endswith(CURE)
                     assert re.search("latin-?1", said, re.IGNORECASE)
 
@@ -126,7 +151,10 @@ def calls_with_a_letter(
         ("task 'mail'", lambda: client.schedule("mail", id=SAID, connection=utf8)),
         ("task 'mail'", lambda: client.schedule("mail", id=SAID, connection=latin1)),
         ("task 'mail'", lambda: client.schedule_many("mail", [Item(1, id=SAID)])),
-        ("task 'mail'", lambda: client.schedule_many("mail", [Item(1, id=SAID)], copy=True)),
+        (
+            "task 'mail'",
+            lambda: client.schedule_many("mail", [Item(1, id=SAID)], copy=True),
+        ),
         ("task 'mail'", lambda: client.cancel("mail", SAID)),
         (f"task {SAID!r}", lambda: client.list(SAID)),
         ("task 'plain'", lambda: client.schedule_recurring("plain", SAID, "EVERY|5m")),

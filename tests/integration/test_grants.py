@@ -1,4 +1,6 @@
-"""Each role with its grants alone: what it is for works, and what it must not do is refused by the database."""
+"""Each role with its grants alone: what it is for works, and what it must not do is refused by the
+database.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def note(ctx: JobContext) -> None:
 
 @contextmanager
 def a_role(owner: str, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a new role of the database with the grants of ``role``, which the command has applied."""
+    """The address of a new role of the database with the grants of ``role``, which the command has
+    applied.
+    """
     address = sa.make_url(owner)
     name = f"{address.database}_{role}"
     with psycopg.connect(owner, autocommit=True) as sql:
@@ -44,29 +48,38 @@ def a_role(owner: str, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
         sql.execute("CREATE TABLE orders (secret text)")
         monkeypatch.setenv("DATABASE_URL", owner)
         assert status(["db", "grants", "--role", role, "--to", name]) == exits.OK
-        monkeypatch.setenv("DATABASE_URL", url := address.set(username=name, password="secret").render_as_string(False))
+        monkeypatch.setenv(
+            "DATABASE_URL",
+            url := address.set(username=name, password="secret").render_as_string(False),
+        )
         yield url
         sql.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 NO_ROLE = (
-    "SELECT * FROM orders", "CREATE TABLE mine (a int)", "DROP TABLE scheduled_tasks",
+    "SELECT * FROM orders",
+    "CREATE TABLE mine (a int)",
+    "DROP TABLE scheduled_tasks",
     "UPDATE scheduled_alembic_version SET version_num = 'x'",
-)  # fmt: skip
+)
 
 
 def is_refused(url: str, *statements: str) -> None:
     """Each for lack of a right, and not for another reason."""
     with psycopg.connect(url, autocommit=True) as sql:
         for statement in (*statements, *NO_ROLE):
-            with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation)):
+            with pytest.raises(
+                (psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation)
+            ):
                 sql.execute(statement)
 
 
 ROW = "'x', now(), false, 1"
-#: Rows that stand for jobs, hold a place for ever, stall claims, or overtake all others; each in columns it may write.
+#: Rows that stand for jobs, hold a place for ever, stall claims, or overtake all others; each in
+#: columns it may write.
 FORGED = (
-    "'task', 'par', 'recurring@2026-11-24T16:35:05+00:00', '9001-01-01', '9001-01-01', false, 1, 1, 50",
+    "'task', 'par', 'recurring@2026-11-24T16:35:05+00:00', '9001-01-01', "
+    "'9001-01-01', false, 1, 1, 50",
     "'task', 'par', 'ann@2026-11-24T16:35:05.000001+00:00', now(), now(), false, 1, 1, 50",
     "'task', 'par', 'recurring', now(), now(), false, 1, 1, 50",
     "'task', 'par', 'recurring@x', now(), now(), false, 1, 1, 50",
@@ -86,7 +99,8 @@ FORGED = (
 )
 FORGES = (
     "INSERT INTO scheduled_tasks"
-    " (kind, task_name, task_instance, execution_time, slot, picked, version, created_version, priority) VALUES "
+    " (kind, task_name, task_instance, execution_time, slot, picked, version, "
+    "created_version, priority) VALUES "
 )
 CHANGES = ("UPDATE scheduled_controls SET author = 'x'", "DELETE FROM scheduled_controls")
 HISTORY = (
@@ -97,7 +111,9 @@ HISTORY = (
 
 
 def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It schedules, alone and in a transaction of its own; it reads no payload, and changes nothing that is there."""
+    """It schedules, alone and in a transaction of its own; it reads no payload, and changes
+    nothing that is there.
+    """
     with a_role(pg_url, "enqueuer", monkeypatch) as url:
         registry = JobRegistry(tasks=[note], database_url=url, process_hook=False)
         assert registry.client.schedule(note, id="1").status == "scheduled"
@@ -106,33 +122,58 @@ def test_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with psycopg.connect(url) as sql:
             registry.client.schedule(note, id="2", connection=sql)
             registry.client.schedule_many(note, range(700), connection=sql)
-        assert registry.client.schedule_many(note, range(9), if_exists="raise", copy=True).scheduled == 9
-        assert registry.client.schedule(note, id="ann@example.com", priority=100).status == "scheduled"
+        assert (
+            registry.client.schedule_many(
+                note, range(9), if_exists="raise", copy=True
+            ).scheduled
+            == 9
+        )
+        assert (
+            registry.client.schedule(note, id="ann@example.com", priority=100).status
+            == "scheduled"
+        )
         assert list(registry.client.list(note))
         client = registry.client
         not_theirs: tuple[Callable[[], object], ...] = (
-            lambda: client.get(note, "1"), lambda: client.cancel(note, "1"), lambda: client.history(note, "1"),
-            lambda: client.reschedule(note, "1", delay="1h"), lambda: client.retry(note),
+            lambda: client.get(note, "1"),
+            lambda: client.cancel(note, "1"),
+            lambda: client.history(note, "1"),
+            lambda: client.reschedule(note, "1", delay="1h"),
+            lambda: client.retry(note),
             lambda: client.schedule(note, id="1", if_exists="replace"),
-        )  # fmt: skip
+        )
         for call in not_theirs:
             with pytest.raises(DatabaseProblem, match="permission denied"):
                 call()
         registry.database.close()
-        into = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version"
+        into = (
+            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, "
+            "picked, version"
+        )
         is_refused(
-            url, *CHANGES, *HISTORY, "SELECT task_data FROM scheduled_tasks", "SELECT * FROM scheduled_slots",
-            "UPDATE scheduled_tasks SET execution_time = now()", "DELETE FROM scheduled_tasks",
+            url,
+            *CHANGES,
+            *HISTORY,
+            "SELECT task_data FROM scheduled_tasks",
+            "SELECT * FROM scheduled_slots",
+            "UPDATE scheduled_tasks SET execution_time = now()",
+            "DELETE FROM scheduled_tasks",
             f"{into}, schedule) VALUES ('hourly', {ROW}, 'EVERY|1ms')",
             f"{into}, state) VALUES ('note', {ROW}, 'dead')",
-            f"{into}, priority) VALUES ('note', {ROW}, 32767)", "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
+            f"{into}, priority) VALUES ('note', {ROW}, 32767)",
+            "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
             "INSERT INTO scheduled_controls (at, author, command) VALUES (now(), 'boss', 'pause')",
-            "INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome) VALUES ('a', 'b', now(), 'x')",
-        )  # fmt: skip
+            "INSERT INTO scheduled_slots (task_name, task_instance, slot, "
+            "outcome) VALUES ('a', 'b', now(), 'x')",
+        )
 
 
-def test_an_enqueuer_stands_in_for_no_job(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor through a group; and a row of another transaction that has the id makes none of its own wait."""
+def test_an_enqueuer_stands_in_for_no_job(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor through a group; and a row of another transaction that has the id makes none of its own
+    wait.
+    """
     with a_role(pg_url, "enqueuer", monkeypatch) as url:
         is_refused(url, *(f"{FORGES}({row})" for row in FORGED))
         name, member = (f"{sa.make_url(url).username}{end}" for end in ("", "_app"))
@@ -142,17 +183,34 @@ def test_an_enqueuer_stands_in_for_no_job(pg_url: str, monkeypatch: pytest.Monke
             is_refused(through, *(f"{FORGES}({row})" for row in FORGED))
             with psycopg.connect(pg_url) as owner:
                 owner.execute(f"{FORGES}({FORGED[0]})")  # and no commit
-                is_refused(url, f"SET lock_timeout = '9s'; {FORGES}({FORGED[0]}) ON CONFLICT DO NOTHING")
+                is_refused(
+                    url,
+                    f"SET lock_timeout = '9s'; {FORGES}({FORGED[0]}) ON CONFLICT DO NOTHING",
+                )
             sql.execute(f"DROP OWNED BY {member}; DROP ROLE {member}")
 
 
-def test_one_role_for_workers_and_enqueuers(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_role_for_workers_and_enqueuers(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a worker may do besides stays; the commands can be repeated in any order."""
     with a_role(pg_url, "enqueuer", monkeypatch) as url:
         with monkeypatch.context() as owner:
             owner.setenv("DATABASE_URL", pg_url)
             for role in ("worker", "enqueuer", "enqueuer"):
-                assert status(["db", "grants", "--role", role, "--to", str(sa.make_url(url).username)]) == exits.OK
+                assert (
+                    status(
+                        [
+                            "db",
+                            "grants",
+                            "--role",
+                            role,
+                            "--to",
+                            str(sa.make_url(url).username),
+                        ]
+                    )
+                    == exits.OK
+                )
         with ManualWorker([hourly, note], url) as worker:
             worker.client.schedule(note, id="1")
             worker.client.schedule(note, id="1", if_exists="replace", priority=7)
@@ -171,28 +229,51 @@ def test_grants_wait_for_seconds_only(
     with psycopg.connect(pg_url) as writer:
         writer.execute("DELETE FROM scheduled_tasks")  # and no commit
         begun = time.monotonic()
-        assert status(["db", "grants", "--role", "enqueuer", "--to", str(sa.make_url(pg_url).username)]) != exits.OK
+        assert (
+            status(
+                [
+                    "db",
+                    "grants",
+                    "--role",
+                    "enqueuer",
+                    "--to",
+                    str(sa.make_url(pg_url).username),
+                ]
+            )
+            != exits.OK
+        )
         assert time.monotonic() - begun < 20
     assert "another transaction" in capsys.readouterr().err
 
 
 def test_a_worker(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It checks, plans, signs in, claims, settles and signs out; it can neither change the audit nor upgrade."""
+    """It checks, plans, signs in, claims, settles and signs out; it can neither change the audit
+    nor upgrade.
+    """
     with a_role(pg_url, "worker", monkeypatch) as url:
-        registry = JobRegistry(jobs=[hourly], tasks=[note], database_url=url, process_hook=False)
+        registry = JobRegistry(
+            jobs=[hourly], tasks=[note], database_url=url, process_hook=False
+        )
         ran.clear()
         registry.client.schedule(note)
         with registry:
             assert ran.wait(60)
         registry.database.close()
         is_refused(
-            url, *CHANGES, "DELETE FROM scheduled_meta", "DELETE FROM scheduled_calendars",
-            "UPDATE scheduled_meta SET value = 'x'", "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
-            "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, now(), 'boss', 'pause')",
-        )  # fmt: skip
+            url,
+            *CHANGES,
+            "DELETE FROM scheduled_meta",
+            "DELETE FROM scheduled_calendars",
+            "UPDATE scheduled_meta SET value = 'x'",
+            "INSERT INTO scheduled_meta VALUES ('paused', 'x')",
+            "INSERT INTO scheduled_controls (id, at, author, command) VALUES "
+            "(999, now(), 'boss', 'pause')",
+        )
 
 
-def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All that it writes down in ``scheduled_meta``, and what it locks in the audit."""
     with a_role(pg_url, "worker", monkeypatch) as url:
         with ManualWorker([hourly], url, recovery_rate=1) as worker:
@@ -202,14 +283,18 @@ def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(pg_url: str, mon
             worker.run_due()
             begin = worker.clock.now()
             first, last = begin - timedelta(hours=9), begin - timedelta(hours=5)
-            worker.client.operations.backfill("hourly", first, last, forgotten=True, pace="1m")
+            worker.client.operations.backfill(
+                "hourly", first, last, forgotten=True, pace="1m"
+            )
             for _ in range(9):
                 worker.run_due()
                 worker.tick("1m")
             worker.tick("9d")
             worker.run_due()
             span = timedelta(days=1)
-            pruner, other = (Pruner(worker.store, keep=span, failure_retention=span) for _ in range(2))
+            pruner, other = (
+                Pruner(worker.store, keep=span, failure_retention=span) for _ in range(2)
+            )
             assert pruner.take_turn(timedelta(hours=1))
             assert not other.take_turn(timedelta(hours=1))
             assert sum(page.slots for page in pruner.pages()) > 3
@@ -218,40 +303,84 @@ def test_a_worker_prunes_holds_to_the_rate_and_paces_a_backfill(pg_url: str, mon
         assert noted >= {"pruning", "pruned_until", "recovery"}
 
 
-def test_a_reader(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reader(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All listings work, and nothing is written."""
     with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
         registry.client.schedule("note", id="1")
     registry.database.close()
     with a_role(pg_url, "reader", monkeypatch) as url:
-        for line in ("jobs list", "jobs show hourly", "slots", "failures", "audit", "workers", "tasks count",
-                     "tasks list", "tasks show note 1", "explain hourly", "calendar list"):  # fmt: skip
+        for line in (
+            "jobs list",
+            "jobs show hourly",
+            "slots",
+            "failures",
+            "audit",
+            "workers",
+            "tasks count",
+            "tasks list",
+            "tasks show note 1",
+            "explain hourly",
+            "calendar list",
+        ):
             assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
-        assert status(["health", "--min-workers", "0"]) in (exits.OK, exits.FAILED), capsys.readouterr().err
+        assert status(["health", "--min-workers", "0"]) in (exits.OK, exits.FAILED), (
+            capsys.readouterr().err
+        )
         assert "42501" not in capsys.readouterr().err
-        is_refused(url, *CHANGES, *HISTORY, "DELETE FROM scheduled_tasks", "UPDATE scheduled_tasks SET picked = false")
+        is_refused(
+            url,
+            *CHANGES,
+            *HISTORY,
+            "DELETE FROM scheduled_tasks",
+            "UPDATE scheduled_tasks SET picked = false",
+        )
 
 
-def test_an_operator(pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its orders are carried out; the audit has the database's user beside the author, and cannot be changed."""
+def test_an_operator(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its orders are carried out; the audit has the database's user beside the author, and cannot
+    be changed.
+    """
     with JobRegistry(jobs=[hourly], database_url=pg_url, process_hook=False) as registry:
         pass
     registry.database.close()
     with a_role(pg_url, "operator", monkeypatch) as url:
         monkeypatch.setenv("SLOTWISE_AUTHOR", "ceo@corp")
-        for line in ("pause hourly", "resume hourly", "trigger hourly", "skip-next hourly",
-                     "pause --all --yes", "resume --all --yes", "delete hourly --yes", "audit"):  # fmt: skip
+        for line in (
+            "pause hourly",
+            "resume hourly",
+            "trigger hourly",
+            "skip-next hourly",
+            "pause --all --yes",
+            "resume --all --yes",
+            "delete hourly --yes",
+            "audit",
+        ):
             assert status(line.split()) == exits.OK, (line, capsys.readouterr().err)
         with psycopg.connect(pg_url) as sql:
-            authors = {author for (author,) in sql.execute("SELECT author FROM scheduled_controls")}
+            authors = {
+                author for (author,) in sql.execute("SELECT author FROM scheduled_controls")
+            }
             with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
                 sql.execute("DELETE FROM scheduled_controls")
         assert authors == {f"ceo@corp (database role {sa.make_url(url).username})"}
         with psycopg.connect(url) as sql:
-            sql.execute("INSERT INTO scheduled_controls (at, author, command) VALUES ('1999-01-01', 'x', 'y')")
-            recent = "SELECT at > now() - interval '1 minute' FROM scheduled_controls ORDER BY id DESC LIMIT 1"
+            sql.execute(
+                "INSERT INTO scheduled_controls (at, author, command) VALUES "
+                "('1999-01-01', 'x', 'y')"
+            )
+            recent = (
+                "SELECT at > now() - interval '1 minute' FROM scheduled_controls "
+                "ORDER BY id DESC LIMIT 1"
+            )
             assert sql.execute(recent).fetchone() == (True,), "the client has set the time"
-        number = "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, now(), 'boss', 'pause')"
+        number = (
+            "INSERT INTO scheduled_controls (id, at, author, command) VALUES (999, "
+            "now(), 'boss', 'pause')"
+        )
         is_refused(url, *CHANGES, number, "DELETE FROM scheduled_workers")
 
 
@@ -260,14 +389,29 @@ def test_a_migrator(pg_empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_role(pg_empty_url, "migrator", monkeypatch) as url:
         assert status(["db", "upgrade"]) == exits.OK
         assert status(["db", "check"]) == exits.OK
-        with psycopg.connect(url) as sql, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with (
+            psycopg.connect(url) as sql,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
             sql.execute("SELECT * FROM orders")
 
 
 def test_the_statements_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a database; a hostile name is quoted."""
     assert (
-        status(["db", "grants", "--role", "reader", "--to", 'x"; DROP TABLE y', "--schema", "jobs", "--sql"])
+        status(
+            [
+                "db",
+                "grants",
+                "--role",
+                "reader",
+                "--to",
+                'x"; DROP TABLE y',
+                "--schema",
+                "jobs",
+                "--sql",
+            ]
+        )
         == exits.OK
     )
     told = capsys.readouterr().out
@@ -281,29 +425,55 @@ def test_a_reader_sees_the_schema_version(
     with a_role(pg_url, "reader", monkeypatch):
         capsys.readouterr()
         assert status(["db", "current"]) == exits.OK
-        assert capsys.readouterr().out == "schema version 1; this slotwise needs version 1\n"
+        assert (
+            capsys.readouterr().out == "schema version 1; this slotwise needs version 1\n"
+        )
 
 
-def test_a_downgrade_leaves_nothing_behind(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_downgrade_leaves_nothing_behind(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The functions of the triggers go with the tables."""
     monkeypatch.setenv("DATABASE_URL", pg_url)
     ours = "SELECT proname FROM pg_proc WHERE proname LIKE 'scheduled%'"
     with psycopg.connect(pg_url, autocommit=True) as sql:
         for role in ("worker", "enqueuer"):
-            assert status(["db", "grants", "--role", role, "--to", str(sa.make_url(pg_url).username)]) == exits.OK
-        assert {name for (name,) in sql.execute(ours)} >= {"scheduled_refuse_rows", "scheduled_sign_controls"}
+            assert (
+                status(
+                    [
+                        "db",
+                        "grants",
+                        "--role",
+                        role,
+                        "--to",
+                        str(sa.make_url(pg_url).username),
+                    ]
+                )
+                == exits.OK
+            )
+        assert {name for (name,) in sql.execute(ours)} >= {
+            "scheduled_refuse_rows",
+            "scheduled_sign_controls",
+        }
         assert status(["db", "downgrade", "--yes"]) == exits.OK
         assert sql.execute(ours).fetchall() == []
 
 
-def test_a_limit_cannot_be_held_by_an_enqueuer(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it can lock is in no worker's way: neither the names' rows nor advisory locks of any key."""
+def test_a_limit_cannot_be_held_by_an_enqueuer(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it can lock is in no worker's way: neither the names' rows nor advisory locks of any
+    key.
+    """
 
     @task(name="few", concurrency=1)
     def few(ctx: JobContext) -> None:
         """Returns."""
 
-    with a_role(pg_url, "enqueuer", monkeypatch) as url, ManualWorker([few], pg_url) as worker:
+    with (
+        a_role(pg_url, "enqueuer", monkeypatch) as url,
+        ManualWorker([few], pg_url) as worker,
+    ):
         worker.client.schedule(few, id="1")
         worker.run_due()
         worker.client.schedule(few, id="2")
@@ -311,7 +481,10 @@ def test_a_limit_cannot_be_held_by_an_enqueuer(pg_url: str, monkeypatch: pytest.
         with psycopg.connect(url) as sql:
             for kind in (0, 1):
                 key = f"hashtextextended(table_name || '/few', {kind})"
-                sql.execute(f"SELECT pg_advisory_lock({key}) FROM (VALUES ('scheduled_tasks')) AS t(table_name)")
+                sql.execute(
+                    f"SELECT pg_advisory_lock({key}) FROM (VALUES "
+                    "('scheduled_tasks')) AS t(table_name)"
+                )
             assert len(worker.run_due()) == 1
 
 
@@ -320,10 +493,19 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
 def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the page has it: workers and enqueuers of one task see its rows alone; operators and readers see all."""
-    (recipe,) = re.findall(r"```sql\n(-- Tenants.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    """As the page has it: workers and enqueuers of one task see its rows alone; operators and
+    readers see all.
+    """
+    (recipe,) = re.findall(
+        r"```sql\n(-- Tenants.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     database = str(sa.make_url(pg_url).database)
-    roles = {"mail_worker": "worker", "mail_app": "enqueuer", "jobs_operator": "operator", "jobs_reader": "reader"}
+    roles = {
+        "mail_worker": "worker",
+        "mail_app": "enqueuer",
+        "jobs_operator": "operator",
+        "jobs_reader": "reader",
+    }
 
     @task(name="other", record="all")
     def other(ctx: JobContext) -> None:
@@ -333,24 +515,36 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
     def mail(ctx: JobContext) -> None:
         """Returns."""
 
-    with ManualWorker([other, mail], pg_url) as owner, psycopg.connect(pg_url, autocommit=True) as sql:
+    with (
+        ManualWorker([other, mail], pg_url) as owner,
+        psycopg.connect(pg_url, autocommit=True) as sql,
+    ):
         owner.client.schedule(other, id="1")
         monkeypatch.setenv("DATABASE_URL", pg_url)
         urls = {}
         for name, role in roles.items():
             sql.execute(f"CREATE ROLE {database}_{name} LOGIN PASSWORD 'secret'")
-            assert status(["db", "grants", "--role", role, "--to", f"{database}_{name}"]) == exits.OK
-            address = sa.make_url(pg_url).set(username=f"{database}_{name}", password="secret")
+            assert (
+                status(["db", "grants", "--role", role, "--to", f"{database}_{name}"])
+                == exits.OK
+            )
+            address = sa.make_url(pg_url).set(
+                username=f"{database}_{name}", password="secret"
+            )
             urls[name] = address.render_as_string(hide_password=False)
             recipe = re.sub(rf"\b{name}\b", f"{database}_{name}", recipe)
         sql.execute(recipe.encode())
-        registry = JobRegistry(tasks=[mail], database_url=urls["mail_app"], process_hook=False)
+        registry = JobRegistry(
+            tasks=[mail], database_url=urls["mail_app"], process_hook=False
+        )
         assert registry.client.schedule(mail, id="1", at=LONG_AGO).status == "scheduled"
         assert registry.client.schedule(mail, id="1").status == "exists"
         assert [line.task for line in registry.client.list()] == ["send-mail"]
         with pytest.raises(DatabaseProblem, match="row-level security"):
             registry.client.schedule("other", id="2")
-        refused = pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security")
+        refused = pytest.raises(
+            psycopg.errors.InsufficientPrivilege, match="row-level security"
+        )
         with psycopg.connect(urls["mail_app"], autocommit=True) as own, refused:
             own.execute(f"{FORGES}('task', 'other', '3', now(), now(), false, 1, 1, 50)")
         registry.database.close()
@@ -358,10 +552,18 @@ def test_the_recipe_for_tenants(pg_url: str, monkeypatch: pytest.MonkeyPatch) ->
             assert [line.task for line in worker.client.list()] == ["send-mail"]
             assert len(worker.run_due()) == 1
             assert [line.task for line in worker.client.list()] == []
-            assert [end.outcome for end in worker.client.history(mail, "1")] == ["succeeded"]
+            assert [end.outcome for end in worker.client.history(mail, "1")] == [
+                "succeeded"
+            ]
         for name in ("jobs_operator", "jobs_reader"):
             with psycopg.connect(urls[name]) as other_role:
-                assert other_role.execute("SELECT task_name FROM scheduled_tasks").fetchall() == [("other",)]
-                assert other_role.execute("SELECT task_name FROM scheduled_slots").fetchall() == [("send-mail",)]
+                assert other_role.execute(
+                    "SELECT task_name FROM scheduled_tasks"
+                ).fetchall() == [("other",)]
+                assert other_role.execute(
+                    "SELECT task_name FROM scheduled_slots"
+                ).fetchall() == [("send-mail",)]
         for name in roles:
-            sql.execute(f"DROP OWNED BY {database}_{name} CASCADE; DROP ROLE {database}_{name}")
+            sql.execute(
+                f"DROP OWNED BY {database}_{name} CASCADE; DROP ROLE {database}_{name}"
+            )

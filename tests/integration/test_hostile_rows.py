@@ -1,4 +1,6 @@
-"""A real worker, before 100,000 rows of one name that nobody can run: another task starts within a second."""
+"""A real worker, before 100,000 rows of one name that nobody can run: another task starts within a
+second.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,18 @@ FLOODS = {
 
 def flood(url: str, name: str, written: str) -> None:
     """Insert the rows, due for an hour."""
-    columns = {"execution_time": "now() - interval '1 hour'", "picked": "false", "version": "1", "created_version": "1"}
+    columns = {
+        "execution_time": "now() - interval '1 hour'",
+        "picked": "false",
+        "version": "1",
+        "created_version": "1",
+    }
     columns |= dict(part.split(" = ", 1) for part in written.split("; "))
     with psycopg.connect(url) as sql:
         sql.execute(
             f"INSERT INTO scheduled_tasks (task_name, task_instance, {', '.join(columns)}) "
-            f"SELECT '{name}', i::text, {', '.join(columns.values())} FROM generate_series(1, {FLOOD}) AS i"
+            f"SELECT '{name}', i::text, {', '.join(columns.values())} FROM "
+            f"generate_series(1, {FLOOD}) AS i"
         )
 
 
@@ -65,7 +73,9 @@ class Ends:
 
     def wait(self, name: str, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._starts[name] >= count, 60), self._starts
+            assert self._changed.wait_for(lambda: self._starts[name] >= count, 60), (
+                self._starts
+            )
 
 
 class Bomb:
@@ -83,31 +93,61 @@ def test_nothing_that_is_stored_is_imported_or_called(pg_url: str, tmp_path: Pat
     file, seen = tmp_path / "called", list[object]()
     pickled = pickle.dumps(Bomb(file))
     payloads = [
-        pickled, b"slotwise/pickle/1\n" + pickled, b"!!python/object/apply:os.system [touch]", b"[" * 200_000,
-        b'{"__cls__": "os:system", "py/reduce": [{"py/function": "os.system"}, {"py/tuple": ["true"]}]}',
-    ]  # fmt: skip
-    names = ["os:system", "builtins.eval", "__import__", "slotwise.cli.entry:main", "mail.__class__", "jobs:mail"]
+        pickled,
+        b"slotwise/pickle/1\n" + pickled,
+        b"!!python/object/apply:os.system [touch]",
+        b"[" * 200_000,
+        b'{"__cls__": "os:system", "py/reduce": [{"py/function": "os.system"}, '
+        b'{"py/tuple": ["true"]}]}',
+    ]
+    names = [
+        "os:system",
+        "builtins.eval",
+        "__import__",
+        "slotwise.cli.entry:main",
+        "mail.__class__",
+        "jobs:mail",
+    ]
     into = (
-        "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version) "
+        "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, "
+        "execution_time, picked, version) "
         "VALUES (%s, %s, %s, '2020-01-01', false, 1)"
     )
     with psycopg.connect(pg_url) as sql:
-        sql.cursor().executemany(into, [("mail", str(number), data) for number, data in enumerate(payloads)])
+        sql.cursor().executemany(
+            into, [("mail", str(number), data) for number, data in enumerate(payloads)]
+        )
         sql.cursor().executemany(into, [(name, "1", b"1") for name in names])
-    with ManualWorker([task(name="mail")(lambda ctx: seen.append(ctx.data))], pg_url, foreign_rows=True) as worker:
+    with ManualWorker(
+        [task(name="mail")(lambda ctx: seen.append(ctx.data))], pg_url, foreign_rows=True
+    ) as worker:
         worker.run_due()
     with psycopg.connect(pg_url) as sql:
-        states = dict(sql.execute("SELECT task_name || task_instance, state FROM scheduled_tasks").fetchall())
-    assert {name for name, state in states.items() if state is None} >= {f"{name}1" for name in names}
+        states = dict(
+            sql.execute(
+                "SELECT task_name || task_instance, state FROM scheduled_tasks"
+            ).fetchall()
+        )
+    assert {name for name, state in states.items() if state is None} >= {
+        f"{name}1" for name in names
+    }
     assert [type(data) for data in seen] == [dict]
     assert not file.exists()
 
 
 @pytest.mark.parametrize(
-    "kind", [one if one == "version" else pytest.param(one, marks=pytest.mark.extended) for one in FLOODS]
+    "kind",
+    [
+        one if one == "version" else pytest.param(one, marks=pytest.mark.extended)
+        for one in FLOODS
+    ],
 )
-def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Bad rows are set aside by the batch, after those of other names, and a log line counts them."""
+def test_a_flood_that_nobody_can_run(
+    pg_url: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bad rows are set aside by the batch, after those of other names, and a log line counts
+    them.
+    """
     ends = Ends()
 
     @job(name="tick", schedule=Every("1d"))
@@ -130,10 +170,16 @@ def test_a_flood_that_nobody_can_run(pg_url: str, kind: str, caplog: pytest.LogC
             ends.wait("ping", count)
             took.append(timedelta(seconds=time.monotonic() - began))
         with psycopg.connect(pg_url) as sql:
-            left = sql.execute("SELECT count(*) FROM scheduled_tasks WHERE last_error IS NULL").fetchone()
+            left = sql.execute(
+                "SELECT count(*) FROM scheduled_tasks WHERE last_error IS NULL"
+            ).fetchone()
         print(kind, [f"{one.total_seconds():.3f} s" for one in took], "left:", left)
         assert max(took) <= timedelta(seconds=1), took
-        told = [record for record in caplog.records if record.name.startswith(("slotwise.store", "slotwise.events"))]
+        told = [
+            record
+            for record in caplog.records
+            if record.name.startswith(("slotwise.store", "slotwise.events"))
+        ]
         assert len(told) <= 10, Counter(record.msg for record in told)
     finally:
         registry.stop()
@@ -147,7 +193,9 @@ def test_a_flood_of_data_that_does_not_fit_is_one_line(pg_url: str) -> None:
         for count in (50, 49, 1):
             worker.client.schedule_many("mail", range(count))
             with psycopg.connect(pg_url) as sql:
-                sql.execute("UPDATE scheduled_tasks SET task_data = 'no JSON' WHERE state IS NULL")
+                sql.execute(
+                    "UPDATE scheduled_tasks SET task_data = 'no JSON' WHERE state IS NULL"
+                )
             heard += [event for event in worker.run_due() if isinstance(event, SettledDead)]
             worker.tick("40s")
     assert len(heard) == 100
@@ -170,26 +218,35 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="memory is measured on Linux"
+)
 def test_payloads_of_100_mb_do_not_fill_the_memory(pg_url: str) -> None:
     """No claim, heartbeat or settlement reads one; ``TESTS_BIG_ROWS=1000`` is the long form."""
     rows = int(os.environ.get("TESTS_BIG_ROWS", "20"))
     with psycopg.connect(pg_url) as sql:
         sql.execute(
-            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version)"
+            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, picked, version)"
             " VALUES ('mail', '0', convert_to(repeat('x', 100000000), 'UTF8'), now(), false, 1)"
         )
         sql.execute(
-            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version)"
+            "INSERT INTO scheduled_tasks (task_name, task_instance, task_data, "
+            "execution_time, picked, version)"
             " SELECT task_name, i::text, task_data, execution_time, picked, version"
             " FROM scheduled_tasks, generate_series(1, %s) AS i",
             (rows - 1,),
         )
-    done = subprocess.run([sys.executable, "-c", GLUTTON, pg_url], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", GLUTTON, pg_url], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout) / 1024
     with psycopg.connect(pg_url) as sql:
-        why = "SELECT count(*) FROM scheduled_tasks WHERE state = 'dead' AND last_error LIKE '%payload too large: 1%'"
+        why = (
+            "SELECT count(*) FROM scheduled_tasks WHERE state = 'dead' AND last_error "
+            "LIKE '%payload too large: 1%'"
+        )
         assert sql.execute(why).fetchone() == (rows,), done.stderr
     print(f"{rows} rows of 100 MB: a peak of {peak:.0f} MiB")
     assert peak < 150
@@ -204,26 +261,38 @@ def test_names_without_end_are_cut(
     monkeypatch.setenv("DATABASE_URL", pg_url)
     with psycopg.connect(pg_url) as sql:
         sql.execute(
-            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
-            " SELECT 'a' || i, '1', now() - interval '1 hour', false, 1 FROM generate_series(1, 99) AS i"
+            "INSERT INTO scheduled_tasks (task_name, task_instance, "
+            "execution_time, picked, version)"
+            " SELECT 'a' || i, '1', now() - interval '1 hour', false, 1 FROM "
+            "generate_series(1, 99) AS i"
         )
     assert status(["tasks", "count", "--json"]) == exits.OK
     told = capsys.readouterr()
-    assert (len(json.loads(told.out)), "at most 20 names are counted" in told.err) == (20, True)
+    assert (len(json.loads(told.out)), "at most 20 names are counted" in told.err) == (
+        20,
+        True,
+    )
     assert status(["health", "--json"]) == exits.FAILED
     assert json.loads(capsys.readouterr().out)["overdue"] == 99
     with psycopg.connect(pg_url) as sql:
         sql.execute(
-            "INSERT INTO scheduled_workers (worker, host, pid, boot_id, tasks, version, capacity, state, started,"
-            " last_seen, lease) VALUES ('w', 'h', 1, 'b', '[\"zoo\"]', '1', 1, 'running', now(), now(), '1 hour')"
+            "INSERT INTO scheduled_workers (worker, host, pid, boot_id, tasks, "
+            "version, capacity, state, started,"
+            " last_seen, lease) VALUES ('w', 'h', 1, 'b', '[\"zoo\"]', '1', 1, "
+            "'running', now(), now(), '1 hour')"
         )
         sql.execute(
-            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+            "INSERT INTO scheduled_tasks (task_name, task_instance, "
+            "execution_time, picked, version)"
             " VALUES ('zoo', '1', now() - interval '1 hour', false, 1)"
         )
     assert status(["health", "--json"]) == exits.FAILED
     health = json.loads(capsys.readouterr().out)
-    assert (health["overdue"], health["orphans"], len(health["orphan_tasks"])) == (1, 99, 20)
+    assert (health["overdue"], health["orphans"], len(health["orphan_tasks"])) == (
+        1,
+        99,
+        20,
+    )
 
 
 def test_a_listing_survives_a_row_from_no_year(
@@ -233,8 +302,10 @@ def test_a_listing_survives_a_row_from_no_year(
     monkeypatch.setenv("DATABASE_URL", pg_url)
     with psycopg.connect(pg_url) as sql:
         sql.execute(
-            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, created_version)"
-            " VALUES ('mail', 'bad', now(), false, 1, 253402300800000000), ('mail', 'good', now(), false, 1, 1)"
+            "INSERT INTO scheduled_tasks (task_name, task_instance, "
+            "execution_time, picked, version, created_version)"
+            " VALUES ('mail', 'bad', now(), false, 1, 253402300800000000), "
+            "('mail', 'good', now(), false, 1, 1)"
         )
     for line in ("tasks list", "tasks show mail bad", "explain mail --id bad"):
         assert status(line.split()) == exits.OK, capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""``registry.inspect``: what the tables say, as typed values, from a process that runs no worker."""
+"""``registry.inspect``: what the tables say, as typed values, from a process that runs no
+worker.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def mail(ctx: TaskContext[int]) -> None:
 
 @pytest.fixture
 def registry(url: str) -> Iterator[JobRegistry]:
-    """Nobody is at work; one slot ran, three were missed by one run, the next is left out; of the tasks one is dead."""
+    """Nobody is at work; one slot ran, three were missed by one run, the next is left out; of the
+    tasks one is dead.
+    """
     with ManualWorker([hourly, mail], url, ManualClock(NOON)) as worker:
         worker.client.schedule_recurring(hourly, "customer-7", "EVERY|2h")
         worker.tick("4h")
@@ -66,40 +70,66 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     look = registry.inspect
     (line,) = look.jobs()
     assert isinstance(line, JobInfo)
-    assert (line.job, line.id, line.state, line.next_slot) == ("hourly", "recurring", "no live worker", NOON + 6 * HOUR)
+    assert (line.job, line.id, line.state, line.next_slot) == (
+        "hourly",
+        "recurring",
+        "no live worker",
+        NOON + 6 * HOUR,
+    )
     assert look.job(hourly) == line
     assert [one.id for one in look.instances("hourly")] == ["customer-7"]
     assert look.job("hourly", id="customer-8") is None
     skipped, ran, missed = look.slots(hourly, id="recurring")
     assert isinstance(ran, SlotInfo)
     assert (ran.slot, ran.outcome, ran.missed_count) == (NOON + 4 * HOUR, "succeeded", 3)
-    assert (skipped.outcome, skipped.reason, missed.count, missed.reason) == ("skipped", "operator", 3, "collapsed")
+    assert (skipped.outcome, skipped.reason, missed.count, missed.reason) == (
+        "skipped",
+        "operator",
+        3,
+        "collapsed",
+    )
     assert look.gaps("hourly", id="recurring") == [missed]
     assert look.slots("hourly", id="recurring", before=ran.slot) == [missed]
     assert look.slot("hourly", ran.slot) == ran
     assert [one.slot for one in look.pending("hourly", id="recurring")] == [NOON + 6 * HOUR]
     assert look.explain("hourly", NOON + 2 * HOUR).reason == "collapsed"
-    assert [(one.id, one.state) for one in look.tasks()] == [("1", "dead"), ("later", "waiting")]
+    assert [(one.id, one.state) for one in look.tasks()] == [
+        ("1", "dead"),
+        ("later", "waiting"),
+    ]
     dead = look.explain_task("mail", "1")
     assert (dead.state, dead.sentences[0]) == (
-        "dead", "It is dead after one attempt; to try it again: slotwise tasks retry mail 1."
-    )  # fmt: skip
+        "dead",
+        "It is dead after one attempt; to try it again: slotwise tasks retry mail 1.",
+    )
     assert look.explain_task("mail", "0").sentences[0].startswith("It succeeded at ")
     (only,), (failed,) = look.attempts("hourly", ran.slot), look.attempts(mail, id="1")
     assert isinstance(only, AttemptInfo)
-    assert (only.number, only.outcome, only.worker, only.error) == (1, "succeeded", ran.worker, None)
+    assert (only.number, only.outcome, only.worker, only.error) == (
+        1,
+        "succeeded",
+        ran.worker,
+        None,
+    )
     assert (failed.number, failed.outcome) == (1, "failed")
     assert failed.error.endswith("ValueError: boom")
     assert look.task("mail", "1") == registry.client.get("mail", "1")
     assert [one.outcome for one in look.task_results("mail", "0")] == ["succeeded"]
-    assert [(one.task, one.waiting, one.dead) for one in look.task_counts()] == [("mail", 1, 1)]
+    assert [(one.task, one.waiting, one.dead) for one in look.task_counts()] == [
+        ("mail", 1, 1)
+    ]
     assert all(not isinstance(one, WorkerInfo) or not one.live for one in look.workers())
     health = look.health("5m")
     assert isinstance(health, Health)
     assert (health.live_workers, health.dead) == (0, 1)
     (entry,) = look.audit("hourly")
     assert isinstance(entry, AuditEntry)
-    assert (entry.operation, entry.author, entry.note, entry.id) == ("skip-next", "ada", "a holiday", "recurring")
+    assert (entry.operation, entry.author, entry.note, entry.id) == (
+        "skip-next",
+        "ada",
+        "a holiday",
+        "recurring",
+    )
     assert look.all_paused() is None
     assert look.now().utcoffset() == timedelta(0)
 
@@ -108,32 +138,54 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
     """Each call has an awaited form of the same signature and the same answer."""
     look = registry.inspect
     given: dict[str, tuple[Any, ...]] = {
-        "job": ("hourly",), "instances": ("hourly",), "slots": ("hourly",), "gaps": ("hourly",), "pending": ("hourly",),
-        "slot": ("hourly", NOON + 4 * HOUR), "explain": ("hourly", NOON + 4 * HOUR), "task": ("mail", "1"),
-        "task_results": ("mail", "0"), "jobs": (), "tasks": (), "task_counts": (), "workers": (), "all_paused": (),
-        "audit": (), "explain_task": ("mail", "1"), "attempts": ("hourly", NOON + 4 * HOUR),
-    }  # fmt: skip
+        "job": ("hourly",),
+        "instances": ("hourly",),
+        "slots": ("hourly",),
+        "gaps": ("hourly",),
+        "pending": ("hourly",),
+        "slot": ("hourly", NOON + 4 * HOUR),
+        "explain": ("hourly", NOON + 4 * HOUR),
+        "task": ("mail", "1"),
+        "task_results": ("mail", "0"),
+        "jobs": (),
+        "tasks": (),
+        "task_counts": (),
+        "workers": (),
+        "all_paused": (),
+        "audit": (),
+        "explain_task": ("mail", "1"),
+        "attempts": ("hourly", NOON + 4 * HOUR),
+    }
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {"aio"}
-    assert calls == {name for name in vars(AsyncInspection) if not name.startswith("_")} == {
-        *given, "now", "health", "backlog", "since_success"
-    }  # fmt: skip
+    assert (
+        calls
+        == {name for name in vars(AsyncInspection) if not name.startswith("_")}
+        == {*given, "now", "health", "backlog", "since_success"}
+    )
 
     async def main() -> dict[str, Any]:
-        return {name: await getattr(look.aio, name)(*arguments) for name, arguments in given.items()}
+        return {
+            name: await getattr(look.aio, name)(*arguments)
+            for name, arguments in given.items()
+        }
 
     found = asyncio.run(main())
     for name, arguments in given.items():
         if name != "explain":  # its sentences count the time
             assert found[name] == getattr(look, name)(*arguments), name
     for name in calls:
-        assert inspect.signature(getattr(Inspection, name)) == inspect.signature(getattr(AsyncInspection, name))
+        assert inspect.signature(getattr(Inspection, name)) == inspect.signature(
+            getattr(AsyncInspection, name)
+        )
     assert isinstance(asyncio.run(look.aio.health()), Health)
     assert [type(one) for one in found["tasks"]] == [TaskInfo, TaskInfo]
 
 
 def test_a_database_that_is_not_there() -> None:
     """Is told as everywhere."""
-    registry = JobRegistry(jobs=[hourly], database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")
+    registry = JobRegistry(
+        jobs=[hourly], database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"
+    )
     with pytest.raises(DatabaseUnreachable):
         registry.inspect.jobs()
     registry.database.close()

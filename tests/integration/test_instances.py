@@ -1,4 +1,6 @@
-"""Recurring instances as their handlers see them, on a worker of the test kit and on a real one."""
+"""Recurring instances as their handlers see them, on a worker of the test kit and on a real
+one.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,27 @@ seen: list[tuple[Any, ...]] = []
 @job(name="feed", schedule=Disabled())
 def feed(ctx: JobContext) -> None:
     """Writes down what it is told."""
-    seen.append((ctx.id, ctx.slot, ctx.interval_start, ctx.data, ctx.idempotency_key, ctx.missed_count))
+    seen.append(
+        (
+            ctx.id,
+            ctx.slot,
+            ctx.interval_start,
+            ctx.data,
+            ctx.idempotency_key,
+            ctx.missed_count,
+        )
+    )
 
 
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
 def test_a_handler_knows_its_instance(request: pytest.FixtureRequest, url: str) -> None:
-    """Id, slot, interval and data are the instance's; the key is no other's; a catch-up counts its own slots."""
+    """Id, slot, interval and data are the instance's; the key is no other's; a catch-up counts its
+    own slots.
+    """
     seen.clear()
-    with ManualWorker([feed, Note()], request.getfixturevalue(url), ManualClock(NOON)) as worker:
+    with ManualWorker(
+        [feed, Note()], request.getfixturevalue(url), ManualClock(NOON)
+    ) as worker:
         worker.client.schedule_recurring(feed, "a", "EVERY|1h", {"n": 1})
         worker.client.schedule_recurring(feed, "b", "EVERY|3h", {"n": 2})
         worker.client.schedule_recurring(Note, "c", "EVERY|3h", {"n": 3})
@@ -64,7 +79,9 @@ def test_a_worker_that_runs_takes_what_is_new(pg_url: str) -> None:
         if ctx.data == "now":
             ran.set()
 
-    registry = JobRegistry(jobs=[live], database_url=pg_url, process_hook=False, poll_interval="1h")
+    registry = JobRegistry(
+        jobs=[live], database_url=pg_url, process_hook=False, poll_interval="1h"
+    )
     with registry:
         registry.client.schedule_recurring(live, "x", "EVERY|1s", "now")
         assert ran.wait(60)
@@ -73,7 +90,9 @@ def test_a_worker_that_runs_takes_what_is_new(pg_url: str) -> None:
 
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
 def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str) -> None:
-    """Trigger, skip, retry and backfill mean that one and no other; its handler sees its data and its key."""
+    """Trigger, skip, retry and backfill mean that one and no other; its handler sees its data and
+    its key.
+    """
     seen.clear()
     with ManualWorker([feed], request.getfixturevalue(url), ManualClock(NOON)) as worker:
         for number, id in enumerate(("a", "b"), start=1):
@@ -84,12 +103,16 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
         worker.run_due()
         assert seen == [("a", slot, NOON, {"n": 1}, f"feed/a/{slot.isoformat()}", 0)]
         worker.tick("1h")
-        assert [(event.id, event.outcome) for event in settled(worker)] == [("a", "succeeded")]
+        assert [(event.id, event.outcome) for event in settled(worker)] == [
+            ("a", "succeeded")
+        ]
         found = operations.backfill("feed", NOON - HOUR, NOON + HOUR, id="b")
         assert found.slots == (NOON - HOUR, NOON, NOON + HOUR)
         while settled(worker):
             pass
-        assert [(one[0], one[1], one[3]) for one in seen[2:]] == [("b", at, {"n": 2}) for at in found.slots]
+        assert [(one[0], one[1], one[3]) for one in seen[2:]] == [
+            ("b", at, {"n": 2}) for at in found.slots
+        ]
         worker.tick("1h")
         failing = next(claim for claim in worker.poll() if claim.row.task_instance == "a")
         worker.finish(failing, Failed("boom"))

@@ -1,4 +1,6 @@
-"""Attempts in processes of their own: what comes back from them, and that they end when they must."""
+"""Attempts in processes of their own: what comes back from them, and that they end when they
+must.
+"""
 
 from __future__ import annotations
 
@@ -195,12 +197,25 @@ class Place:
 
     def worker(self, *names: str, **settings: str) -> subprocess.Popen[bytes]:
         """`slotwise worker`, for these jobs only, with one slot of each due now."""
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in {**QUICK, **settings}.items()]
+        options = [
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in {**QUICK, **settings}.items()
+        ]
         only = [f"--only={name}" for name in names]
-        command = [sys.executable, "-m", "slotwise", "worker", "--app=isolated_app", f"--app-dir={self.path}"]
+        command = [
+            sys.executable,
+            "-m",
+            "slotwise",
+            "worker",
+            "--app=isolated_app",
+            f"--app-dir={self.path}",
+        ]
         with (self.path / "log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, *options, *only], env={**os.environ, "DATABASE_URL": self.url}, cwd=self.path, stderr=log
+                [*command, *options, *only],
+                env={**os.environ, "DATABASE_URL": self.url},
+                cwd=self.path,
+                stderr=log,
             )
         self.wait(lambda: len(self.planned()) >= len(names))
         with self.database.main.begin() as connection:
@@ -216,13 +231,17 @@ class Place:
 
     def planned(self) -> list[str]:
         with self.database.main.connect() as connection:
-            return list(connection.scalars(sa.text("SELECT task_name FROM scheduled_tasks")))
+            return list(
+                connection.scalars(sa.text("SELECT task_name FROM scheduled_tasks"))
+            )
 
     def wait(self, condition: Callable[[], object], seconds: float = 90) -> None:
         until = time.monotonic() + seconds
         while not condition():
             log = self.path / "log"
-            assert time.monotonic() < until, log.read_text()[-6000:] if log.exists() else "nothing happened"
+            assert time.monotonic() < until, (
+                log.read_text()[-6000:] if log.exists() else "nothing happened"
+            )
             time.sleep(0.05)
 
     def ended(self, name: str) -> bool:
@@ -265,15 +284,32 @@ Run = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.mark.extended
 def test_what_comes_back(place: Place, run: Run) -> None:
-    """Outcomes of every kind, as data; handlers, interceptors and lifespan are those of the application."""
-    names = ["well", "awaited", "raises", "cancels", "exits", "crashes", "strict", "completes"]
+    """Outcomes of every kind, as data; handlers, interceptors and lifespan are those of the
+    application.
+    """
+    names = [
+        "well",
+        "awaited",
+        "raises",
+        "cancels",
+        "exits",
+        "crashes",
+        "strict",
+        "completes",
+    ]
     process = run(*names)
     place.wait(lambda: all(place.ended(name) for name in names), 110)
     outcomes = {name: place.entry(name)["outcome"] for name in names}
     assert outcomes == {
-        "well": "succeeded", "awaited": "succeeded", "raises": "failed", "cancels": "cancelled", "exits": "failed",
-        "crashes": "failed", "strict": "succeeded", "completes": "succeeded",
-    }  # fmt: skip
+        "well": "succeeded",
+        "awaited": "succeeded",
+        "raises": "failed",
+        "cancels": "cancelled",
+        "exits": "failed",
+        "crashes": "failed",
+        "strict": "succeeded",
+        "completes": "succeeded",
+    }
     texts = {text for _, text in place.notes()}
     assert texts == {"well True 1 True True a pool", "awaited a pool", "strict running"}
     assert process.pid not in {pid for pid, _ in place.notes()}
@@ -285,26 +321,40 @@ def test_what_comes_back(place: Place, run: Run) -> None:
 
 @pytest.mark.extended
 def test_a_start_hook_runs_in_the_parent(place: Place, run: Run) -> None:
-    """It holds what it returns while the child runs, also when it stops the child; a start that it refuses has none."""
+    """It holds what it returns while the child runs, also when it stops the child; a start that it
+    refuses has none.
+    """
     process = run("held", "refused", "robbed")
     place.wait(lambda: place.ended("held") and place.ended("refused"))
     place.wait(lambda: (process.pid, "robbed given back") in place.notes())
     notes = [(pid == process.pid, text) for pid, text in place.notes()]
     assert [one for one in notes if one[1].startswith("held")] == [
-        (True, "held taken"), (False, "held runs"), (True, "held given back"),
-    ]  # fmt: skip
+        (True, "held taken"),
+        (False, "held runs"),
+        (True, "held given back"),
+    ]
     assert [one for one in notes if one[1].startswith("robbed")][:4] == [
-        (True, "robbed taken"), (False, "robbed runs"), (False, "robbed lock_lost"), (True, "robbed given back"),
-    ]  # fmt: skip
+        (True, "robbed taken"),
+        (False, "robbed runs"),
+        (False, "robbed lock_lost"),
+        (True, "robbed given back"),
+    ]
     assert not [text for _, text in notes if text.startswith("refused")]
-    assert (place.entry("refused")["outcome"], place.entry("refused")["reason"]) == ("skipped", "lock_held")
+    assert (place.entry("refused")["outcome"], place.entry("refused")["reason"]) == (
+        "skipped",
+        "lock_held",
+    )
 
 
 @pytest.mark.extended
 def test_what_has_committed_is_done(place: Place, run: Run) -> None:
-    """Race: complete_in has committed, and the child is killed before it says so. Nobody runs the task again."""
+    """Race: complete_in has committed, and the child is killed before it says so. Nobody runs the
+    task again.
+    """
     names = ["paid-and-killed", "paid-and-deaf", "paid-too-late"]
-    registry = JobRegistry(tasks=[task(name=name)(print) for name in names], database_url=place.url)
+    registry = JobRegistry(
+        tasks=[task(name=name)(print) for name in names], database_url=place.url
+    )
     with place.database.main.begin() as connection:
         connection.execute(sa.text("CREATE TABLE paid (name text)"))
     for name in names:
@@ -317,19 +367,25 @@ def test_what_has_committed_is_done(place: Place, run: Run) -> None:
 
 
 @pytest.mark.extended
-def test_a_lifespan_that_cannot_be_entered_there(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lifespan_that_cannot_be_entered_there(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The attempt has failed, and says why in one line; its handler has not run."""
     monkeypatch.setenv("ONLY", "unborn")
     run("unborn")
     place.wait(lambda: place.ended("unborn"))
     entry = place.entry("unborn")
-    told = "its process cannot start: the lifespan lifespan raised LookupError: no pool today"
+    told = (
+        "its process cannot start: the lifespan lifespan raised LookupError: no pool today"
+    )
     assert (entry["outcome"], entry["error"], place.notes()) == ("failed", told, [])
     assert "Traceback" not in (place.path / "log").read_text()
 
 
 def test_a_timeout_is_the_end(place: Place, run: Run) -> None:
-    """One that listens may end by itself; one that is deaf is killed, with all that it has started."""
+    """One that listens may end by itself; one that is deaf is killed, with all that it has
+    started.
+    """
     run("deaf", "listens")
     place.wait(lambda: place.ended("deaf") and place.ended("listens"))
     assert place.entry("deaf")["error"] == "timed out after 1s"
@@ -366,7 +422,11 @@ def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
     place.wait(place.notes)
     ((child, _),) = place.notes()
     with place.database.main.begin() as connection:
-        connection.execute(sa.text("UPDATE scheduled_tasks SET version = version + 1 WHERE task_name = 'endless'"))
+        connection.execute(
+            sa.text(
+                "UPDATE scheduled_tasks SET version = version + 1 WHERE task_name = 'endless'"
+            )
+        )
     place.wait(lambda: not is_alive(child))
 
 
@@ -380,14 +440,23 @@ def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
     assert process.wait(60) == 0
     assert not is_alive(child)
     entry = place.entry("endless")
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "shutdown", None)
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        "cancelled",
+        "shutdown",
+        None,
+    )
 
 
 def test_without_an_application_it_is_refused() -> None:
     """The child must know what to import."""
-    subject = job(name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process")(print)
+    subject = job(name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process")(
+        print
+    )
     registry = JobRegistry(jobs=[subject], database_url="sqlite://")
-    with pytest.raises(ConfigurationError, match='alone: isolation="process" needs to import the application again'):
+    with pytest.raises(
+        ConfigurationError,
+        match='alone: isolation="process" needs to import the application again',
+    ):
         registry._make_worker()
 
 
@@ -412,13 +481,23 @@ def test_who_waits_for_a_database_ends_without_its_parent(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as nobody, ours:
         with theirs:
             command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
-            child = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+            child = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], start_new_session=True
+            )
         try:
-            settings = Settings(database_url=f"postgresql://127.0.0.1:{nobody.getsockname()[1]}/none")
+            settings = Settings(
+                database_url=f"postgresql://127.0.0.1:{nobody.getsockname()[1]}/none"
+            )
             order = {
-                "app": "waiting:registry", "path": [*sys.path, str(tmp_path)], "settings": settings.told(),
-                "task": "waits", "instance": "recurring", "token": 1, "holder": "host:1:boot", "renewed": 0.0,
-            }  # fmt: skip
+                "app": "waiting:registry",
+                "path": [*sys.path, str(tmp_path)],
+                "settings": settings.told(),
+                "task": "waits",
+                "instance": "recurring",
+                "token": 1,
+                "holder": "host:1:boot",
+                "renewed": 0.0,
+            }
             Channel(ours).send(**order)
             nobody.settimeout(60)
             nobody.accept()[0].close()  # it has begun to look

@@ -1,4 +1,6 @@
-"""A caller whose reply is lost gets the answer nevertheless, or learns that it is unknown; nothing runs twice."""
+"""A caller whose reply is lost gets the answer nevertheless, or learns that it is unknown; nothing
+runs twice.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,13 @@ def proxy(pg_url: str) -> Iterator[Proxy]:
 @pytest.fixture
 def registry(proxy: Proxy) -> Iterator[JobRegistry]:
     """Its way to the database can be cut."""
-    registry = JobRegistry(jobs=[nightly], tasks=[mail], database_url=proxy.url, wake_up=False, process_hook=False)
+    registry = JobRegistry(
+        jobs=[nightly],
+        tasks=[mail],
+        database_url=proxy.url,
+        wake_up=False,
+        process_hook=False,
+    )
     yield registry
     registry.database.close()
 
@@ -51,10 +59,15 @@ def count(registry: JobRegistry) -> int:
 def _seen(registry: JobRegistry) -> list[int]:
     """How many rows the task and the job have, and how many operations are in the audit table."""
     counts = (
-        "scheduled_tasks where task_name = 'mail'", "scheduled_tasks where task_name = 'nightly'", "scheduled_controls",
-    )  # fmt: skip
+        "scheduled_tasks where task_name = 'mail'",
+        "scheduled_tasks where task_name = 'nightly'",
+        "scheduled_controls",
+    )
     with registry.database.transaction() as connection:
-        return [int(connection.scalar(sa.text(f"select count(*) from {rows}")) or 0) for rows in counts]
+        return [
+            int(connection.scalar(sa.text(f"select count(*) from {rows}")) or 0)
+            for rows in counts
+        ]
 
 
 class Call(NamedTuple):
@@ -63,7 +76,8 @@ class Call(NamedTuple):
     ask: Callable[[Client, Any], Any]
     answer: object
     growth: list[int]
-    #: What must be so before; returns what ``ask`` gets beside the client, or None for the id of the round.
+    #: What must be so before; returns what ``ask`` gets beside the client, or None for the id of
+    #: the round.
     before: Callable[[JobRegistry], object] = lambda registry: None
 
 
@@ -73,7 +87,11 @@ def _planned(registry: JobRegistry) -> None:
 
 def _dead(registry: JobRegistry) -> None:
     with registry.database.transaction() as connection:
-        connection.execute(sa.text("update scheduled_tasks set state = 'dead' where task_instance = 'there'"))
+        connection.execute(
+            sa.text(
+                "update scheduled_tasks set state = 'dead' where task_instance = 'there'"
+            )
+        )
 
 
 def _failed(registry: JobRegistry) -> datetime:
@@ -108,73 +126,135 @@ def _resumed(registry: JobRegistry) -> None:
 
 #: Each begins with the task "there" in the queue.
 CALLS = {
-    "schedule": Call(lambda client, id: client.schedule(mail, id=id, delay=HOUR).status, "scheduled", [1, 0, 0]),
+    "schedule": Call(
+        lambda client, id: client.schedule(mail, id=id, delay=HOUR).status,
+        "scheduled",
+        [1, 0, 0],
+    ),
     "schedule_many": Call(
-        lambda client, id: client.schedule_many(mail, [Item(None, id=id), Item(None, id=f"{id}-")]).scheduled,
-        2, [2, 0, 0],
+        lambda client, id: (
+            client.schedule_many(
+                mail, [Item(None, id=id), Item(None, id=f"{id}-")]
+            ).scheduled
+        ),
+        2,
+        [2, 0, 0],
     ),
-    "reschedule": Call(lambda client, _: client.reschedule(mail, "there", delay=HOUR).status, "scheduled", [0, 0, 0]),
-    "cancel": Call(lambda client, _: client.cancel(mail, "there").status, "cancelled", [-1, 0, 0]),
+    "reschedule": Call(
+        lambda client, _: client.reschedule(mail, "there", delay=HOUR).status,
+        "scheduled",
+        [0, 0, 0],
+    ),
+    "cancel": Call(
+        lambda client, _: client.cancel(mail, "there").status, "cancelled", [-1, 0, 0]
+    ),
     "trigger": Call(
-        lambda client, _: isinstance(client.operations.trigger(nightly), datetime), True, [0, 1, 1], _planned
+        lambda client, _: isinstance(client.operations.trigger(nightly), datetime),
+        True,
+        [0, 1, 1],
+        _planned,
     ),
-}  # fmt: skip
+}
 #: The others end as those do.
 OTHERS = {
     "cancel_all": Call(lambda client, _: client.cancel_all(mail), 1, [-1, 0, 0]),
     "retry": Call(
-        lambda client, _: [one.status for one in client.retry(mail, "there")], ["scheduled"], [0, 0, 0], _dead
+        lambda client, _: [one.status for one in client.retry(mail, "there")],
+        ["scheduled"],
+        [0, 0, 0],
+        _dead,
     ),
     "schedule_recurring": Call(
-        lambda client, id: isinstance(client.schedule_recurring(nightly, id, Every("1h")), datetime), True, [0, 1, 0],
+        lambda client, id: isinstance(
+            client.schedule_recurring(nightly, id, Every("1h")), datetime
+        ),
+        True,
+        [0, 1, 0],
     ),
     "unschedule_recurring": Call(
-        lambda client, _: client.unschedule_recurring(nightly, "there"), True, [0, -1, 0], _recurs
+        lambda client, _: client.unschedule_recurring(nightly, "there"),
+        True,
+        [0, -1, 0],
+        _recurs,
     ),
-    "operations.pause": Call(lambda client, _: client.operations.pause(nightly), True, [0, 0, 1], _resumed),
-    "operations.resume": Call(lambda client, _: len(client.operations.resume(nightly)), 1, [0, 0, 1], _paused),
+    "operations.pause": Call(
+        lambda client, _: client.operations.pause(nightly), True, [0, 0, 1], _resumed
+    ),
+    "operations.resume": Call(
+        lambda client, _: len(client.operations.resume(nightly)), 1, [0, 0, 1], _paused
+    ),
     "operations.pause_all": Call(
-        lambda client, _: client.operations.pause_all(), True, [0, 0, 1],
+        lambda client, _: client.operations.pause_all(),
+        True,
+        [0, 0, 1],
         lambda registry: registry.client.operations.resume_all() and None,
     ),
     "operations.resume_all": Call(
-        lambda client, _: client.operations.resume_all(), [], [0, 0, 1],
+        lambda client, _: client.operations.resume_all(),
+        [],
+        [0, 0, 1],
         lambda registry: registry.client.operations.pause_all() and None,
     ),
     "operations.skip_next": Call(
-        lambda client, _: isinstance(client.operations.skip_next(nightly), datetime), True, [0, 0, 1], _planned
+        lambda client, _: isinstance(client.operations.skip_next(nightly), datetime),
+        True,
+        [0, 0, 1],
+        _planned,
     ),
     "operations.cancel": Call(
-        lambda client, slot: client.operations.cancel(nightly, slot) == [slot], True, [0, -1, 1], _waits
+        lambda client, slot: client.operations.cancel(nightly, slot) == [slot],
+        True,
+        [0, -1, 1],
+        _waits,
     ),
-    "operations.retry": Call(lambda client, slot: client.operations.retry(nightly, slot), None, [0, 1, 1], _failed),
-    "operations.delete": Call(lambda client, _: client.operations.delete(nightly), 1, [0, -1, 1], _planned),
-}  # fmt: skip
+    "operations.retry": Call(
+        lambda client, slot: client.operations.retry(nightly, slot),
+        None,
+        [0, 1, 1],
+        _failed,
+    ),
+    "operations.delete": Call(
+        lambda client, _: client.operations.delete(nightly), 1, [0, -1, 1], _planned
+    ),
+}
 EACH_CALL = [
     *(pytest.param(call, id=name) for name, call in CALLS.items()),
-    *(pytest.param(call, id=name, marks=pytest.mark.extended) for name, call in OTHERS.items()),
+    *(
+        pytest.param(call, id=name, marks=pytest.mark.extended)
+        for name, call in OTHERS.items()
+    ),
 ]
 #: Every transaction says it; after some calls a statement is prepared, and only its name is said.
 ANY = b"COMMIT"
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "rounds", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 @pytest.mark.parametrize("call", EACH_CALL)
-def test_a_lost_reply_is_looked_up(registry: JobRegistry, proxy: Proxy, call: Call, rounds: int) -> None:
+def test_a_lost_reply_is_looked_up(
+    registry: JobRegistry, proxy: Proxy, call: Call, rounds: int
+) -> None:
     """The answer is that of the call, which has had its effect once."""
     for number in range(rounds):
         _expect_one_effect(registry, proxy, call, f"id-{number}", forward=True)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "rounds", [1, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 @pytest.mark.parametrize("call", EACH_CALL)
-def test_what_was_not_committed_is_an_outage(registry: JobRegistry, proxy: Proxy, call: Call, rounds: int) -> None:
+def test_what_was_not_committed_is_an_outage(
+    registry: JobRegistry, proxy: Proxy, call: Call, rounds: int
+) -> None:
     """Nothing was written, and the call can be repeated. Operations do that themselves."""
     for number in range(rounds):
         _expect_one_effect(registry, proxy, call, f"id-{number}", forward=False)
 
 
-def _expect_one_effect(registry: JobRegistry, proxy: Proxy, call: Call, id: str, *, forward: bool) -> None:
+def _expect_one_effect(
+    registry: JobRegistry, proxy: Proxy, call: Call, id: str, *, forward: bool
+) -> None:
     client = registry.client
     client.schedule(mail, id="there", delay=HOUR)
     given, before = call.before(registry) or id, _seen(registry)
@@ -187,18 +267,26 @@ def _expect_one_effect(registry: JobRegistry, proxy: Proxy, call: Call, id: str,
         answer = call.ask(client, given)
     assert proxy.lost.is_set()
     assert answer == call.answer
-    assert [after - old for after, old in zip(_seen(registry), before, strict=True)] == call.growth
+    assert [
+        after - old for after, old in zip(_seen(registry), before, strict=True)
+    ] == call.growth
 
 
 def test_a_committed_task_is_not_scheduled_again(
     registry: JobRegistry, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database does not say in time, and the task has run and gone when the caller asks again: it was scheduled."""
+    """The database does not say in time, and the task has run and gone when the caller asks again:
+    it was scheduled.
+    """
     client = registry.client
     client.list()
     with monkeypatch.context() as busy:
-        busy.setattr(connections, "elapsed", itertools.count(0, 20).__next__)  # longer than any answer is waited for
-        busy.setattr(PostgreSQL, "committed", lambda *_: None)  # as while the transaction is still in progress
+        busy.setattr(
+            connections, "elapsed", itertools.count(0, 20).__next__
+        )  # longer than any answer is waited for
+        busy.setattr(
+            PostgreSQL, "committed", lambda *_: None
+        )  # as while the transaction is still in progress
         proxy.lose_commit(said=ANY, forward=True)
         with pytest.raises(CommitUnknown, match="look before you repeat") as caught:
             client.schedule(mail, id="one", delay=HOUR)
@@ -211,13 +299,20 @@ def test_a_committed_task_is_not_scheduled_again(
 
 
 @pytest.mark.parametrize("ran", [False, True], ids=["it waits", "it has run"])
-def test_without_an_id_only_the_row_can_tell(registry: JobRegistry, proxy: Proxy, ran: bool) -> None:
-    """One statement, one trip: what has run by then is unknown, and the error has the id that was chosen."""
+def test_without_an_id_only_the_row_can_tell(
+    registry: JobRegistry, proxy: Proxy, ran: bool
+) -> None:
+    """One statement, one trip: what has run by then is unknown, and the error has the id that was
+    chosen.
+    """
     client = registry.client
     client.list()
     with registry.database.transaction() as connection:
         rule = "create function run() returns trigger language plpgsql as 'begin return null; end'"
-        trigger = "create trigger run before insert on scheduled_tasks for each row execute function run()"
+        trigger = (
+            "create trigger run before insert on scheduled_tasks for each row execute "
+            "function run()"
+        )
         for statement in (rule, trigger) if ran else ():
             connection.execute(sa.text(statement))
     proxy.lose_statement(b"INSERT INTO", forward=True)

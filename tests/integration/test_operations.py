@@ -16,7 +16,11 @@ from slotwise.testing import ManualWorker
 PATIENCE = 30.0
 
 
-@job(name="hourly", schedule=Every("1h"), retry=Retry.exponential(max_attempts=3, initial="1m"))
+@job(
+    name="hourly",
+    schedule=Every("1h"),
+    retry=Retry.exponential(max_attempts=3, initial="1m"),
+)
 def hourly(ctx: JobContext) -> None:
     """Never comes to a good end."""
     raise RuntimeError("boom")
@@ -52,7 +56,9 @@ def test_a_retry_that_is_cancelled_does_not_start() -> None:
 
 
 @pytest.mark.parametrize("fixture", ["pg_url", "sqlite_url"])
-def test_a_running_handler_is_cancelled(fixture: str, request: pytest.FixtureRequest) -> None:
+def test_a_running_handler_is_cancelled(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
     """On a real worker, within a heartbeat."""
     begun, reasons, settled = threading.Event(), list[str | None](), threading.Event()
 
@@ -68,16 +74,22 @@ def test_a_running_handler_is_cancelled(fixture: str, request: pytest.FixtureReq
             settled.set()
 
     registry = JobRegistry(
-        jobs=[endless], listeners=[listen], database_url=request.getfixturevalue(fixture),
-        heartbeat_interval="300ms", poll_interval="300ms", process_hook=False,
-    )  # fmt: skip
+        jobs=[endless],
+        listeners=[listen],
+        database_url=request.getfixturevalue(fixture),
+        heartbeat_interval="300ms",
+        poll_interval="300ms",
+        process_hook=False,
+    )
     with registry:
         operations = registry.client.operations
         slot = operations.trigger("endless")
         assert begun.wait(PATIENCE)
         assert operations.cancel(endless) == [slot]
         assert settled.wait(PATIENCE)
-        line = Reader(registry.worker.store).slot("endless", slot) if registry.worker else None
+        line = (
+            Reader(registry.worker.store).slot("endless", slot) if registry.worker else None
+        )
     assert reasons == ["operator"]
     assert line is not None
     assert (line.outcome, line.reason, line.origin) == ("cancelled", "operator", "trigger")
@@ -93,9 +105,12 @@ def test_a_backfill_knows_its_intervals() -> None:
 
     with ManualWorker([daily]) as worker:
         day = worker.clock.now()
-        worker.client.operations.backfill("daily", day - timedelta(days=2), day - timedelta(days=1))
+        worker.client.operations.backfill(
+            "daily", day - timedelta(days=2), day - timedelta(days=1)
+        )
         worker.run_due()
     days = [day - timedelta(days=back) for back in (2, 1)]
     assert seen == [
-        (slot, slot - timedelta(days=1), f"daily/recurring/{slot.isoformat()}", False) for slot in days
-    ]  # fmt: skip
+        (slot, slot - timedelta(days=1), f"daily/recurring/{slot.isoformat()}", False)
+        for slot in days
+    ]

@@ -29,7 +29,12 @@ _turn = threading.Lock()
 def a_job(number: int) -> Any:
     policies = {"overlap": Overlap.allow(max=2)} if number % 3 == 0 else {}
 
-    @job(name=f"busy-{number}", schedule=Every("1s"), on_lost="give_up" if number % 2 else "rerun", **policies)
+    @job(
+        name=f"busy-{number}",
+        schedule=Every("1s"),
+        on_lost="give_up" if number % 2 else "rerun",
+        **policies,
+    )
     def busy(ctx: JobContext) -> None:
         with _turn:
             _runs[ctx.name, ctx.slot] += 1
@@ -40,7 +45,8 @@ def a_job(number: int) -> Any:
 
 
 def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
-    """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing else may happen.
+    """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing
+    else may happen.
 
     A machine that is busy takes longer for as many.
     """
@@ -52,13 +58,19 @@ def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
         orders = {
             "pause": lambda name=name: operations.pause(name),
             "resume": lambda name=name: operations.resume(name, replay=dice.random() < 0.3),
-            "trigger": lambda name=name: operations.trigger(name, overlap=dice.choice(["beside", "queue", "skip"])),
+            "trigger": lambda name=name: operations.trigger(
+                name, overlap=dice.choice(["beside", "queue", "skip"])
+            ),
             "skip-next": lambda name=name: operations.skip_next(name),
             "cancel": lambda name=name: operations.cancel(name),
             "backfill": lambda name=name, now=now: operations.backfill(
                 name, now - timedelta(seconds=6), now, concurrency=2, failed=True
             ),
-            "pause-all": lambda: (operations.pause_all(), time.sleep(0.1), operations.resume_all()),
+            "pause-all": lambda: (
+                operations.pause_all(),
+                time.sleep(0.1),
+                operations.resume_all(),
+            ),
         }
         word = dice.choices(list(orders), [3, 6, 4, 3, 2, 2, 1])[0]
         try:
@@ -70,17 +82,29 @@ def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
 
 
 def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
-    """Two workers, four operators: all orders are carried out, every slot is accounted for, none starts twice."""
+    """Two workers, four operators: all orders are carried out, every slot is accounted for, none
+    starts twice.
+    """
     _runs.clear()
     settings: dict[str, Any] = {
-        "database_url": pg_url, "heartbeat_interval": "500ms", "poll_interval": "300ms", "threads": 20,
+        "database_url": pg_url,
+        "heartbeat_interval": "500ms",
+        "poll_interval": "300ms",
+        "threads": 20,
         "process_hook": False,
-    }  # fmt: skip
-    registries = [JobRegistry(jobs=[a_job(number) for number in range(JOBS)], **settings) for _ in range(2)]
+    }
+    registries = [
+        JobRegistry(jobs=[a_job(number) for number in range(JOBS)], **settings)
+        for _ in range(2)
+    ]
     with registries[0], registries[1], ThreadPoolExecutor(OPERATORS) as operators:
         until = time.monotonic() + SECONDS
         done = sum(
-            operators.map(lambda seed: give_orders(registries[seed % 2], until, seed), range(OPERATORS)), Counter()
+            operators.map(
+                lambda seed: give_orders(registries[seed % 2], until, seed),
+                range(OPERATORS),
+            ),
+            Counter(),
         )
         operations = registries[0].client.operations
         operations.resume_all()
@@ -93,15 +117,25 @@ def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
     with store.transaction() as connection:
         attempts = {
             (row.task_name, row.slot.astimezone(UTC)): row.attempts
-            for row in connection.execute(sa.select(slots.c.task_name, slots.c.slot, slots.c.attempts))
+            for row in connection.execute(
+                sa.select(slots.c.task_name, slots.c.slot, slots.c.attempts)
+            )
         }
         held = connection.scalar(sa.select(sa.func.count()).where(tasks.c.picked))
         stuck = connection.scalar(
-            sa.select(sa.func.count()).where(tasks.c.state.is_not(None), tasks.c.state != "queued")
+            sa.select(sa.func.count()).where(
+                tasks.c.state.is_not(None), tasks.c.state != "queued"
+            )
         )
-        running = connection.execute(sa.select(slots).where(slots.c.outcome == "running")).all()
+        running = connection.execute(
+            sa.select(slots).where(slots.c.outcome == "running")
+        ).all()
     database.close()
     assert (held, stuck, running) == (0, 0, [])
     assert {key for key in _runs if key not in attempts} == set()
-    twice = {key for key, count in _runs.items() if count > 1 and int(key[0].rpartition("-")[2]) % 2}
+    twice = {
+        key
+        for key, count in _runs.items()
+        if count > 1 and int(key[0].rpartition("-")[2]) % 2
+    }
     assert twice == set(), "a job that gives up has started a slot twice"

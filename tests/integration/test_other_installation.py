@@ -1,4 +1,6 @@
-"""A caller's connection to another database that has slotwise's tables: refused, as its tasks would run elsewhere."""
+"""A caller's connection to another database that has slotwise's tables: refused, as its tasks
+would run elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.databases import Databases, provision
 
-from slotwise import ConfigurationError, Every, JobRegistry, SchemaMissing, TaskContext, task
+from slotwise import (
+    ConfigurationError,
+    Every,
+    JobRegistry,
+    SchemaMissing,
+    TaskContext,
+    task,
+)
 
 NEW_ID = "UPDATE scheduled_meta SET value = 'elsewhere' WHERE key = 'installation_id'"
 
@@ -43,7 +52,9 @@ def other_url(databases: Databases) -> Iterator[str]:
 
 
 def engine_of(url: str) -> sa.Engine:
-    return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool)
+    return sa.create_engine(
+        url.replace("postgresql:", "postgresql+psycopg:"), poolclass=sa.NullPool
+    )
 
 
 @contextmanager
@@ -83,7 +94,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "schedule_many": lambda client, own: client.schedule_many(mail, [{}], connection=own),
     "copy": lambda client, own: client.schedule_many(mail, [{}], copy=True, connection=own),
     "cancel": lambda client, own: client.cancel(mail, "1", connection=own),
-    "reschedule": lambda client, own: client.reschedule(mail, "1", delay="1h", connection=own),
+    "reschedule": lambda client, own: client.reschedule(
+        mail, "1", delay="1h", connection=own
+    ),
     "retry": lambda client, own: client.retry(mail, connection=own),
 }
 
@@ -106,9 +119,15 @@ def is_one_clear_line(error: BaseException, url: str, other_url: str) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
-@pytest.mark.parametrize("connect", [plain, connection, session], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "connect", [plain, connection, session], ids=lambda one: one.__name__
+)
 def test_it_is_refused(
-    registry: JobRegistry, pg_url: str, other_url: str, connect: Any, command: Callable[..., Any]
+    registry: JobRegistry,
+    pg_url: str,
+    other_url: str,
+    connect: Any,
+    command: Callable[..., Any],
 ) -> None:
     """Each time, and the caller's transaction goes on."""
     with connect(other_url) as own:
@@ -120,8 +139,12 @@ def test_it_is_refused(
     assert rows(other_url) == 0
 
 
-@pytest.mark.parametrize("connect", [async_plain, async_session], ids=lambda one: one.__name__)
-def test_it_is_refused_where_it_is_awaited(registry: JobRegistry, pg_url: str, other_url: str, connect: Any) -> None:
+@pytest.mark.parametrize(
+    "connect", [async_plain, async_session], ids=lambda one: one.__name__
+)
+def test_it_is_refused_where_it_is_awaited(
+    registry: JobRegistry, pg_url: str, other_url: str, connect: Any
+) -> None:
     async def main() -> None:
         async with connect(other_url) as own:
             for command in COMMANDS.values():
@@ -129,14 +152,19 @@ def test_it_is_refused_where_it_is_awaited(registry: JobRegistry, pg_url: str, o
                     await command(registry.client.aio, own)
                 is_one_clear_line(caught.value, pg_url, other_url)
         async with connect(pg_url) as own:
-            assert (await registry.client.aio.schedule(mail, {}, connection=own)).status == "scheduled"
+            assert (
+                await registry.client.aio.schedule(mail, {}, connection=own)
+            ).status == "scheduled"
 
     asyncio.run(main())
     assert (rows(other_url), rows(pg_url)) == (0, 1)
 
 
 def test_recurring_instances_too(registry: JobRegistry, other_url: str) -> None:
-    with connection(other_url) as own, pytest.raises(ConfigurationError, match="leads to installation elsewhere"):
+    with (
+        connection(other_url) as own,
+        pytest.raises(ConfigurationError, match="leads to installation elsewhere"),
+    ):
         registry.client.schedule_recurring(mail, "often", Every("5m"), {}, connection=own)
 
 
@@ -145,10 +173,14 @@ def test_sqlite(provisioned_sqlite: Any, sqlite_url: str, tmp_path: Any) -> None
     provision(other := f"sqlite:///{tmp_path / 'other.db'}")
     registry = JobRegistry(tasks=[mail], database_url=sqlite_url)
     with closing(registry.database), Session(sa.create_engine(other)) as own:
-        with pytest.raises(ConfigurationError, match=r"in '.*other\.db'.*in '.*slotwise\.db'"):
+        with pytest.raises(
+            ConfigurationError, match=r"in '.*other\.db'.*in '.*slotwise\.db'"
+        ):
             registry.client.schedule(mail, {}, connection=own)
         with Session(sa.create_engine(sqlite_url)) as right:
-            assert registry.client.schedule(mail, {}, connection=right).status == "scheduled"
+            assert (
+                registry.client.schedule(mail, {}, connection=right).status == "scheduled"
+            )
 
 
 def test_an_address_is_asked_once(registry: JobRegistry, pg_url: str) -> None:
@@ -165,7 +197,9 @@ def test_an_address_is_asked_once(registry: JobRegistry, pg_url: str) -> None:
 def test_what_it_costs(registry: JobRegistry, pg_url: str) -> None:
     """Three statements for the first command in the process, none on top of the others."""
     engine, sent = engine_of(pg_url), []
-    sa.event.listen(engine, "before_cursor_execute", lambda *call: sent.append(call[2].split()[0]))
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda *call: sent.append(call[2].split()[0])
+    )
     for _ in range(2):
         with engine.begin() as own:
             registry.client.schedule(mail, {}, connection=own)
@@ -197,7 +231,9 @@ def test_a_role_that_may_only_insert(registry: JobRegistry, pg_url: str) -> None
 
 
 def test_our_own_database_cannot_be_reached(pg_url: str) -> None:
-    """The caller's connection works, so its transaction must not fail because no further connection is free."""
+    """The caller's connection works, so its transaction must not fail because no further
+    connection is free.
+    """
     closed = sa.make_url(pg_url).set(port=1).render_as_string(hide_password=False)
     registry = JobRegistry(tasks=[mail], database_url=closed)
     with closing(registry.database), plain(pg_url) as own:

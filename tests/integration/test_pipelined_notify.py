@@ -33,7 +33,9 @@ def opened(database: Open) -> Database:
 
 
 def saying(database: Database, channel: str) -> Connection:
-    return database.main.connect().execution_options(isolation_level="AUTOCOMMIT", **{ALONG: (channel, ["word"])})
+    return database.main.connect().execution_options(
+        isolation_level="AUTOCOMMIT", **{ALONG: (channel, ["word"])}
+    )
 
 
 def count(database: Database) -> Any:
@@ -42,19 +44,27 @@ def count(database: Database) -> Any:
 
 
 def test_who_hears_it_sees_the_row(pg_url: str) -> None:
-    """The first call, whose word goes along; and those within its pause, whose word comes after them."""
+    """The first call, whose word goes along; and those within its pause, whose word comes after
+    them.
+    """
     registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
     with psycopg.connect(pg_url, autocommit=True) as ear:
         ear.execute("LISTEN scheduled_wake")
         for number in range(1, 6):
             registry.client.schedule(mail, id=str(number))
-            assert [notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=1)] == ["mail"]
-            assert ear.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (number,)
+            assert [
+                notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=1)
+            ] == ["mail"]
+            assert ear.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (
+                number,
+            )
     registry.database.close()
 
 
 def test_who_only_schedules_makes_one_trip(pg_url: str) -> None:
-    """Where the server itself answers and it is the word's turn, nothing else is sent once it has connected."""
+    """Where the server itself answers and it is the word's turn, nothing else is sent once it has
+    connected.
+    """
     registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
     registry.database.verify()
     with hearing(registry.database) as sent:
@@ -65,7 +75,9 @@ def test_who_only_schedules_makes_one_trip(pg_url: str) -> None:
 
 def test_it_is_said_after_the_commit_and_not_in_it(opened: Database) -> None:
     """In one transaction it would hold a lock of the whole server while the commit is flushed."""
-    assert min(transactions_of_one(opened) for _ in range(5)) == 2  # others count theirs on this server, too
+    assert (
+        min(transactions_of_one(opened) for _ in range(5)) == 2
+    )  # others count theirs on this server, too
 
 
 def transactions_of_one(opened: Database) -> int:
@@ -94,11 +106,18 @@ def test_where_the_statement_fails_that_is_raised(opened: Database) -> None:
 def test_a_word_that_cannot_be_said_is_nobodys_error(opened: Database) -> None:
     """The statement is committed: to raise would be to deny it."""
     with saying(opened, "x" * 100) as connection:
-        assert connection.exec_driver_sql("INSERT INTO one VALUES (1) RETURNING id").scalar_one() == 1
+        assert (
+            connection.exec_driver_sql(
+                "INSERT INTO one VALUES (1) RETURNING id"
+            ).scalar_one()
+            == 1
+        )
     assert count(opened) == 1
 
 
-def test_an_old_libpq_sends_it_afterwards(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_libpq_sends_it_afterwards(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It cannot send what it has no reply for yet."""
     monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
     assert not can_go_along()
@@ -110,11 +129,19 @@ def test_an_old_libpq_sends_it_afterwards(pg_url: str, monkeypatch: pytest.Monke
     assert ["pg_notify" in statement for statement, _ in sent] == [False, True]
 
 
-def test_a_refused_statement_is_no_warning_of_the_pipeline(opened: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """Race: its error may come before the block of the pipeline has ended, so the test tries it often."""
+def test_a_refused_statement_is_no_warning_of_the_pipeline(
+    opened: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Race: its error may come before the block of the pipeline has ended, so the test tries it
+    often.
+    """
     with saying(opened, "ours") as connection:
         connection.exec_driver_sql("INSERT INTO one VALUES (1)")
         for _ in range(300):
             with pytest.raises(IntegrityError):
                 connection.exec_driver_sql("INSERT INTO one VALUES (1)")
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("psycopg")] == []
+    assert [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("psycopg")
+    ] == []

@@ -1,4 +1,6 @@
-"""Behind pgbouncer in transaction mode: deadlines hold, nobody sees another's session, no server is left marked."""
+"""Behind pgbouncer in transaction mode: deadlines hold, nobody sees another's session, no server
+is left marked.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,18 @@ def pgbouncer(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    named = {"host": url.host, "server_port": url.port, "user": url.username, "password": url.password}
+    named = {
+        "host": url.host,
+        "server_port": url.port,
+        "user": url.username,
+        "password": url.password,
+    }
     file = home / "pgbouncer.ini"
     file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored, mode=mode))
     account = ["-u", "nobody"] if os.getuid() == 0 else []
-    process = subprocess.Popen([program("pgbouncer", "pgbouncer"), *account, str(file)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [program("pgbouncer", "pgbouncer"), *account, str(file)], stderr=subprocess.DEVNULL
+    )
     try:
         through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
         until_open(port, process)
@@ -79,9 +88,16 @@ def open_(address: str, **settings: Any) -> Database:
 
 def deadlines(database: Database) -> tuple[str, ...]:
     """What is in force in a transaction."""
-    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "timezone")
+    names = (
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "timezone",
+    )
     with database.main.begin() as connection:
-        return tuple(str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names)
+        return tuple(
+            str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names
+        )
 
 
 EXPECTED = ("20s", "5s", "1min", "UTC")
@@ -89,13 +105,24 @@ EXPECTED = ("20s", "5s", "1min", "UTC")
 
 @pytest.mark.parametrize(
     ("ignored", "pooler", "warnings"),
-    [("extra_float_digits", True, 0), ("extra_float_digits", False, 1), ("extra_float_digits, options", False, 1)],
+    [
+        ("extra_float_digits", True, 0),
+        ("extra_float_digits", False, 1),
+        ("extra_float_digits, options", False, 1),
+    ],
     ids=["told", "refused", "swallowed"],
 )
 def test_deadlines_hold(
-    pg_empty_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, ignored: str, pooler: bool, warnings: int
+    pg_empty_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    ignored: str,
+    pooler: bool,
+    warnings: int,
 ) -> None:
-    """Whether the settings say so, the pooler refuses our options, or swallows them silently; said once."""
+    """Whether the settings say so, the pooler refuses our options, or swallows them silently; said
+    once.
+    """
     with pgbouncer(pg_empty_url, tmp_path, ignored) as address:
         database = open_(address, pooler=pooler)
         database.verify()
@@ -103,7 +130,10 @@ def test_deadlines_hold(
             assert deadlines(database) == EXPECTED
         with database.heart.begin() as connection:
             assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
-        assert len([each for each in caplog.messages if "a pooler is in between" in each]) == warnings
+        assert (
+            len([each for each in caplog.messages if "a pooler is in between" in each])
+            == warnings
+        )
         database.close()
 
 
@@ -115,19 +145,29 @@ def test_nothing_is_left_on_the_servers_session(pg_empty_url: str, tmp_path: Pat
             deadlines(database)
         with psycopg.connect(address) as other:
             assert other.execute("SHOW statement_timeout").fetchone() == ("0",)
-            assert other.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+            assert other.execute(
+                "SELECT count(*) FROM pg_prepared_statements"
+            ).fetchone() == (0,)
         database.close()
 
 
-def test_the_servers_default_isolation_is_not_ours(pg_empty_url: str, tmp_path: Path) -> None:
+def test_the_servers_default_isolation_is_not_ours(
+    pg_empty_url: str, tmp_path: Path
+) -> None:
     """It comes with each BEGIN, also through a pooler."""
     with psycopg.connect(pg_empty_url, autocommit=True) as operator:
-        operator.execute(f'ALTER DATABASE "{operator.info.dbname}" SET default_transaction_isolation = serializable')
+        operator.execute(
+            f'ALTER DATABASE "{operator.info.dbname}" SET '
+            "default_transaction_isolation = serializable"
+        )
     with pgbouncer(pg_empty_url, tmp_path) as address:
         database = open_(address, pooler=True)
         for engine in (database.main, database.heart):
             with engine.begin() as connection:
-                assert connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() == "read committed"
+                assert (
+                    connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+                    == "read committed"
+                )
         database.close()
 
 
@@ -139,7 +179,9 @@ def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> N
         def work(number: int) -> int:
             with database.main.begin() as connection:
                 assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
-                return int(connection.exec_driver_sql("SELECT %s::int", (number,)).scalar_one())
+                return int(
+                    connection.exec_driver_sql("SELECT %s::int", (number,)).scalar_one()
+                )
 
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(work, range(200))) == list(range(200))
@@ -147,7 +189,9 @@ def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> N
 
 
 def test_wake_ups_take_an_address_of_their_own(pg_url: str, tmp_path: Path) -> None:
-    """Orders, claims and settlements through the pooler; only the one connection that listens goes past it."""
+    """Orders, claims and settlements through the pooler; only the one connection that listens goes
+    past it.
+    """
     with (
         pgbouncer(pg_url, tmp_path) as address,
         closing(Scene(address, mail, pooler=True, wake_up_url=pg_url)) as scene,

@@ -1,4 +1,6 @@
-"""A worker as the strictest containers start it: a user without a name or any right, and no place to write."""
+"""A worker as the strictest containers start it: a user without a name or any right, and no place
+to write.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 from tests.integration.shell import Shell
 
-#: All mounts read-only but /proc, which the next line needs; then a number that no account has, and no capability.
+#: All mounts read-only but /proc, which the next line needs; then a number that no account has,
+#: and no capability.
 CONTAINER = """
 awk '{print $5}' /proc/self/mountinfo | grep -v '^/proc' | sort -r |
 while read mount; do mount -o remount,bind,ro "$mount" 2>/dev/null; done
@@ -51,16 +54,29 @@ registry = JobRegistry(jobs=[thread, process, command])
 @cache
 def can_confine() -> bool:
     """Needs Linux, root, and util-linux."""
-    if not sys.platform.startswith("linux") or os.getuid() != 0 or shutil.which("unshare") is None:
+    if (
+        not sys.platform.startswith("linux")
+        or os.getuid() != 0
+        or shutil.which("unshare") is None
+    ):
         return False
-    probe = subprocess.run([*CONFINED, "touch", "/tmp/slotwise-probe"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [*CONFINED, "touch", "/tmp/slotwise-probe"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return "Read-only file system" in probe.stderr
 
 
 @pytest.fixture
 def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made = Shell(tmp_path, pg_url)
-    kept = {name: value for name, value in made.environment.items() if name.startswith(("SLOTWISE_", "DATABASE"))}
+    kept = {
+        name: value
+        for name, value in made.environment.items()
+        if name.startswith(("SLOTWISE_", "DATABASE"))
+    }
     made.environment = {**kept, "PATH": os.environ["PATH"], "SLOTWISE_APP": "jobs:registry"}
     made.write("jobs.py", JOBS)
     yield made
@@ -68,16 +84,24 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(not can_confine(), reason="takes root on Linux, and util-linux's unshare")
+@pytest.mark.skipif(
+    not can_confine(), reason="takes root on Linux, and util-linux's unshare"
+)
 def test_a_worker_needs_no_place_to_write(shell: Shell) -> None:
-    """Processes, threads, children and commands with something to read: all run, and the worker drains in order."""
+    """Processes, threads, children and commands with something to read: all run, and the worker
+    drains in order.
+    """
     options = ("worker", "--processes", "2", "--log-format", "json", "--log-level", "DEBUG")
     worker = shell.start_under(*CONFINED, arguments=options)
     for name in ("thread", "process", "command"):
         worker.wait_until_seen("settled", job=name, outcome="succeeded")
-    worker.wait_for_output("thread 12345 Read-only file system and No usable temporary directory")
+    worker.wait_for_output(
+        "thread 12345 Read-only file system and No usable temporary directory"
+    )
     worker.wait_for_output("process 12345")
     assert worker.signal(signal.SIGTERM).end() == 0
     told = [str(event) for event in worker.seen if "told to it" in str(event)]
     assert told, worker.seen[-20:]
-    assert [event for event in worker.seen if event.get("level") in ("WARNING", "ERROR")] == []
+    assert [
+        event for event in worker.seen if event.get("level") in ("WARNING", "ERROR")
+    ] == []

@@ -1,4 +1,6 @@
-"""What a database does not let us do is told in one line: who was refused, what, and what helps."""
+"""What a database does not let us do is told in one line: who was refused, what, and what
+helps.
+"""
 
 from __future__ import annotations
 
@@ -48,26 +50,90 @@ def role(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("rights", "command", "words"),
     [
-        ("", ["health"], ["are in the schema public, and role '{role}' may not use it",
-                          "run: GRANT USAGE ON SCHEMA public TO {role}"]),
-        ("GRANT USAGE ON SCHEMA public TO {role}", ["health"],
-         ["permission denied for table scheduled_meta, for role '{role}' [42501]", "slotwise db grants --role ROLE"]),
-        (LOOK, SCHEDULE, ["permission denied for table scheduled_tasks, for role '{role}'", "db grants --role ROLE"]),
-        ("GRANT USAGE ON SCHEMA public TO {role}", ["db", "upgrade", "--table-prefix", "x_"],
-         ["permission denied for schema public, for role '{role}'"]),
-        (LOOK + "ALTER ROLE {role} SET search_path = elsewhere", ["health"],
-         ["in the schema public, and the search_path of role '{role}' is elsewhere; say --schema public"]),
-        *((LOOK + "ALTER ROLE {role} SET search_path = elsewhere", ["db", command],
-           ["in the schema public, and the search_path of role '{role}' is elsewhere; say --schema public"])
-          for command in ("current", "check")),
-        (LOOK, ["health", "--schema", "nowhere"], ["missing in the schema nowhere (there are such in: public); run:"]),
-        (LOOK + "GRANT ALL ON scheduled_tasks TO {role}; ALTER ROLE {role} SET default_transaction_read_only = on",
-         SCHEDULE, ["cannot execute INSERT in a read-only transaction [25006]; connect to the primary"]),
+        (
+            "",
+            ["health"],
+            [
+                "are in the schema public, and role '{role}' may not use it",
+                "run: GRANT USAGE ON SCHEMA public TO {role}",
+            ],
+        ),
+        (
+            "GRANT USAGE ON SCHEMA public TO {role}",
+            ["health"],
+            [
+                "permission denied for table scheduled_meta, for role '{role}' [42501]",
+                "slotwise db grants --role ROLE",
+            ],
+        ),
+        (
+            LOOK,
+            SCHEDULE,
+            [
+                "permission denied for table scheduled_tasks, for role '{role}'",
+                "db grants --role ROLE",
+            ],
+        ),
+        (
+            "GRANT USAGE ON SCHEMA public TO {role}",
+            ["db", "upgrade", "--table-prefix", "x_"],
+            ["permission denied for schema public, for role '{role}'"],
+        ),
+        (
+            LOOK + "ALTER ROLE {role} SET search_path = elsewhere",
+            ["health"],
+            [
+                "in the schema public, and the search_path of role '{role}' is "
+                "elsewhere; say --schema public"
+            ],
+        ),
+        *(
+            (
+                LOOK + "ALTER ROLE {role} SET search_path = elsewhere",
+                ["db", command],
+                [
+                    "in the schema public, and the search_path of role '{role}' "
+                    "is elsewhere; say --schema public"
+                ],
+            )
+            for command in ("current", "check")
+        ),
+        (
+            LOOK,
+            ["health", "--schema", "nowhere"],
+            ["missing in the schema nowhere (there are such in: public); run:"],
+        ),
+        (
+            LOOK
+            + (
+                "GRANT ALL ON scheduled_tasks TO {role}; ALTER ROLE {role} SET "
+                "default_transaction_read_only = on"
+            ),
+            SCHEDULE,
+            [
+                "cannot execute INSERT in a read-only transaction [25006]; connect to the primary"
+            ],
+        ),
     ],
-    ids=["schema", "table", "write", "create", "search-path", "db current", "db check", "wrong-schema", "read-only"],
-)  # fmt: skip
+    ids=[
+        "schema",
+        "table",
+        "write",
+        "create",
+        "search-path",
+        "db current",
+        "db check",
+        "wrong-schema",
+        "read-only",
+    ],
+)
 def test_refused(
-    pg_url: str, role: str, rights: str, command: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    pg_url: str,
+    role: str,
+    rights: str,
+    command: list[str],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Role, object and cure; exit status 3."""
     with psycopg.connect(pg_url, autocommit=True) as owner:
@@ -78,7 +144,9 @@ def test_refused(
         assert word.format(role=role) in line
 
 
-def test_health_has_an_answer_nevertheless(role: str, pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_has_an_answer_nevertheless(
+    role: str, pg_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A probe that reads JSON reads why."""
     with psycopg.connect(pg_url, autocommit=True) as owner:
         owner.execute(f"GRANT USAGE ON SCHEMA public TO {role}")
@@ -91,7 +159,9 @@ def test_health_has_an_answer_nevertheless(role: str, pg_url: str, capsys: pytes
 def test_not_let_into_the_database(pg_url: str, role: str) -> None:
     """No outage, for which a worker would wait: the server is there, and says no."""
     with psycopg.connect(pg_url, autocommit=True) as owner:
-        owner.execute(f"REVOKE CONNECT ON DATABASE {sa.make_url(pg_url).database} FROM PUBLIC")
+        owner.execute(
+            f"REVOKE CONNECT ON DATABASE {sa.make_url(pg_url).database} FROM PUBLIC"
+        )
     with (
         closing(Database(Settings.load())) as database,
         pytest.raises(DatabaseRefused, match="GRANT CONNECT ON DATABASE"),
@@ -101,8 +171,14 @@ def test_not_let_into_the_database(pg_url: str, role: str) -> None:
 
 def _page() -> str:
     """What the page of operations grants to an application that proves its claims."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```sql\n(.*?)```", page.split("## Permissions", 1)[1].split("\n## ", 1)[0], re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(
+        encoding="utf-8"
+    )
+    (block,) = re.findall(
+        r"```sql\n(.*?)```",
+        page.split("## Permissions", 1)[1].split("\n## ", 1)[0],
+        re.DOTALL,
+    )
     return str(block)
 
 
@@ -116,7 +192,9 @@ def _granted(pg_url: str, role: str, text: str) -> None:
         owner.execute(re.sub(r"TO \w+;", f"TO {role};", text).encode())
 
 
-def test_the_rights_of_worker_and_operator_are_enough_for_every_order(pg_url: str, role: str) -> None:
+def test_the_rights_of_worker_and_operator_are_enough_for_every_order(
+    pg_url: str, role: str
+) -> None:
     """And for the worker that obeys: nothing that Operations can do is left out."""
     _granted(pg_url, role, _of(role, "worker", "operator"))
 
@@ -131,16 +209,25 @@ def test_the_rights_of_worker_and_operator_are_enough_for_every_order(pg_url: st
         worker.run_due()
         begin = worker.clock.now()
         given: dict[str, Callable[[], object]] = {
-            "pause": lambda: give.pause("hourly"), "resume": lambda: give.resume("hourly"),
-            "pause_all": give.pause_all, "resume_all": give.resume_all,
-            "trigger": lambda: give.trigger("hourly"), "skip_next": lambda: give.skip_next("hourly"),
-            "retry": lambda: give.retry("hourly", slot), "cancel": lambda: give.cancel("hourly", slot),
-            "backfill": lambda: give.backfill("hourly", begin - timedelta(hours=5), begin, forgotten=True),
-            "cancel_backfill": lambda: give.cancel_backfill("hourly"), "new_epoch": give.new_epoch,
+            "pause": lambda: give.pause("hourly"),
+            "resume": lambda: give.resume("hourly"),
+            "pause_all": give.pause_all,
+            "resume_all": give.resume_all,
+            "trigger": lambda: give.trigger("hourly"),
+            "skip_next": lambda: give.skip_next("hourly"),
+            "retry": lambda: give.retry("hourly", slot),
+            "cancel": lambda: give.cancel("hourly", slot),
+            "backfill": lambda: give.backfill(
+                "hourly", begin - timedelta(hours=5), begin, forgotten=True
+            ),
+            "cancel_backfill": lambda: give.cancel_backfill("hourly"),
+            "new_epoch": give.new_epoch,
             "settle_until": lambda: give.settle_until(begin),
             "delete": lambda: give.delete("hourly", force=True),
-        }  # fmt: skip
-        assert {name for name in vars(Operations) if not name.startswith("_")} - {"by"} == set(given)
+        }
+        assert {name for name in vars(Operations) if not name.startswith("_")} - {
+            "by"
+        } == set(given)
         for order in given.values():
             order()
 
@@ -162,7 +249,9 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
             ("UPDATE, DELETE", lambda: client.cancel_all("mail")),
         ]
         for rights, call in more:
-            with pytest.raises(Exception, match="permission denied for table scheduled_tasks"):
+            with pytest.raises(
+                Exception, match="permission denied for table scheduled_tasks"
+            ):
                 call()
             _granted(pg_url, role, f"GRANT {rights} ON scheduled_tasks TO application;")
             call()
@@ -171,8 +260,13 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
 
 
 def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: str) -> None:
-    """guard, complete_in and history; of a one-time task only with the further right that the page names."""
-    with closing(Database(Settings(database_url=pg_url))) as owners, closing(Database(Settings.load())) as database:
+    """guard, complete_in and history; of a one-time task only with the further right that the page
+    names.
+    """
+    with (
+        closing(Database(Settings(database_url=pg_url))) as owners,
+        closing(Database(Settings.load())) as database,
+    ):
         bench = Bench(owners).planned()
         bench.tick()
         bench.client.schedule("mail", id="1")
@@ -183,7 +277,9 @@ def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: s
             with database.main.begin() as connection:
                 verb(slot, connection)
             with (
-                pytest.raises(Exception, match="permission denied for table scheduled_tasks"),
+                pytest.raises(
+                    Exception, match="permission denied for table scheduled_tasks"
+                ),
                 database.main.begin() as connection,
             ):
                 verb(mail, connection)
@@ -191,10 +287,14 @@ def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: s
         for verb in (fence.guard, fence.complete_in):
             with database.main.begin() as connection:
                 verb(mail, connection)
-        assert [end.outcome for end in Client(lambda: Store(database, {})).history("mail", "1")] == ["succeeded"]
+        assert [
+            end.outcome for end in Client(lambda: Store(database, {})).history("mail", "1")
+        ] == ["succeeded"]
 
 
-def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_right_that_is_taken_away(
+    pg_url: str, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Of a running loop: one line with role, table and cure, and no traceback."""
     _granted(pg_url, role, _of(role, "worker"))
     with ManualWorker([task(name="mail")(print)], os.environ["DATABASE_URL"]) as worker:
@@ -203,7 +303,10 @@ def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCa
         worker._worker.poller._round()
     (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
     assert record.exc_info is None
-    assert f"permission denied for table scheduled_tasks, for role {role!r}" in record.getMessage()
+    assert (
+        f"permission denied for table scheduled_tasks, for role {role!r}"
+        in record.getMessage()
+    )
     assert "slotwise db grants --role ROLE" in record.getMessage()
 
 
@@ -212,5 +315,8 @@ def test_a_server_that_is_too_old(pg_url: str) -> None:
     with closing(Database(Settings(database_url=pg_url))) as database:
         database.verify()
         database.main.dialect.server_version_info = (14, 9)
-        with pytest.raises(DatabaseProblem, match=r"14\.9 is too old, slotwise needs 15; upgrade the server"):
+        with pytest.raises(
+            DatabaseProblem,
+            match=r"14\.9 is too old, slotwise needs 15; upgrade the server",
+        ):
             database.verify()

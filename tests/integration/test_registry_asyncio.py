@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads_of_ours
 
-from slotwise import ConfigurationError, Every, JobContext, JobRegistry, SchemaMissing, job, task
+from slotwise import (
+    ConfigurationError,
+    Every,
+    JobContext,
+    JobRegistry,
+    SchemaMissing,
+    job,
+    task,
+)
 
 
 def nothing(ctx: JobContext) -> None:
@@ -21,7 +29,9 @@ def nothing(ctx: JobContext) -> None:
 
 def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
     options = {"shutdown_grace": "10s", "poll_interval": "1s"} | options
-    return JobRegistry(**sorted_out(*subjects), listeners=[heard], database_url=url, **options)
+    return JobRegistry(
+        **sorted_out(*subjects), listeners=[heard], database_url=url, **options
+    )
 
 
 async def eventually(event: threading.Event | asyncio.Event) -> None:
@@ -33,7 +43,9 @@ async def eventually(event: threading.Event | asyncio.Event) -> None:
 
 
 def test_coroutines_run_on_the_hosts_loop(url: str, heard: Heard) -> None:
-    """The very loop, which goes on meanwhile; functions run on threads of ours; signals stay the host's."""
+    """The very loop, which goes on meanwhile; functions run on threads of ours; signals stay the
+    host's.
+    """
 
     async def host() -> None:
         mine, done = asyncio.get_running_loop(), asyncio.Event()
@@ -52,14 +64,18 @@ def test_coroutines_run_on_the_hosts_loop(url: str, heard: Heard) -> None:
         )
         async with registry as entered:
             assert entered is registry
-            assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+            assert [
+                signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)
+            ] == before
             await asyncio.to_thread(registry.client.schedule, "later")
             await asyncio.to_thread(registry.client.schedule, "now")
             await eventually(done)
             await asyncio.to_thread(heard.wait, "settled", 2)
             assert "slotwise-loop" not in threads_of_ours()
         assert mine in where
-        assert any(getattr(found, "name", "").startswith("slotwise-handler") for found in where)
+        assert any(
+            getattr(found, "name", "").startswith("slotwise-handler") for found in where
+        )
         assert gone()
 
     asyncio.run(host())
@@ -97,7 +113,9 @@ def test_the_hosts_loop_is_never_blocked(pg_url: str, heard: Heard) -> None:
 
 
 def test_the_lifespan_is_the_hosts_too(url: str, heard: Heard) -> None:
-    """Entered in its loop, left there after the drain, in the same task; ctx.state for both kinds of handlers."""
+    """Entered in its loop, left there after the drain, in the same task; ctx.state for both kinds
+    of handlers.
+    """
 
     async def host() -> None:
         mine, said, seen = asyncio.get_running_loop(), [], []
@@ -117,7 +135,11 @@ def test_the_lifespan_is_the_hosts_too(url: str, heard: Heard) -> None:
             said.append("handled")
 
         registry = a_registry(
-            url, heard, task(name="later")(later), task(name="now")(lambda ctx: seen.append(ctx.state)), lifespan=life
+            url,
+            heard,
+            task(name="later")(later),
+            task(name="now")(lambda ctx: seen.append(ctx.state)),
+            lifespan=life,
         )
         async with registry:
             assert said == ["enter"]
@@ -130,7 +152,9 @@ def test_the_lifespan_is_the_hosts_too(url: str, heard: Heard) -> None:
     asyncio.run(host())
 
 
-def test_a_start_that_fails_leaves_the_host_as_it_was(sqlite_empty_url: str, heard: Heard) -> None:
+def test_a_start_that_fails_leaves_the_host_as_it_was(
+    sqlite_empty_url: str, heard: Heard
+) -> None:
     """The error is the start's; no thread, no task."""
 
     async def host() -> None:
@@ -144,8 +168,12 @@ def test_a_start_that_fails_leaves_the_host_as_it_was(sqlite_empty_url: str, hea
 
 
 def test_an_entry_that_is_cancelled_while_the_database_is_away(heard: Heard) -> None:
-    """The start gives up waiting, and nothing stays behind: the loop may be closed a moment later."""
-    registry = a_registry("postgresql://nobody@127.0.0.1:1/none", heard, task(name="mail")(nothing))
+    """The start gives up waiting, and nothing stays behind: the loop may be closed a moment
+    later.
+    """
+    registry = a_registry(
+        "postgresql://nobody@127.0.0.1:1/none", heard, task(name="mail")(nothing)
+    )
 
     async def host() -> None:
         entering = asyncio.create_task(registry.__aenter__())
@@ -185,7 +213,9 @@ def test_an_entry_that_is_cancelled_too_late(url: str, heard: Heard) -> None:
 
 
 def test_an_exit_that_is_cancelled(url: str, heard: Heard) -> None:
-    """The host is in a hurry: handlers are cancelled, everything ends, and the cancellation goes on."""
+    """The host is in a hurry: handlers are cancelled, everything ends, and the cancellation
+    goes on.
+    """
 
     async def host() -> None:
         entered = asyncio.Event()
@@ -226,7 +256,9 @@ def test_a_body_that_fails_drains_all_the_same(url: str, heard: Heard) -> None:
 
 
 def test_a_host_that_is_told_to_end(url: str, heard: Heard) -> None:
-    """Ctrl-C under asyncio.run cancels the main task: the drain runs on the loop that still lives, and ends it well."""
+    """Ctrl-C under asyncio.run cancels the main task: the drain runs on the loop that still lives,
+    and ends it well.
+    """
 
     async def host() -> None:
         async def endless(ctx: JobContext) -> None:
@@ -245,7 +277,9 @@ def test_a_host_that_is_told_to_end(url: str, heard: Heard) -> None:
 
 
 def test_a_worker_of_its_own_beside_a_loop(url: str, heard: Heard) -> None:
-    """`with` inside a coroutine is allowed: a loop of our own then, and the host's waits for start and stop."""
+    """`with` inside a coroutine is allowed: a loop of our own then, and the host's waits for start
+    and stop.
+    """
 
     async def host() -> None:
         where: list[str] = []
@@ -267,6 +301,8 @@ def test_start_is_not_called_in_the_loop_it_is_given(sqlite_url: str, heard: Hea
 
     async def host() -> None:
         with pytest.raises(ConfigurationError, match="use: async with registry"):
-            a_registry(sqlite_url, heard, task(name="mail")(nothing)).start(host_loop=asyncio.get_running_loop())
+            a_registry(sqlite_url, heard, task(name="mail")(nothing)).start(
+                host_loop=asyncio.get_running_loop()
+            )
 
     asyncio.run(host())

@@ -49,8 +49,17 @@ MAIL = task(name="mail")(nothing)
 
 
 def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
-    options = {"process_hook": False, "shutdown_grace": "10s", "poll_interval": "1s"} | options
-    return JobRegistry(**sorted_out(*(subjects or (HOURLY, MAIL))), listeners=[heard], database_url=url, **options)
+    options = {
+        "process_hook": False,
+        "shutdown_grace": "10s",
+        "poll_interval": "1s",
+    } | options
+    return JobRegistry(
+        **sorted_out(*(subjects or (HOURLY, MAIL))),
+        listeners=[heard],
+        database_url=url,
+        **options,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +81,7 @@ def rows(registry: JobRegistry, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(statement)]
 
 
-# -- start ------------------------------------------------------------------------------------------------------
+# -- start ----------------------------------------------------------------------------------------
 
 
 def test_a_worker_runs_and_leaves_nothing(url: str, heard: Heard) -> None:
@@ -82,16 +91,22 @@ def test_a_worker_runs_and_leaves_nothing(url: str, heard: Heard) -> None:
     with registry:
         registry.client.schedule("ring")
         assert ran.wait(PATIENCE)
-        assert [(event.job, event.change) for event in heard.of("planned")] == [("hourly", "added")]
+        assert [(event.job, event.change) for event in heard.of("planned")] == [
+            ("hourly", "added")
+        ]
         assert rows(registry, "select state from scheduled_workers") == [("running",)]
         worker = registry.worker
         assert worker is not None
     assert registry.worker is None
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
-    assert rows(registry, "select count(*) from scheduled_tasks where task_name = 'ring'") == [(0,)]
+    assert rows(
+        registry, "select count(*) from scheduled_tasks where task_name = 'ring'"
+    ) == [(0,)]
     assert heard.names()[-1] == "drain-end"
     registry.database.close()
-    assert not any(engine.pool.checkedout() for engine in registry.database._engines.values())  # type: ignore[attr-defined]
+    assert not any(
+        engine.pool.checkedout() for engine in registry.database._engines.values()
+    )  # type: ignore[attr-defined]
 
 
 def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
@@ -99,14 +114,22 @@ def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
     registry = a_registry(url, heard)
     for _ in range(3):
         registry.start()
-        with pytest.raises(ConfigurationError, match="the registry is running already; stop it first"):
+        with pytest.raises(
+            ConfigurationError, match="the registry is running already; stop it first"
+        ):
             registry.start()
-        with pytest.raises(ConfigurationError, match="stop it before changing its settings"):
+        with pytest.raises(
+            ConfigurationError, match="stop it before changing its settings"
+        ):
             registry._configured(threads=3)
         assert registry.stop() == 0
         assert registry.stop() == 0
     told = [(event.change, event.level) for event in heard.of("planned")]
-    assert told == [("added", logging.INFO), ("kept", logging.DEBUG), ("kept", logging.DEBUG)]
+    assert told == [
+        ("added", logging.INFO),
+        ("kept", logging.DEBUG),
+        ("kept", logging.DEBUG),
+    ]
     assert len({event.worker for event in heard.of("worker-start")}) == 3
 
 
@@ -139,7 +162,10 @@ def test_no_tables(kind: str, request: pytest.FixtureRequest, heard: Heard) -> N
     with pytest.raises(SchemaMissing) as missing:
         registry.start()
     if kind == "pg_empty_url":
-        assert str(missing.value) == "the tables scheduled_* are missing in this database; run: slotwise db upgrade"
+        assert (
+            str(missing.value)
+            == "the tables scheduled_* are missing in this database; run: slotwise db upgrade"
+        )
     else:
         assert "there is no SQLite file" in str(missing.value)
     assert registry.worker is None
@@ -149,15 +175,24 @@ def test_no_tables(kind: str, request: pytest.FixtureRequest, heard: Heard) -> N
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("0", "the schema_version in scheduled_meta is '0', which is none; if this slotwise made the tables, say so"),
+        (
+            "0",
+            "the schema_version in scheduled_meta is '0', which is none; if this "
+            "slotwise made the tables, say so",
+        ),
         ("99", "upgrade slotwise here"),
     ],
     ids=["none", "newer"],
 )
-def test_tables_of_another_version(url: str, heard: Heard, version: str, words: str) -> None:
+def test_tables_of_another_version(
+    url: str, heard: Heard, version: str, words: str
+) -> None:
     """None that there was: say which. Newer: mend us."""
     registry = a_registry(url, heard)
-    execute(registry, f"update scheduled_meta set value = '{version}' where key = 'schema_version'")
+    execute(
+        registry,
+        f"update scheduled_meta set value = '{version}' where key = 'schema_version'",
+    )
     with pytest.raises(SchemaMismatch) as mismatch:
         registry.start()
     assert words in str(mismatch.value)
@@ -167,25 +202,31 @@ def test_a_missing_table(url: str, heard: Heard) -> None:
     """Named, with what to do."""
     registry = a_registry(url, heard)
     execute(registry, "drop table scheduled_gaps")
-    with pytest.raises(SchemaMismatch, match="missing in the database: table scheduled_gaps"):
+    with pytest.raises(
+        SchemaMismatch, match="missing in the database: table scheduled_gaps"
+    ):
         registry.start()
 
 
 SWALLOW = {
     "pg_url": (
-        "create function swallow() returns trigger language plpgsql as $$ begin return null; end $$",
+        "create function swallow() returns trigger language plpgsql as $$ begin "
+        "return null; end $$",
         "create trigger swallow before insert on scheduled_tasks for each row "
         "when (new.task_name = 'hourly') execute function swallow()",
     ),
     "sqlite_url": (
-        "create trigger swallow after insert on scheduled_tasks when new.task_name in ('hourly', 'off') begin "
+        "create trigger swallow after insert on scheduled_tasks when "
+        "new.task_name in ('hourly', 'off') begin "
         "delete from scheduled_tasks where task_name = new.task_name; end",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", SWALLOW)
-def test_a_job_without_its_row(kind: str, request: pytest.FixtureRequest, heard: Heard) -> None:
+def test_a_job_without_its_row(
+    kind: str, request: pytest.FixtureRequest, heard: Heard
+) -> None:
     """It would never run, and nobody would know: the start fails, and names it."""
     other = job(name="other", schedule=Every("1h"))(nothing)
     off = job(name="off", schedule=Disabled())(nothing)
@@ -193,7 +234,10 @@ def test_a_job_without_its_row(kind: str, request: pytest.FixtureRequest, heard:
     execute(registry, *SWALLOW[kind])
     with pytest.raises(PlanMissing) as missing:
         registry.start()
-    assert str(missing.value) == "no row in scheduled_tasks for: hourly; something deletes rows of that table"
+    assert (
+        str(missing.value)
+        == "no row in scheduled_tasks for: hourly; something deletes rows of that table"
+    )
     assert registry.worker is None
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     registry.database.close()
@@ -206,11 +250,20 @@ def with_new_jobs(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Jo
     with a_registry(url, Heard(), known) as before:
         pass
     before.database.close()
-    return a_registry(url, heard, *(job(name=f"new-{n}", schedule=Every("1h"))(nothing) for n in range(5)), known)
+    return a_registry(
+        url,
+        heard,
+        *(job(name=f"new-{n}", schedule=Every("1h"))(nothing) for n in range(5)),
+        known,
+    )
 
 
-def test_known_jobs_start_while_new_ones_are_planned(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten thousand new jobs, the first batch is planned before the first claim, and the others beside it."""
+def test_known_jobs_start_while_new_ones_are_planned(
+    url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten thousand new jobs, the first batch is planned before the first claim, and the others
+    beside it.
+    """
     registry, waited = with_new_jobs(url, heard, monkeypatch), []
 
     def wait(event: events.Event) -> None:
@@ -230,19 +283,31 @@ def test_known_jobs_start_while_new_ones_are_planned(url: str, heard: Heard, mon
 def test_the_planning_of_new_jobs_ends_early(
     end: str, pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a stop, between two batches; or as a row is missing. The worker drains, and leaves nothing behind."""
+    """By a stop, between two batches; or as a row is missing. The worker drains, and leaves
+    nothing behind.
+    """
     registry = with_new_jobs(pg_url, heard, monkeypatch)
     if end == "stop":
-        registry.listen(lambda event: getattr(event, "job", "") == "new-2" and registry.stop() and None)
+        registry.listen(
+            lambda event: getattr(event, "job", "") == "new-2" and registry.stop() and None
+        )
         registry.start()
     else:
-        execute(registry, *(statement.replace("hourly", "new-3") for statement in SWALLOW["pg_url"]))
+        execute(
+            registry,
+            *(statement.replace("hourly", "new-3") for statement in SWALLOW["pg_url"]),
+        )
         with pytest.raises(PlanMissing, match="for: new-3;"):
             registry.start()
     assert registry.worker is None
     assert heard.names()[-1] == "drain-end"
-    found = rows(registry, "select task_name, picked from scheduled_tasks where task_name <> 'known' order by 1")
-    assert found == [(f"new-{n}", False) for n in range(5) if n < 4 and (end, n) != ("missing", 3)]
+    found = rows(
+        registry,
+        "select task_name, picked from scheduled_tasks where task_name <> 'known' order by 1",
+    )
+    assert found == [
+        (f"new-{n}", False) for n in range(5) if n < 4 and (end, n) != ("missing", 3)
+    ]
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     registry.database.close()
 
@@ -253,15 +318,18 @@ def test_a_disabled_job_has_a_row_and_does_not_run(url: str, heard: Heard) -> No
     with registry:
         pass
     assert rows(registry, "select task_name, picked, schedule from scheduled_tasks") in (
-        [("off", False, "-")], [("off", 0, "-")],
-    )  # fmt: skip
+        [("off", False, "-")],
+        [("off", 0, "-")],
+    )
     registry.database.close()
 
 
 def test_a_start_that_waits_for_its_database_can_be_stopped(heard: Heard) -> None:
     """Said once; stop() ends the wait, and both return."""
     registry = a_registry(
-        "postgresql://nobody@127.0.0.1:1/none", heard, job(name="a", schedule=Every("1s"))(nothing_later)
+        "postgresql://nobody@127.0.0.1:1/none",
+        heard,
+        job(name="a", schedule=Every("1s"))(nothing_later),
     )
     starter = threading.Thread(target=registry.start, name="starter")
     starter.start()
@@ -277,11 +345,16 @@ def test_a_start_that_waits_for_its_database_can_be_stopped(heard: Heard) -> Non
 
 
 def test_a_start_has_a_bound(heard: Heard) -> None:
-    """While the database is away: an error in time, and nothing runs, so that it can be tried again."""
+    """While the database is away: an error in time, and nothing runs, so that it can be tried
+    again.
+    """
     registry = a_registry("postgresql://nobody@127.0.0.1:1/nothing", heard)
     for _ in range(2):
         began = time.monotonic()
-        with pytest.raises(DatabaseUnreachable, match=r"could not start within 500ms: the database does not answer"):
+        with pytest.raises(
+            DatabaseUnreachable,
+            match=r"could not start within 500ms: the database does not answer",
+        ):
             registry.start(timeout="500ms")
         assert 0.4 < time.monotonic() - began < 10
         assert registry.worker is None
@@ -295,7 +368,9 @@ def test_a_start_within_its_bound(url: str, heard: Heard) -> None:
     assert registry.stop() == 0
 
 
-def test_a_start_that_is_not_waited_for(databases: Any, pg_empty_url: str, heard: Heard) -> None:
+def test_a_start_that_is_not_waited_for(
+    databases: Any, pg_empty_url: str, heard: Heard
+) -> None:
     """It returns at once; the worker follows when the database is there."""
     from tests.databases import provision
 
@@ -336,7 +411,9 @@ def test_a_start_that_is_not_waited_for_and_fails(
     registry.start(wait=False)
     gone_by_now(lambda: registry.worker is None)
     assert isinstance(registry.start_error, SchemaMissing)
-    assert [one.message for one in caplog.records if "the worker cannot start" in one.message]
+    assert [
+        one.message for one in caplog.records if "the worker cannot start" in one.message
+    ]
     with pytest.raises(SchemaMissing):
         registry.start()
     assert registry.start_error is None
@@ -354,8 +431,12 @@ def test_a_bound_without_a_wait(url: str, heard: Heard) -> None:
         a_registry(url, heard).start(timeout="1s", wait=False)
 
 
-def test_a_start_goes_on_when_the_database_comes(databases: Any, pg_empty_url: str, heard: Heard) -> None:
-    """The tables are there, the address is right, the server refuses: it waits, and then starts."""
+def test_a_start_goes_on_when_the_database_comes(
+    databases: Any, pg_empty_url: str, heard: Heard
+) -> None:
+    """The tables are there, the address is right, the server refuses: it waits, and then
+    starts.
+    """
     from tests.databases import provision
 
     name = sa.make_url(pg_empty_url).database
@@ -376,7 +457,9 @@ def test_a_start_goes_on_when_the_database_comes(databases: Any, pg_empty_url: s
 
 
 def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None:
-    """Race: a signal handler, or a listener, stops the registry in the very thread that is starting it."""
+    """Race: a signal handler, or a listener, stops the registry in the very thread that is
+    starting it.
+    """
     life = Life()
     later = job(name="a", schedule=Every("1h"))(nothing_later)
     registry = a_registry(url, heard, later, lifespan=life)
@@ -391,10 +474,18 @@ def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None
 
 
 @pytest.mark.parametrize("how", ["stop", "request", "interrupt"])
-def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(url: str, heard: Heard, how: str) -> None:
-    """Race: all loops run, a handler too, and the start has not returned. It drains, as it would a moment later."""
+def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(
+    url: str, heard: Heard, how: str
+) -> None:
+    """Race: all loops run, a handler too, and the start has not returned. It drains, as it would a
+    moment later.
+    """
     entered, go = threading.Event(), threading.Event()
-    registry = a_registry(url, heard, task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)))
+    registry = a_registry(
+        url,
+        heard,
+        task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)),
+    )
     registry.client.schedule("mail")
 
     def at_the_start(event: events.Event) -> None:
@@ -416,8 +507,12 @@ def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(url: str, 
     registry.database.close()
 
 
-def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Race: a heartbeat between the commit of the claim and its arrival in the holdings must not hand it back."""
+def test_a_slot_in_the_foreground_keeps_its_claim(
+    url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Race: a heartbeat between the commit of the claim and its arrival in the holdings must not
+    hand it back.
+    """
     registry = a_registry(url, heard)
     run = SingleRun(registry._single_worker(), "hourly")
     claim = run._claim
@@ -436,14 +531,20 @@ def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkey
 def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
     url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It blocks the loop on which the lifespan would be left: once it was cancelled, that is waited for no longer."""
+    """It blocks the loop on which the lifespan would be left: once it was cancelled, that is
+    waited for no longer.
+    """
     entered, release = threading.Event(), threading.Event()
 
     async def blocks(ctx: JobContext) -> None:
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.slot_run.PATIENCE", "run.event_loop.PATIENCE", "worker.LONGEST_ASIDE"):
+    for place in (
+        "process.slot_run.PATIENCE",
+        "run.event_loop.PATIENCE",
+        "worker.LONGEST_ASIDE",
+    ):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
@@ -461,8 +562,13 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
 
 def test_no_connection_stays(pg_url: str, heard: Heard) -> None:
     """Neither of a worker that has stopped, nor of a start that failed."""
-    sessions = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    engine = sa.create_engine(pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    sessions = (
+        "select count(*) from pg_stat_activity where datname = current_database() and "
+        "pid <> pg_backend_pid()"
+    )
+    engine = sa.create_engine(
+        pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+    )
 
     def others() -> int:
         with engine.connect() as connection:
@@ -486,7 +592,7 @@ def gone_by_now(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# -- the lifespan -----------------------------------------------------------------------------------------------
+# -- the lifespan ---------------------------------------------------------------------------------
 
 
 class Life:
@@ -510,7 +616,9 @@ class Life:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
 def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: bool) -> None:
-    """Entered before the first handler starts, left after the last has ended; its value is ctx.state."""
+    """Entered before the first handler starts, left after the last has ended; its value is
+    ctx.state.
+    """
     life, seen, entered = Life(), [], threading.Event()
 
     def handle(ctx: JobContext) -> None:
@@ -522,7 +630,9 @@ def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: boo
     async def handle_later(ctx: JobContext) -> None:
         handle(ctx)
 
-    registry = a_registry(url, heard, task(name="mail")(handle_later if is_async else handle), lifespan=life)
+    registry = a_registry(
+        url, heard, task(name="mail")(handle_later if is_async else handle), lifespan=life
+    )
     with registry:
         registry.client.schedule("mail")
         assert entered.wait(PATIENCE)
@@ -531,7 +641,9 @@ def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: boo
 
 
 def test_a_lifespan_that_cannot_be_entered(url: str, heard: Heard) -> None:
-    """The start raises what it raised; no thread, no loop, no connection, no worker's row stays."""
+    """The start raises what it raised; no thread, no loop, no connection, no worker's row
+    stays.
+    """
     registry = a_registry(url, heard, lifespan=Life(fails="enter"))
     with pytest.raises(OSError, match="cannot enter"):
         registry.start()
@@ -598,7 +710,7 @@ def test_a_lifespan_that_cannot_be_left(url: str, heard: Heard) -> None:
     registry.database.close()
 
 
-# -- stop -------------------------------------------------------------------------------------------------------
+# -- stop -----------------------------------------------------------------------------------------
 
 
 def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
@@ -623,14 +735,20 @@ def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
     stopper.join(PATIENCE)
     assert stopped == [0]
     assert [event.id for event in heard.of("settled", outcome="succeeded")] == ["running"]
-    assert rows(registry, "select task_instance, attempt from scheduled_tasks") == [("waiting", 0)]
+    assert rows(registry, "select task_instance, attempt from scheduled_tasks") == [
+        ("waiting", 0)
+    ]
     registry.database.close()
 
 
 def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
     """Whoever leaves the with block meanwhile must not take away what the handlers still use."""
     entered, go = threading.Event(), threading.Event()
-    registry = a_registry(url, heard, task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)))
+    registry = a_registry(
+        url,
+        heard,
+        task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)),
+    )
     registry.start()
     registry.client.schedule("mail")
     assert entered.wait(PATIENCE)
@@ -648,7 +766,9 @@ def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
 
 @pytest.mark.extended
 def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) -> None:
-    """The process goes on, and so does the handler: nobody else may start it at its side, until it has returned."""
+    """The process goes on, and so does the handler: nobody else may start it at its side, until it
+    has returned.
+    """
     entered, told, go = threading.Event(), threading.Event(), threading.Event()
 
     def deaf(ctx: JobContext) -> None:
@@ -658,9 +778,20 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
         go.wait(PATIENCE)
 
     registry = a_registry(
-        url, heard, task(name="mail")(deaf), shutdown_grace="1s", heartbeat_interval="200ms", missed_heartbeats_limit=3
+        url,
+        heard,
+        task(name="mail")(deaf),
+        shutdown_grace="1s",
+        heartbeat_interval="200ms",
+        missed_heartbeats_limit=3,
     )
-    other = a_registry(url, Heard(), task(name="mail")(nothing), heartbeat_interval="200ms", missed_heartbeats_limit=3)
+    other = a_registry(
+        url,
+        Heard(),
+        task(name="mail")(nothing),
+        heartbeat_interval="200ms",
+        missed_heartbeats_limit=3,
+    )
     registry.start()
     registry.client.schedule("mail")
     assert entered.wait(PATIENCE)
@@ -670,8 +801,13 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
         assert [event.unfinished for event in heard.of("drain-end")] == [1]
         assert registry.worker is None
         with other:
-            heard.wait("heartbeat", len(heard.of("heartbeat")) + 6)  # for longer than the lease
-            assert rows(other, "select picked, attempt from scheduled_tasks") in ([(True, 1)], [(1, 1)])
+            heard.wait(
+                "heartbeat", len(heard.of("heartbeat")) + 6
+            )  # for longer than the lease
+            assert rows(other, "select picked, attempt from scheduled_tasks") in (
+                [(True, 1)],
+                [(1, 1)],
+            )
     finally:
         go.set()
     (end,) = heard.wait("settled")
@@ -680,7 +816,9 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
     other.database.close()
 
 
-def test_a_stopped_registry_may_start_again_beside_what_did_not_stop(url: str, heard: Heard) -> None:
+def test_a_stopped_registry_may_start_again_beside_what_did_not_stop(
+    url: str, heard: Heard
+) -> None:
     """The new worker leaves the old one's claim alone, and the old one ends by itself."""
     entered, go = threading.Event(), threading.Event()
 
@@ -688,7 +826,13 @@ def test_a_stopped_registry_may_start_again_beside_what_did_not_stop(url: str, h
         entered.set()
         go.wait(PATIENCE)
 
-    registry = a_registry(url, heard, task(name="mail")(deaf), task(name="other")(nothing), shutdown_grace="1s")
+    registry = a_registry(
+        url,
+        heard,
+        task(name="mail")(deaf),
+        task(name="other")(nothing),
+        shutdown_grace="1s",
+    )
     registry.start()
     registry.client.schedule("mail")
     assert entered.wait(PATIENCE)
@@ -712,7 +856,9 @@ def test_unstarted_coroutines_go_back_at_once(url: str, heard: Heard) -> None:
         entered.set()
         go.wait(PATIENCE)
 
-    registry = a_registry(url, heard, task(name="blocks")(blocking), task(name="waits")(nothing_later))
+    registry = a_registry(
+        url, heard, task(name="blocks")(blocking), task(name="waits")(nothing_later)
+    )
     registry.start()
     registry.client.schedule("blocks")
     assert entered.wait(PATIENCE)
@@ -732,7 +878,10 @@ def test_two_hundred_short_jobs_on_a_few_threads(url: str, heard: Heard) -> None
     """As many threads as there is capacity, and none in the end."""
     seen: set[str] = set()
     registry = a_registry(
-        url, heard, task(name="mail")(lambda ctx: seen.add(threading.current_thread().name)), threads=5
+        url,
+        heard,
+        task(name="mail")(lambda ctx: seen.add(threading.current_thread().name)),
+        threads=5,
     )
     with registry:
         for _ in range(200):
@@ -742,11 +891,13 @@ def test_two_hundred_short_jobs_on_a_few_threads(url: str, heard: Heard) -> None
     assert len(seen) <= 5
 
 
-# -- what no handler can do -------------------------------------------------------------------------------------
+# -- what no handler can do -----------------------------------------------------------------------
 
 
 def test_handlers_that_try_to_end_the_process(url: str, heard: Heard) -> None:
-    """SystemExit and KeyboardInterrupt are failures like any other, in def and in async def; the next runs."""
+    """SystemExit and KeyboardInterrupt are failures like any other, in def and in async def; the
+    next runs.
+    """
 
     def leave(ctx: JobContext) -> None:
         raise SystemExit(3)
@@ -755,9 +906,13 @@ def test_handlers_that_try_to_end_the_process(url: str, heard: Heard) -> None:
         raise KeyboardInterrupt
 
     registry = a_registry(
-        url, heard, task(name="exit", retry=None)(leave), task(name="interrupt", retry=None)(leave_later),
-        task(name="next")(nothing), task(name="next-later")(nothing_later),
-    )  # fmt: skip
+        url,
+        heard,
+        task(name="exit", retry=None)(leave),
+        task(name="interrupt", retry=None)(leave_later),
+        task(name="next")(nothing),
+        task(name="next-later")(nothing_later),
+    )
     with registry:
         for name in ("exit", "interrupt", "next", "next-later"):
             registry.client.schedule(name)
@@ -771,25 +926,42 @@ def test_handlers_that_try_to_end_the_process(url: str, heard: Heard) -> None:
 
 
 def test_bad_rows_disturb_nobody(url: str, heard: Heard) -> None:
-    """Data that is no JSON ends as dead, with the reason; a row of an unknown task is not touched."""
+    """Data that is no JSON ends as dead, with the reason; a row of an unknown task is not
+    touched.
+    """
     registry = a_registry(url, heard)
     registry.client.schedule("of-another-service", {"id": 1})
     registry.client.schedule("mail", id="bad")
     spelled = "'\\xaced0005'" if url.startswith("postgres") else "X'aced0005'"
-    execute(registry, f"update scheduled_tasks set task_data = {spelled} where task_instance = 'bad'")
+    execute(
+        registry,
+        f"update scheduled_tasks set task_data = {spelled} where task_instance = 'bad'",
+    )
     with registry:
         registry.client.schedule("mail", id="good")
         heard.wait("settled", 2)
-    assert {event.id: event.outcome for event in heard.of("settled")} == {"bad": "dead", "good": "succeeded"}
-    left = rows(registry, "select task_name, state, last_error, attempt from scheduled_tasks order by task_name")
-    assert [row[:2] for row in left] == [("hourly", None), ("mail", "dead"), ("of-another-service", None)]
+    assert {event.id: event.outcome for event in heard.of("settled")} == {
+        "bad": "dead",
+        "good": "succeeded",
+    }
+    left = rows(
+        registry,
+        "select task_name, state, last_error, attempt from scheduled_tasks order by task_name",
+    )
+    assert [row[:2] for row in left] == [
+        ("hourly", None),
+        ("mail", "dead"),
+        ("of-another-service", None),
+    ]
     assert "task_data cannot be read as JSON" in left[1][2]
     assert left[2][3] == 0
     registry.database.close()
 
 
 def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard) -> None:
-    """It is asked while outcomes are written: its own task is tried again later, all others settle."""
+    """It is asked while outcomes are written: its own task is tried again later, all others
+    settle.
+    """
 
     def fail(ctx: JobContext) -> None:
         raise ValueError
@@ -801,31 +973,44 @@ def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard)
         heard.wait("handler-end", job="bad")
         registry.client.schedule("mail")
         heard.wait("settled", 2)
-    assert [(event.job, event.outcome, event.reason) for event in heard.of("settled", job="bad")] == [
-        ("bad", "failed", "retry")
-    ]
-    assert rows(registry, "select attempt, last_error is not null from scheduled_tasks") in ([(1, True)], [(1, 1)])
+    assert [
+        (event.job, event.outcome, event.reason) for event in heard.of("settled", job="bad")
+    ] == [("bad", "failed", "retry")]
+    assert rows(
+        registry, "select attempt, last_error is not null from scheduled_tasks"
+    ) in ([(1, True)], [(1, 1)])
     registry.database.close()
 
 
 def test_a_schedule_that_cannot_be_read_any_more(url: str, heard: Heard) -> None:
-    """A newer release re-plans the row while it is held: the slot ends, the others settle, the row waits for those
-    who can read it."""
+    """A newer release re-plans the row while it is held: the slot ends, the others settle, the row
+    waits for those who can read it.
+    """
     entered, go = threading.Event(), threading.Event()
-    every = job(name="every", schedule=Every("1s"))(lambda ctx: entered.set() or (go.wait(PATIENCE) and None))
+    every = job(name="every", schedule=Every("1s"))(
+        lambda ctx: entered.set() or (go.wait(PATIENCE) and None)
+    )
     registry = a_registry(url, heard, every, MAIL)
     with registry:
         assert entered.wait(PATIENCE)
-        execute_beside(registry, "update scheduled_tasks set schedule = 'MOON|full' where task_name = 'every'")
+        execute_beside(
+            registry,
+            "update scheduled_tasks set schedule = 'MOON|full' where task_name = 'every'",
+        )
         go.set()
         (settled,) = heard.wait("settled", job="every")
         assert settled.outcome == "succeeded"
         registry.client.schedule("mail")
         heard.wait("settled", job="mail")
-    ((schedule, error),) = rows(registry, "select schedule, last_error from scheduled_tasks where task_name = 'every'")
+    ((schedule, error),) = rows(
+        registry,
+        "select schedule, last_error from scheduled_tasks where task_name = 'every'",
+    )
     assert schedule == "MOON|full"
     assert "MOON" in error
-    assert rows(registry, "select outcome from scheduled_slots where task_name = 'every'") == [("succeeded",)]
+    assert rows(
+        registry, "select outcome from scheduled_slots where task_name = 'every'"
+    ) == [("succeeded",)]
     registry.database.close()
 
 
@@ -847,7 +1032,10 @@ STUBBORN = (
 
 
 def test_one_row_that_cannot_be_written(
-    pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pg_url: str,
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The others settle; it waits, which is said once, and is written when it can be."""
     monkeypatch.setattr(held_claims, "STUCK_PAUSE", timedelta(milliseconds=50))
@@ -878,11 +1066,18 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
     for name in names:
         registry.client.schedule("mail", id=name)
     store = registry._make_worker().store
-    claims = store.claims.claim_tasks("w:1:a", 4, lease=timedelta(minutes=1), names=["mail"])
+    claims = store.claims.claim_tasks(
+        "w:1:a", 4, lease=timedelta(minutes=1), names=["mail"]
+    )
     claims.sort(key=lambda claim: names.index(claim.key.task_instance))
-    settled = store.settlements.settle([(claim, Failed("boom", final=True)) for claim in claims])
+    settled = store.settlements.settle(
+        [(claim, Failed("boom", final=True)) for claim in claims]
+    )
     registry.database.close()
     assert [one.claim for one in settled] == claims
     assert [(one.transition is not None, one.error is not None) for one in settled] == [
-        (False, True), (True, False), (False, True), (False, True),
-    ]  # fmt: skip
+        (False, True),
+        (True, False),
+        (False, True),
+        (False, True),
+    ]

@@ -60,8 +60,12 @@ class Script:
         environment = {**os.environ, "DATABASE_URL": url}
         self.process = subprocess.Popen(
             [sys.executable, "-c", PREAMBLE + textwrap.dedent(text)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=directory,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=directory,
+        )
 
     def wait_for(self, word: str) -> None:
         assert self.process.stdout is not None
@@ -101,14 +105,25 @@ def start(sqlite_url: str, tmp_path: Path) -> Iterator[Start]:
 def waiting_rows(url: str) -> list[tuple[bool, int]]:
     engine = sa.create_engine(url)
     with engine.connect() as connection:
-        found = [tuple(row) for row in connection.exec_driver_sql("select picked, attempt from scheduled_tasks")]
+        found = [
+            tuple(row)
+            for row in connection.exec_driver_sql(
+                "select picked, attempt from scheduled_tasks"
+            )
+        ]
     engine.dispose()
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)])
-def test_a_signal_drains_and_then_ends_the_process(start: Start, sqlite_url: str, number: int) -> None:
-    """What runs may finish and is settled; then the signal does what it would have done: status -15."""
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)]
+)
+def test_a_signal_drains_and_then_ends_the_process(
+    start: Start, sqlite_url: str, number: int
+) -> None:
+    """What runs may finish and is settled; then the signal does what it would have done: status
+    -15.
+    """
     script = start("run(a_registry()); sleep_on()")
     script.wait_for("entered")
     script.send(number)
@@ -134,7 +149,9 @@ def test_sigint_drains_and_then_interrupts(start: Start) -> None:
     assert script.end() == (0, ["finished None", "interrupted", "['MainThread']"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.extended)]
+)
 def test_a_second_signal_cancels(start: Start, sqlite_url: str, number: int) -> None:
     """Who asks twice does not want to wait: the handler is told, its slot goes back."""
     script = start(
@@ -183,7 +200,9 @@ def test_the_end_of_the_script_drains(start: Start, sqlite_url: str) -> None:
 
 @pytest.mark.extended
 def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str) -> None:
-    """A handler that finishes after the script's last line may still use threads, as ``asyncio.to_thread`` does."""
+    """A handler that finishes after the script's last line may still use threads, as
+    ``asyncio.to_thread`` does.
+    """
     script = start(
         """
         from concurrent.futures import ThreadPoolExecutor
@@ -210,7 +229,9 @@ def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str)
 
 
 @pytest.mark.extended
-def test_the_script_has_not_ended_while_its_threads_run(start: Start, sqlite_url: str) -> None:
+def test_the_script_has_not_ended_while_its_threads_run(
+    start: Start, sqlite_url: str
+) -> None:
     """What a thread of the script's own still schedules still runs."""
     script = start(
         """
@@ -263,7 +284,10 @@ def test_stop_puts_everything_back(start: Start) -> None:
     ("how", "text"),
     [
         ("switched off", "run(a_registry(process_hook=False))"),
-        ("in another thread", "t = threading.Thread(target=run, args=(a_registry(),)); t.start(); t.join()"),
+        (
+            "in another thread",
+            "t = threading.Thread(target=run, args=(a_registry(),)); t.start(); t.join()",
+        ),
         ("on a host's loop", "asyncio.run(host())"),
     ],
 )
@@ -390,7 +414,9 @@ def test_ctrl_c_ends_a_start_that_waits_for_its_database(start: Start) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_not_drained(start: Start) -> None:
-    """A child has the handlers, and nothing to drain: a signal does to it what it did before; the parent goes on."""
+    """A child has the handlers, and nothing to drain: a signal does to it what it did before; the
+    parent goes on.
+    """
     script = start(
         """
         SECONDS = 3600

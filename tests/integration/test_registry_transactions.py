@@ -35,7 +35,9 @@ SOON = timedelta(milliseconds=20)
 
 
 class Shop:
-    """The application's own engine and table, in the database that holds ours; handlers write into it."""
+    """The application's own engine and table, in the database that holds ours; handlers write into
+    it.
+    """
 
     def __init__(self, url: str, heard: Heard) -> None:
         self.url = url
@@ -47,7 +49,10 @@ class Shop:
         self.errors: list[BaseException] = []
 
     def write(self, connection: Any, ctx: JobContext) -> None:
-        connection.execute(sa.text("insert into orders values (:id, :token)"), {"id": ctx.name, "token": ctx.token})
+        connection.execute(
+            sa.text("insert into orders values (:id, :token)"),
+            {"id": ctx.name, "token": ctx.token},
+        )
 
     def orders(self) -> int:
         return int(self.select("select count(*) from orders")[0][0])
@@ -56,11 +61,21 @@ class Shop:
         with self.engine.connect() as connection:
             return [tuple(row) for row in connection.exec_driver_sql(statement)]
 
-    def run(self, handler: Any, *, kind: str = "job", until: str = "settled", count: int = 1, **policies: Any) -> None:
+    def run(
+        self,
+        handler: Any,
+        *,
+        kind: str = "job",
+        until: str = "settled",
+        count: int = 1,
+        **policies: Any,
+    ) -> None:
         """One slot of a job, or one task, with this handler."""
         subject: object = job(name="buy", schedule=Every("100ms"), **policies)(handler)
         if kind == "task":
-            subject = task(name="buy", retry=Retry.exponential(max_attempts=2, initial=SOON))(handler)
+            subject = task(
+                name="buy", retry=Retry.exponential(max_attempts=2, initial=SOON)
+            )(handler)
         registry = JobRegistry(
             **sorted_out(subject),
             listeners=[self.heard],
@@ -82,12 +97,20 @@ def shop(url: str, heard: Heard) -> Iterator[Shop]:
 
 
 def all_have_ended(shop: Shop) -> None:
-    """Waits until no transaction of a worker is left that had begun by now; on SQLite, none that writes."""
+    """Waits until no transaction of a worker is left that had begun by now; on SQLite, none that
+    writes.
+    """
     if shop.url.startswith("sqlite"):
-        with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), PATIENCE, isolation_level=None)) as file:
+        with closing(
+            sqlite3.connect(
+                shop.url.removeprefix("sqlite:///"), PATIENCE, isolation_level=None
+            )
+        ) as file:
             file.execute("begin immediate")
         return
-    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with shop.engine.connect().execution_options(
+        isolation_level="AUTOCOMMIT"
+    ) as connection:
         begun = connection.scalar(sa.text("select clock_timestamp()"))
         older = sa.text(
             "select query from pg_stat_activity where datname = current_database()"
@@ -109,7 +132,11 @@ def test_no_transaction_of_ours_is_open_while_a_handler_runs(shop: Shop, way: st
         await asyncio.to_thread(all_have_ended, shop)
 
     policies: dict[str, Any] = {"on_lost": "give_up"} if way == "job that gives up" else {}
-    shop.run(look_async if way == "async" else look, kind="task" if way == "task" else "job", **policies)
+    shop.run(
+        look_async if way == "async" else look,
+        kind="task" if way == "task" else "job",
+        **policies,
+    )
     assert shop.heard.of("settled")[0].outcome == "succeeded"
 
 
@@ -118,9 +145,13 @@ KINDS = pytest.mark.parametrize("kind", ["job", "task"])
 
 @KINDS
 @pytest.mark.parametrize(
-    "afterwards", [ValueError("x"), Snooze("1s"), Cancel("x"), Fail("x")], ids=lambda e: type(e).__name__
+    "afterwards",
+    [ValueError("x"), Snooze("1s"), Cancel("x"), Fail("x")],
+    ids=lambda e: type(e).__name__,
 )
-def test_work_and_success_commit_together(shop: Shop, kind: str, afterwards: Exception) -> None:
+def test_work_and_success_commit_together(
+    shop: Shop, kind: str, afterwards: Exception
+) -> None:
     """Once, whatever the handler does afterwards."""
 
     def buy(ctx: JobContext) -> None:
@@ -135,15 +166,21 @@ def test_work_and_success_commit_together(shop: Shop, kind: str, afterwards: Exc
     shop.run(buy, kind=kind)
     assert shop.heard.of("settled")[0].outcome == "succeeded"
     assert shop.orders() == 1
-    done = shop.select("select attempts from scheduled_slots where outcome = 'succeeded' order by slot limit 1")
+    done = shop.select(
+        "select attempts from scheduled_slots where outcome = 'succeeded' order by slot limit 1"
+    )
     assert done == [(1,)]
     if kind == "task":
-        assert shop.select("select count(*) from scheduled_tasks where task_name = 'buy'") == [(0,)]
+        assert shop.select(
+            "select count(*) from scheduled_tasks where task_name = 'buy'"
+        ) == [(0,)]
 
 
 @KINDS
 @pytest.mark.parametrize("in_session", [False, True], ids=["connection", "session"])
-def test_what_was_rolled_back_did_not_succeed(shop: Shop, kind: str, in_session: bool) -> None:
+def test_what_was_rolled_back_did_not_succeed(
+    shop: Shop, kind: str, in_session: bool
+) -> None:
     """Whatever the handler returns; a task is tried again, and then succeeds."""
 
     def buy(ctx: JobContext) -> None:
@@ -173,10 +210,13 @@ def test_a_stale_token_writes_nothing(shop: Shop, kind: str) -> None:
             return
         with shop.engine.begin() as connection:
             connection.exec_driver_sql(
-                f"update scheduled_tasks set version = version + 1, picked = {no}, picked_by = null, "
+                f"update scheduled_tasks set version = version + 1, picked = {no}, "
+                "picked_by = null, "
                 "last_heartbeat = null, lease = null where task_name = 'buy'"
             )
-            connection.exec_driver_sql("update scheduled_slots set token = token + 1 where task_name = 'buy'")
+            connection.exec_driver_sql(
+                "update scheduled_slots set token = token + 1 where task_name = 'buy'"
+            )
         stolen.set()
         for verb in (ctx.guard, ctx.complete_in):
             try:
@@ -216,7 +256,13 @@ def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
     """Each statement by itself proves nothing for the next; wherever it was switched on."""
     options = {"isolation_level": "AUTOCOMMIT"}
     engine = sa.create_engine(shop.address, **options) if where == "engine" else shop.engine  # type: ignore[arg-type]
-    said = refused(shop, kind, lambda: engine.connect().execution_options(**({} if where == "engine" else options)))
+    said = refused(
+        shop,
+        kind,
+        lambda: engine.connect().execution_options(
+            **({} if where == "engine" else options)
+        ),
+    )
     assert len(said) == 2
     assert all("commits every statement by itself (AUTOCOMMIT)" in each for each in said)
     engine.dispose()
@@ -226,10 +272,15 @@ def test_autocommit_is_refused(shop: Shop, kind: str, where: str) -> None:
 @KINDS
 @pytest.mark.parametrize(
     ("has_tables", "words"),
-    [(False, "does not reach scheduled_meta: pass one to the database that holds"), (True, "another installation")],
+    [
+        (False, "does not reach scheduled_meta: pass one to the database that holds"),
+        (True, "another installation"),
+    ],
     ids=["without tables", "with its own"],
 )
-def test_another_database_is_refused(shop: Shop, kind: str, pg_empty_url: str, has_tables: bool, words: str) -> None:
+def test_another_database_is_refused(
+    shop: Shop, kind: str, pg_empty_url: str, has_tables: bool, words: str
+) -> None:
     """Work there and settlement here cannot commit together."""
     if has_tables:
         provision(pg_empty_url)
@@ -242,7 +293,9 @@ def test_another_database_is_refused(shop: Shop, kind: str, pg_empty_url: str, h
 
 @KINDS
 def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: str) -> None:
-    """A transaction longer than the lease commits: the guard locks nothing that a heartbeat needs."""
+    """A transaction longer than the lease commits: the guard locks nothing that a heartbeat
+    needs.
+    """
     shop = Shop(pg_url, heard)
 
     def buy(ctx: JobContext) -> None:
@@ -252,16 +305,25 @@ def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: s
             ctx.guard(connection)
             beats = len(heard.of("heartbeat"))
             while len(heard.of("heartbeat")) < beats + 5:
-                connection.exec_driver_sql("select pg_sleep(0.05)")  # busy: an idle one ends with the lease
+                connection.exec_driver_sql(
+                    "select pg_sleep(0.05)"
+                )  # busy: an idle one ends with the lease
             shop.write(connection, ctx)
             ctx.complete_in(connection)
         shop.errors.append(ValueError("only once"))
 
     registry = JobRegistry(
-        **sorted_out(job(name="buy", schedule=Every("100ms"))(buy) if kind == "job" else task(name="buy")(buy)),
-        listeners=[heard], database_url=pg_url, process_hook=False, heartbeat_interval="100ms",
+        **sorted_out(
+            job(name="buy", schedule=Every("100ms"))(buy)
+            if kind == "job"
+            else task(name="buy")(buy)
+        ),
+        listeners=[heard],
+        database_url=pg_url,
+        process_hook=False,
+        heartbeat_interval="100ms",
         missed_heartbeats_limit=3,
-    )  # fmt: skip
+    )
     with registry:
         if kind == "task":
             registry.client.schedule("buy")
@@ -271,7 +333,9 @@ def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: s
     shop.engine.dispose()
 
 
-def test_a_handler_that_returns_before_its_transaction_ends(pg_url: str, heard: Heard) -> None:
+def test_a_handler_that_returns_before_its_transaction_ends(
+    pg_url: str, heard: Heard
+) -> None:
     """The settlement waits for it, as long as it takes, and tells the truth then."""
     shop, left = Shop(pg_url, heard), []
 
@@ -284,9 +348,13 @@ def test_a_handler_that_returns_before_its_transaction_ends(pg_url: str, heard: 
         left.append(connection)
 
     registry = JobRegistry(
-        tasks=[task(name="buy")(buy)], listeners=[heard], database_url=pg_url, process_hook=False,
-        heartbeat_interval="200ms", missed_heartbeats_limit=100,
-    )  # fmt: skip
+        tasks=[task(name="buy")(buy)],
+        listeners=[heard],
+        database_url=pg_url,
+        process_hook=False,
+        heartbeat_interval="200ms",
+        missed_heartbeats_limit=100,
+    )
     with registry:
         registry.client.schedule("buy")
         heard.wait("settle-sent", 2)  # it could not be written at once, and is tried again
@@ -298,7 +366,9 @@ def test_a_handler_that_returns_before_its_transaction_ends(pg_url: str, heard: 
     shop.engine.dispose()
 
 
-def test_a_stop_after_the_commit_does_not_run_the_task_again(url: str, heard: Heard) -> None:
+def test_a_stop_after_the_commit_does_not_run_the_task_again(
+    url: str, heard: Heard
+) -> None:
     """The work is done and settled; the handler is asked to stop in what it does after it."""
     shop, ready = Shop(url, heard), threading.Event()
 
@@ -311,7 +381,11 @@ def test_a_stop_after_the_commit_does_not_run_the_task_again(url: str, heard: He
         ctx.check()
 
     registry = JobRegistry(
-        tasks=[task(name="buy")(buy)], listeners=[heard], database_url=url, process_hook=False, shutdown_grace="0s"
+        tasks=[task(name="buy")(buy)],
+        listeners=[heard],
+        database_url=url,
+        process_hook=False,
+        shutdown_grace="0s",
     )
     with registry:
         registry.client.schedule("buy")

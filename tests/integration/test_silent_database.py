@@ -1,4 +1,6 @@
-"""The database answers nothing: it is frozen, or something in between holds everything. Signals work all the same."""
+"""The database answers nothing: it is frozen, or something in between holds everything. Signals
+work all the same.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def ended(worker: Process, since: float) -> int:
 
 
 def test_a_reply_that_does_not_come_ends_as_an_outage(database: Open, proxy: Proxy) -> None:
-    """A statement has a deadline on the client's side; its connection is closed, and the next one connects anew."""
+    """A statement has a deadline on the client's side; its connection is closed, and the next one
+    connects anew.
+    """
     opened = database(proxy.url, heartbeat_interval="300ms")
     with opened.main.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
@@ -136,7 +140,9 @@ def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("statement", [None, b"scheduled_tasks"], ids=["connect", "plan"])
-def test_a_worker_that_starts_ends(shell: Shell, proxy: Proxy, statement: bytes | None) -> None:
+def test_a_worker_that_starts_ends(
+    shell: Shell, proxy: Proxy, statement: bytes | None
+) -> None:
     """Nothing is claimed yet: one signal is enough."""
     if statement is None:
         proxy.stall()
@@ -153,7 +159,11 @@ def test_a_worker_that_starts_ends(shell: Shell, proxy: Proxy, statement: bytes 
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param([], id="text"), pytest.param(["--json"], id="json", marks=pytest.mark.extended)]
+    "options",
+    [
+        pytest.param([], id="text"),
+        pytest.param(["--json"], id="json", marks=pytest.mark.extended),
+    ],
 )
 def test_health_answers(shell: Shell, proxy: Proxy, options: list[str]) -> None:
     """A probe must not hang: it has a timeout, for connecting and for all its queries together."""

@@ -52,7 +52,9 @@ def test_modes(file: str) -> None:
 def test_every_commit_is_on_the_disk_whatever_sqlite_was_built_with(
     file: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's default is chosen when it is compiled; below FULL, a power cut takes the latest commits back."""
+    """The library's default is chosen when it is compiled; below FULL, a power cut takes the
+    latest commits back.
+    """
     connect = sqlite3.connect
 
     def as_built(*arguments: Any, **options: Any) -> sqlite3.Connection:
@@ -69,7 +71,9 @@ def test_every_commit_is_on_the_disk_whatever_sqlite_was_built_with(
 
 
 def test_every_transaction_is_a_writers(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that only reads so far: else it could not become a writer after somebody else wrote."""
+    """Also one that only reads so far: else it could not become a writer after somebody else
+    wrote.
+    """
     monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=50))
     database = open_(file)
     with database.main.connect() as holder:
@@ -128,7 +132,10 @@ Database(Settings.load(environ={}, database_url=sys.argv[1])).verify(new=True)
 def test_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     """The first to come makes the file and sets its mode, nobody fails."""
     command = [sys.executable, "-c", FIRST, f"sqlite:///{tmp_path / 'new.db'}"]
-    starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    starters = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
     for each in starters:
         assert each.stdin
         each.stdin.write("go\n")
@@ -137,13 +144,17 @@ def test_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     assert [each.returncode for each in starters] == [0] * 6, "".join(errors)
 
 
-@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite:///file:{}?uri=true"], ids=["path", "uri"])
+@pytest.mark.parametrize(
+    "form", ["sqlite:///{}", "sqlite:///file:{}?uri=true"], ids=["path", "uri"]
+)
 def test_a_mistyped_path_makes_no_file(tmp_path: Path, form: str) -> None:
     """Only whoever makes the tables may; everybody else gets the path and the cure in one line."""
     path = tmp_path / "mistyped.db"
     database = open_(form.format(path))
     for engine in (database.main, database.heart):
-        with pytest.raises(SchemaMissing, match=f"no SQLite file '{path}'; .*slotwise db upgrade"):
+        with pytest.raises(
+            SchemaMissing, match=f"no SQLite file '{path}'; .*slotwise db upgrade"
+        ):
             engine.connect()
     assert not path.exists()
     database.verify(new=True)
@@ -153,7 +164,10 @@ def test_a_mistyped_path_makes_no_file(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, ["unable to open", "create the directory"]), (b"not a database" * 100, ["file is not a database"])],
+    [
+        (None, ["unable to open", "create the directory"]),
+        (b"not a database" * 100, ["file is not a database"]),
+    ],
 )
 def test_unreachable(tmp_path: Path, content: bytes | None, words: list[str]) -> None:
     """The file, the reason and the cure in one line."""
@@ -170,7 +184,10 @@ def test_old_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is needed, what is there, what to do."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
-    with pytest.raises(DatabaseProblem, match=r"SQLite 3\.34\.1 is too old, slotwise needs 3\.35; use a newer Python"):
+    with pytest.raises(
+        DatabaseProblem,
+        match=r"SQLite 3\.34\.1 is too old, slotwise needs 3\.35; use a newer Python",
+    ):
         open_("sqlite://")
 
 
@@ -178,7 +195,9 @@ def test_old_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fork(file: str) -> None:
     """A child opens the file itself."""
     program = (
-        "import os, sys\n" + FIRST.replace("sys.stdin.readline()", "").replace(".verify()", "") + "\n"
+        "import os, sys\n"
+        + FIRST.replace("sys.stdin.readline()", "").replace(".verify()", "")
+        + "\n"
         "database = Database(Settings.load(environ={}, database_url=sys.argv[1]))\n"
         "parent = database.main\n"
         "database.verify()\n"
@@ -186,7 +205,8 @@ def test_fork(file: str) -> None:
         "database.verify()\n"
         "if child == 0:\n"
         "    os._exit(0 if database.main is not parent else 1)\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or database.main is not parent)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or "
+        "database.main is not parent)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", program, file]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -1,4 +1,6 @@
-"""``slotwise worker --processes N``: fresh interpreters that are restarted, stopped, and never left behind."""
+"""``slotwise worker --processes N``: fresh interpreters that are restarted, stopped, and never
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -80,17 +82,23 @@ def ledger(store: Store, job: str) -> list[SlotInfo]:
 
 def up(pool: Process, count: int) -> list[int]:
     """The processes of this many workers, once all have started."""
-    return [int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)]
+    return [
+        int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)
+    ]
 
 
 @pytest.mark.extended
 def test_pool(shell: Shell) -> None:
-    """As many children as wanted, each an interpreter of its own; SIGTERM drains all, and all have ended."""
+    """As many children as wanted, each an interpreter of its own; SIGTERM drains all, and all have
+    ended.
+    """
     pool = shell.worker("--processes", "3")
     pids = up(pool, 3)
     assert sorted(pool.children()) == sorted(pids)
     starts = (shell.directory / "starts").read_text().split("\n")[:-1]
-    assert sorted(int(line.split()[0]) for line in starts) == sorted(pids), "the supervisor imports nothing"
+    assert sorted(int(line.split()[0]) for line in starts) == sorted(pids), (
+        "the supervisor imports nothing"
+    )
     assert pool.stop() == exits.OK
     assert not any(map(alive, pids))
     assert len(list(pool.events("drain-end"))) == 3
@@ -107,7 +115,13 @@ def test_processes_in_code(shell: Shell) -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.extended) for one in (signal.SIGTERM, signal.SIGSEGV))],
+    [
+        signal.SIGKILL,
+        *(
+            pytest.param(one, marks=pytest.mark.extended)
+            for one in (signal.SIGTERM, signal.SIGSEGV)
+        ),
+    ],
     ids=lambda number: number.name,
 )
 def test_restart(shell: Shell, number: signal.Signals) -> None:
@@ -138,12 +152,18 @@ def test_dying_at_once(shell: Shell) -> None:
 
 @pytest.mark.extended
 def test_poison(shell: Shell, store: Store) -> None:
-    """A handler that takes its process down: started again, and the slot is given up in the end."""
-    pool = shell.worker("--processes", "2", DIE="late", EVERY="1d", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
+    """A handler that takes its process down: started again, and the slot is given up in the
+    end.
+    """
+    pool = shell.worker(
+        "--processes", "2", DIE="late", EVERY="1d", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3"
+    )
     up(pool, 2)
     with store.transaction() as connection:
         tasks = store.tables.tasks
-        connection.execute(tasks.update().values(execution_time=datetime.now(UTC), next_slot=None))
+        connection.execute(
+            tasks.update().values(execution_time=datetime.now(UTC), next_slot=None)
+        )
     pool.wait_for("reaped", job="tick", outcome="dead")
     (line,) = ledger(store, "tick")
     assert (line.outcome, line.attempts) == ("dead", 2)
@@ -163,7 +183,9 @@ def test_second_signal(shell: Shell, store: Store) -> None:
 
 @pytest.mark.extended
 def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
-    """systemd signals the supervisor and its children at once: one request for each, and what runs may finish."""
+    """systemd signals the supervisor and its children at once: one request for each, and what runs
+    may finish.
+    """
     pool = shell.worker("--processes", "2", ONLY="brief")
     pids = up(pool, 2)
     pool.wait_until_seen("handler-start", job="brief")
@@ -192,7 +214,9 @@ def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) ->
 
 @pytest.mark.extended
 def test_many_signals(shell: Shell) -> None:
-    """Signals that reach children which have drained, and are ending, do not count as their death."""
+    """Signals that reach children which have drained, and are ending, do not count as their
+    death.
+    """
     pool = shell.worker("--processes", "3")
     up(pool, 3)
     pool.signal(signal.SIGTERM).wait_for("drain-end")
@@ -226,7 +250,9 @@ def test_frozen_child(shell: Shell) -> None:
 
 @pytest.mark.extended
 def test_supervisor_dies(shell: Shell, store: Store) -> None:
-    """Without their supervisor the children drain: what runs may finish, and nobody is left behind."""
+    """Without their supervisor the children drain: what runs may finish, and nobody is left
+    behind.
+    """
     pool = shell.worker("--processes", "2", "--shutdown-grace", "1s", ONLY="polite")
     pids = up(pool, 2)
     pool.wait_until_seen("handler-start", job="polite")
@@ -238,9 +264,13 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name
+)
 def test_terminal(shell: Shell, number: int) -> None:
-    """A terminal's signal reaches the whole group; each child still gets it once: nothing is cancelled."""
+    """A terminal's signal reaches the whole group; each child still gets it once: nothing is
+    cancelled.
+    """
     pool = shell.worker("--processes", "2")
     up(pool, 2)
     os.killpg(pool.pid, number)
@@ -259,7 +289,9 @@ def test_stop_while_starting(shell: Shell) -> None:
 
 @pytest.mark.extended
 def test_revision(shell: Shell, store: Store) -> None:
-    """A child that is started again after a newer deploy has planned does not put the old schedule back."""
+    """A child that is started again after a newer deploy has planned does not put the old schedule
+    back.
+    """
     old = shell.worker("--processes", "1", "--processes", "2", EVERY="1d")
     first, _ = up(old, 2)
     new = shell.worker("--processes", "2", EVERY="2d")
@@ -290,13 +322,22 @@ def test_given_revision(shell: Shell, store: Store) -> None:
 
 @pytest.mark.extended
 def test_clean_lifetime(shell: Shell, store: Store) -> None:
-    """A pool of two runs each slot once; a drain in the middle loses none. One that is busy may be late for some."""
+    """A pool of two runs each slot once; a drain in the middle loses none. One that is busy may be
+    late for some.
+    """
     pool = shell.worker("--processes", "2")
     up(pool, 2)
     for _ in range(3):
         pool.wait_for("settled", job="tick")
     assert pool.stop() == exits.OK
     lines = ledger(store, "tick")
-    ended = {(line.outcome, line.attempts) for line in lines if line.reason not in ("collapsed", "overlap")}
+    ended = {
+        (line.outcome, line.attempts)
+        for line in lines
+        if line.reason not in ("collapsed", "overlap")
+    }
     assert ended == {("succeeded", 1)}
-    assert all(after.slot - before.place == timedelta(seconds=1) for after, before in pairwise(lines))
+    assert all(
+        after.slot - before.place == timedelta(seconds=1)
+        for after, before in pairwise(lines)
+    )

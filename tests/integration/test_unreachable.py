@@ -24,15 +24,36 @@ class TestUnreachable:
     @pytest.mark.parametrize(
         ("change", "words", "refused"),
         [
-            ({"port": 1}, ["port 1", "Connection refused", "start the server, or correct host and port"], False),
-            ({"host": "nowhere.invalid"}, ["host nowhere.invalid", "correct the host name"], False),
-            ({"database": "missing"}, ["'missing'", "does not exist", "createdb missing"], True),
+            (
+                {"port": 1},
+                [
+                    "port 1",
+                    "Connection refused",
+                    "start the server, or correct host and port",
+                ],
+                False,
+            ),
+            (
+                {"host": "nowhere.invalid"},
+                ["host nowhere.invalid", "correct the host name"],
+                False,
+            ),
+            (
+                {"database": "missing"},
+                ["'missing'", "does not exist", "createdb missing"],
+                True,
+            ),
             ({"username": "nobody_here"}, ["nobody_here"], True),
         ],
         ids=["port", "host", "database", "user"],
     )
     def test_wrong_place(
-        self, database: Open, pg_empty_url: str, change: dict[str, Any], words: list[str], refused: bool
+        self,
+        database: Open,
+        pg_empty_url: str,
+        change: dict[str, Any],
+        words: list[str],
+        refused: bool,
     ) -> None:
         """Each kind of wrong address; and whether a server was there that said so."""
         if "database" not in change:  # for that error the server must let us in
@@ -52,12 +73,17 @@ class TestUnreachable:
 
     def test_unknown_option(self, database: Open, pg_empty_url: str) -> None:
         """A mistyped option is found before connecting."""
-        with pytest.raises(InvalidSetting, match=r"is unknown to libpq; did you mean sslmode\?"):
+        with pytest.raises(
+            InvalidSetting, match=r"is unknown to libpq; did you mean sslmode\?"
+        ):
             database(with_query(pg_empty_url, sslmod="require"))
 
     def test_wrong_options(self, database: Open, pg_empty_url: str) -> None:
         """So is one that the server could not take."""
-        with pytest.raises(InvalidSetting, match=r"item 1 of the options .* is not understood; write -c name=value"):
+        with pytest.raises(
+            InvalidSetting,
+            match=r"item 1 of the options .* is not understood; write -c name=value",
+        ):
             database(with_query(pg_empty_url, options="work_mem=1"))
 
     def test_parameters_stay_out_of_messages(self, database: Open) -> None:
@@ -95,4 +121,6 @@ def test_no_libpq(address: str) -> None:
     """One line that names the extra."""
     command = [sys.executable, "-c", NO_LIBPQ, address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.stdout == "No usable libpq was found; run: pip install 'slotwise[binary]'\n", done.stderr
+    assert (
+        done.stdout == "No usable libpq was found; run: pip install 'slotwise[binary]'\n"
+    ), done.stderr

@@ -14,9 +14,26 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.integration.hearing import Heard
-from tests.kit.laws import Ledger, none_double, none_invented, none_missing, nothing_left, rows_and_ledger
+from tests.kit.laws import (
+    Ledger,
+    none_double,
+    none_invented,
+    none_missing,
+    nothing_left,
+    rows_and_ledger,
+)
 
-from slotwise import CatchUp, Every, Item, JobContext, JobRegistry, SchemaMismatch, job, migrate, task
+from slotwise import (
+    CatchUp,
+    Every,
+    Item,
+    JobContext,
+    JobRegistry,
+    SchemaMismatch,
+    job,
+    migrate,
+    task,
+)
 from slotwise.schedules import parse_schedule
 from slotwise.store.schema.tables import tables
 
@@ -31,12 +48,19 @@ class Side:
         self.ran: Counter[str] = Counter()
         self.heard = Heard()
         tick = job(name="tick", schedule=EACH, catch_up=CatchUp.all())(self._note)
-        strict = job(name="strict", schedule=EACH, catch_up=CatchUp.all(), on_lost="give_up")(self._note)
+        strict = job(
+            name="strict", schedule=EACH, catch_up=CatchUp.all(), on_lost="give_up"
+        )(self._note)
         self.mail = task(name="mail")(self._note)
         self.registry = JobRegistry(
-            jobs=[tick, strict], tasks=[self.mail], listeners=[self.heard], database_url=url, process_hook=False,
-            poll_interval="100ms", shutdown_grace="10s",
-        )  # fmt: skip
+            jobs=[tick, strict],
+            tasks=[self.mail],
+            listeners=[self.heard],
+            database_url=url,
+            process_hook=False,
+            poll_interval="100ms",
+            shutdown_grace="10s",
+        )
 
     def _note(self, ctx: JobContext) -> None:
         self.ran[ctx.name] += 1
@@ -55,14 +79,20 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     shutil.copytree(migrate.scripts(), tmp_path / "migrations")
     shutil.copy(DUMMY, tmp_path / "migrations" / "versions")
     with monkeypatch.context() as next_release:
-        next_release.setattr("slotwise.migrate.revisions.scripts", lambda: tmp_path / "migrations")
+        next_release.setattr(
+            "slotwise.migrate.revisions.scripts", lambda: tmp_path / "migrations"
+        )
         next_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 2)
         yield
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
-def test_old_workers_run_on_after_an_upgrade(pg_url: str, request: pytest.FixtureRequest, seconds: int) -> None:
-    """Beside new ones, and none writes a column that it does not know; each slot and each task ran once."""
+def test_old_workers_run_on_after_an_upgrade(
+    pg_url: str, request: pytest.FixtureRequest, seconds: int
+) -> None:
+    """Beside new ones, and none writes a column that it does not know; each slot and each task ran
+    once.
+    """
     old = Side(pg_url)
     old.registry.start()
     old.until_it_runs()
@@ -102,9 +132,20 @@ def _check(side: Side, ran: Counter[str], tasks: int) -> None:
         row, entries = found.plan_row(name), found.planned(name)
         assert row is not None
         schedule = parse_schedule(row["schedule"])
-        due = list(islice(schedule.slots(entries[0] - timedelta(microseconds=1), entries[-1]), 10_000))
-        breaches += [*none_missing(name, due, found), *none_invented(name, due, found), *none_double(name, due, found)]
-        assert {found.slots[name, slot]["outcome"] for slot in entries} <= {"succeeded", "skipped"}
+        due = list(
+            islice(
+                schedule.slots(entries[0] - timedelta(microseconds=1), entries[-1]), 10_000
+            )
+        )
+        breaches += [
+            *none_missing(name, due, found),
+            *none_invented(name, due, found),
+            *none_double(name, due, found),
+        ]
+        assert {found.slots[name, slot]["outcome"] for slot in entries} <= {
+            "succeeded",
+            "skipped",
+        }
     assert breaches == []
     assert ran["mail"] == tasks
     assert not any(row["kind"] == "task" for row in found.rows), "all tasks have run"
@@ -113,13 +154,20 @@ def _check(side: Side, ran: Counter[str], tasks: int) -> None:
 
 
 @pytest.mark.usefixtures("next_revision")
-def test_an_old_worker_does_not_start_on_newer_tables(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_worker_does_not_start_on_newer_tables(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it would miss there it cannot know; the message says what to do."""
     side = Side(pg_url)
     with side.registry.database.migrations().connect() as connection:
         assert migrate.apply(connection) == ["sw0003"]
-    with monkeypatch.context() as old_release:  # undone before the fixture's own change, which it would restore
+    with (
+        monkeypatch.context() as old_release
+    ):  # undone before the fixture's own change, which it would restore
         old_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 1)
-        with pytest.raises(SchemaMismatch, match="schema version 2, this slotwise knows 1; upgrade slotwise here"):
+        with pytest.raises(
+            SchemaMismatch,
+            match="schema version 2, this slotwise knows 1; upgrade slotwise here",
+        ):
             side.registry.start()
     side.registry.database.close()

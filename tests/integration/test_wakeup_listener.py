@@ -1,4 +1,6 @@
-"""What becomes due by somebody else's hand starts at once, though the next poll is an hour away; never needed."""
+"""What becomes due by somebody else's hand starts at once, though the next poll is an hour away;
+never needed.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def leads_on(ctx: JobContext) -> None:
 
 
 def until_quiet(registry: JobRegistry, heard: Heard) -> None:
-    """Until its worker listens, and has looked around since: nothing is left that might wake it."""
+    """Until its worker listens, and has looked around since: nothing is left that might wake
+    it.
+    """
     for _ in range(600):
         looks = len(heard.of("poll-begin"))
         threading.Event().wait(0.1)
@@ -72,11 +76,18 @@ def until_quiet(registry: JobRegistry, heard: Heard) -> None:
 
 
 class Scene:
-    """A worker that polls once in an hour, and a client of another process, for all that it knows."""
+    """A worker that polls once in an hour, and a client of another process, for all that it
+    knows.
+    """
 
     def __init__(self, url: str, *subjects: Any, **settings: Any) -> None:
         self.url, self.heard = url, Heard()
-        options = {"poll_interval": "1h", "database_url": url, "process_hook": False, **settings}
+        options = {
+            "poll_interval": "1h",
+            "database_url": url,
+            "process_hook": False,
+            **settings,
+        }
         jobs = [one for one in subjects if hasattr(one, "schedule")]
         tasks = [one for one in subjects if not hasattr(one, "schedule")]
         self.worker = JobRegistry(jobs=jobs, tasks=tasks, listeners=[self.heard], **options)
@@ -97,7 +108,8 @@ class Scene:
         """The server's processes that serve a listener."""
         with psycopg.connect(self.url) as connection:
             found = connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+                "SELECT pid FROM pg_stat_activity WHERE datname = "
+                "current_database() AND query LIKE 'LISTEN%'"
             )
             return [pid for (pid,) in found]
 
@@ -158,7 +170,9 @@ def retried(scene: Scene) -> None:
     scene.client.schedule(dead, id="7")
     scene.heard.wait("settled", outcome="dead")
     with psycopg.connect(scene.url) as connection:
-        connection.execute("UPDATE scheduled_tasks SET task_data = '1' WHERE task_name = 'dead'")
+        connection.execute(
+            "UPDATE scheduled_tasks SET task_data = '1' WHERE task_name = 'dead'"
+        )
     scene.client.retry(dead)
 
 
@@ -177,13 +191,23 @@ def resumed(scene: Scene) -> None:
 def plan(scene: Scene, again: Any) -> None:
     """As another worker does at its start."""
     deployed = JobRegistry(jobs=[again], database_url=scene.url, process_hook=False)
-    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).entrance.plan()
+    Worker(
+        deployed.settings,
+        deployed.definitions,
+        database=deployed.database,
+        listeners=Listeners(),
+    ).entrance.plan()
     deployed.database.close()
 
 
 def planned_anew(scene: Scene) -> None:
     before = scene.settled()
-    plan(scene, job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(milliseconds=200)))(nothing))
+    plan(
+        scene,
+        job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(milliseconds=200)))(
+            nothing
+        ),
+    )
     scene.heard.wait("settled", before + 1, outcome="succeeded")
     plan(scene, rare)
 
@@ -191,19 +215,29 @@ def planned_anew(scene: Scene) -> None:
 def close(scene: Scene, days: int) -> None:
     """Let nobody work for so many days from now on."""
     today = datetime.now(UTC).date()
-    closed = Calendar(name="closed", weekend=frozenset(), days=frozenset(today + timedelta(n) for n in range(days)))
+    closed = Calendar(
+        name="closed",
+        weekend=frozenset(),
+        days=frozenset(today + timedelta(n) for n in range(days)),
+    )
     store = Store(scene.elsewhere.database, scene.elsewhere.definitions)
     CalendarChanges(store, "tester").change("closed", lambda before: closed, "test")
 
 
 def run_alone(scene: Scene) -> None:
-    """Of a job that has no row yet: it is planned first, and the others are to run what follows."""
+    """Of a job that has no row yet: it is planned first, and the others are to run what
+    follows.
+    """
     before = scene.settled()
     with psycopg.connect(scene.url) as connection:
         connection.execute("DELETE FROM scheduled_tasks WHERE task_name = 'rare'")
-    soon = job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(seconds=1)))(nothing)
+    soon = job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(seconds=1)))(
+        nothing
+    )
     heard = Heard()
-    alone = JobRegistry(jobs=[soon], listeners=[heard], database_url=scene.url, process_hook=False)
+    alone = JobRegistry(
+        jobs=[soon], listeners=[heard], database_url=scene.url, process_hook=False
+    )
     assert SingleRun(alone._single_worker(), "rare").run().succeeded
     alone.database.close()
     assert [event.change for event in heard.of("planned")] == ["added"]
@@ -219,9 +253,13 @@ def left_behind_elsewhere(scene: Scene) -> None:
         ctx.then("mail")
 
     before = scene.settled()
-    with JobRegistry(tasks=[leads_off], database_url=scene.url, process_hook=False) as elsewhere:
+    with JobRegistry(
+        tasks=[leads_off], database_url=scene.url, process_hook=False
+    ) as elsewhere:
         elsewhere.client.schedule(leads_off)
-        scene.heard.wait("settled", before + 1, outcome="succeeded")  # before its drain tells everybody to look
+        scene.heard.wait(
+            "settled", before + 1, outcome="succeeded"
+        )  # before its drain tells everybody to look
 
 
 def with_a_calendar_changed(scene: Scene) -> None:
@@ -234,9 +272,13 @@ def with_a_calendar_changed(scene: Scene) -> None:
 
 FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "schedule": lambda scene: scene.client.schedule(mail),
-    "schedule-soon": lambda scene: scene.client.schedule(mail, at=datetime.now(UTC) + timedelta(milliseconds=200)),
+    "schedule-soon": lambda scene: scene.client.schedule(
+        mail, at=datetime.now(UTC) + timedelta(milliseconds=200)
+    ),
     "schedule-many": lambda scene: scene.client.schedule_many(mail, [None]),
-    "schedule-many-late": lambda scene: scene.client.schedule_many(mail, [Item(None, at=LONG_AGO)], delay="2h"),
+    "schedule-many-late": lambda scene: scene.client.schedule_many(
+        mail, [Item(None, at=LONG_AGO)], delay="2h"
+    ),
     "copy": lambda scene: scene.client.schedule_many(mail, [None], copy=True),
     "awaited": lambda scene: asyncio.run(scene.client.aio.schedule(mail)),
     "connection": in_a_connection,
@@ -264,7 +306,9 @@ def test_it_starts_at_once(scene: Scene, happens: Callable[[Scene], Any]) -> Non
     happens(scene)
     scene.heard.wait("settled", before + 1, outcome="succeeded")
     with psycopg.connect(scene.url) as connection:
-        connection.execute("DELETE FROM scheduled_tasks WHERE NOT picked AND schedule IS NULL")
+        connection.execute(
+            "DELETE FROM scheduled_tasks WHERE NOT picked AND schedule IS NULL"
+        )
 
 
 def test_a_handler_is_told_at_once_that_it_is_cancelled(pg_url: str) -> None:
@@ -286,13 +330,16 @@ def test_a_handler_is_told_at_once_that_it_is_cancelled(pg_url: str) -> None:
         assert told.wait(PATIENCE)
 
 
-# -- what is said -----------------------------------------------------------------------------------------------
+# -- what is said ---------------------------------------------------------------------------------
 
 
 def test_one_word_per_transaction_and_only_of_what_is_due_soon(pg_url: str) -> None:
     """Rows that a poll finds in time, or that wait for others, wake nobody."""
     registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
-    with psycopg.connect(pg_url, autocommit=True) as ear, psycopg.connect(pg_url) as connection:
+    with (
+        psycopg.connect(pg_url, autocommit=True) as ear,
+        psycopg.connect(pg_url) as connection,
+    ):
         ear.execute("LISTEN scheduled_wake")
         client = registry.client
         client.schedule(mail, delay="1h")
@@ -308,7 +355,9 @@ def test_one_word_per_transaction_and_only_of_what_is_due_soon(pg_url: str) -> N
         connection.commit()
         connection.execute("NOTIFY scheduled_wake, 'last'")
         connection.commit()
-        assert [notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=2)] == ["mail", "last"]
+        assert [
+            notify.payload for notify in ear.notifies(timeout=PATIENCE, stop_after=2)
+        ] == ["mail", "last"]
     registry.database.close()
 
 
@@ -356,14 +405,18 @@ def test_many_chunks_say_little(pg_url: str) -> None:
         assert sum(said) + len(list(ear.notifies(timeout=0))) <= min(lumps + 3, 49)
 
 
-# -- never needed -----------------------------------------------------------------------------------------------
+# -- never needed ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("worker_too", [True, False], ids=["off", "never-said"])
 def test_polls_find_it(pg_url: str, worker_too: bool) -> None:
     """Switched off, or said by nobody: what is due runs at the next poll. Off, nobody listens."""
-    with closing(Scene(pg_url, mail, poll_interval="200ms", wake_up="off" if worker_too else "on")) as scene:
-        silent = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False, wake_up="off")
+    with closing(
+        Scene(pg_url, mail, poll_interval="200ms", wake_up="off" if worker_too else "on")
+    ) as scene:
+        silent = JobRegistry(
+            tasks=[mail], database_url=pg_url, process_hook=False, wake_up="off"
+        )
         with psycopg.connect(pg_url, autocommit=True) as ear:
             ear.execute("LISTEN scheduled_wake")
             for number in range(3):
@@ -375,12 +428,16 @@ def test_polls_find_it(pg_url: str, worker_too: bool) -> None:
 
 
 def test_it_listens_again_and_looks_for_what_it_has_missed(pg_url: str) -> None:
-    """Its connection ends, and a row becomes due without a word: it is found as soon as somebody listens again."""
+    """Its connection ends, and a row becomes due without a word: it is found as soon as somebody
+    listens again.
+    """
     with closing(Scene(pg_url, mail)) as scene:
         pid = scene.until_it_listens()
         with psycopg.connect(pg_url, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
-        silent = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False, wake_up="off")
+        silent = JobRegistry(
+            tasks=[mail], database_url=pg_url, process_hook=False, wake_up="off"
+        )
         silent.client.schedule(mail)
         silent.database.close()
         scene.heard.wait("settled")
@@ -393,7 +450,12 @@ def test_it_listens_again_and_looks_for_what_it_has_missed(pg_url: str) -> None:
 @pytest.mark.skipif(not CAN_CUT, reason="a black hole takes Linux")
 def test_a_black_hole_is_noticed_and_left(pg_url: str) -> None:
     """Nothing comes and nothing ends the connection: keepalives do, and it is made again."""
-    with Proxy(pg_url) as proxy, closing(Scene(pg_url, mail, wake_up_url=proxy.url, heartbeat_interval="1s")) as scene:
+    with (
+        Proxy(pg_url) as proxy,
+        closing(
+            Scene(pg_url, mail, wake_up_url=proxy.url, heartbeat_interval="1s")
+        ) as scene,
+    ):
         pid = scene.until_it_listens()
         proxy.cut()
         scene.client.schedule(mail)  # a word that gets lost
@@ -421,7 +483,11 @@ def test_who_drains_tells_the_others(pg_url: str) -> None:
         assert entered.wait(PATIENCE)
         heard = Heard()
         other = JobRegistry(
-            tasks=[long], listeners=[heard], database_url=pg_url, process_hook=False, poll_interval="1h"
+            tasks=[long],
+            listeners=[heard],
+            database_url=pg_url,
+            process_hook=False,
+            poll_interval="1h",
         )
         with other:
             until_quiet(other, heard)
@@ -440,7 +506,9 @@ class _Stopping(Database):
 
 
 def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
-    """It is the moment between LISTEN and the first word: the bell that rings then is heard afterwards, too."""
+    """It is the moment between LISTEN and the first word: the bell that rings then is heard
+    afterwards, too.
+    """
     with closing(_Stopping(Settings(database_url=pg_url))) as database:
         ear = WakeUp(COMMON, database, names=[], wake=lambda words: None)
         database.stop = ear.stop  # type: ignore[method-assign]
@@ -452,8 +520,12 @@ def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
 def test_where_words_do_not_get_through_it_gives_up(
     pg_url: str, pg_empty_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Behind a pooler, or in another database, nothing is heard, not even its own word: it says so, and rests."""
-    with closing(Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))) as database:
+    """Behind a pooler, or in another database, nothing is heard, not even its own word: it says
+    so, and rests.
+    """
+    with closing(
+        Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))
+    ) as database:
         common = Common(Listeners(), "host:1:a", elapsed=itertools.count(0, 10).__next__)
         ear = WakeUp(common, database, names=[], wake=lambda words: None)
         assert ear.run_once() == timedelta(minutes=5)

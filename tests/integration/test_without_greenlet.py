@@ -1,4 +1,6 @@
-"""Async connections without greenlet, which neither SQLAlchemy 2.1 nor the extra ``binary`` brings along."""
+"""Async connections without greenlet, which neither SQLAlchemy 2.1 nor the extra ``binary`` brings
+along.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,20 @@ async def close(ctx: JobContext) -> None:
 print(JobRegistry(jobs=[close], database_url=sys.argv[1]).run_now("close").error)
 """
 
-CURE = "psycopg's AsyncConnection needs greenlet (No module named 'greenlet'); run: pip install 'slotwise[async]'"
+CURE = (
+    "psycopg's AsyncConnection needs greenlet (No module named 'greenlet'); run: pip "
+    "install 'slotwise[async]'"
+)
 
 
 def run(script: str, url: str) -> list[str]:
     """What it prints; it must end well."""
-    done = subprocess.run([sys.executable, "-c", BLOCKED + script, url], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED + script, url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -68,9 +78,13 @@ def test_the_client_names_the_extra(pg_url: str) -> None:
     assert run(CLIENT, pg_url) == [CURE, "on a thread"]
 
 
-@pytest.mark.parametrize("verb", ["guard", pytest.param("complete_in", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "verb", ["guard", pytest.param("complete_in", marks=pytest.mark.extended)]
+)
 def test_a_handler_names_the_extra(pg_url: str, verb: str) -> None:
-    """So it stands in the ledger, at the end of the attempt's error, and no other error above it."""
+    """So it stands in the ledger, at the end of the attempt's error, and no other error above
+    it.
+    """
     *above, last = run(HANDLER.format(verb=verb), pg_url)
     assert last == f"slotwise.errors.ConfigurationError: {CURE}"
     assert "ImportError" not in "".join(above)

@@ -1,5 +1,6 @@
-"""Break the product at named points: a function or a method is replaced as a whole, for as long as a test looks.
-Nothing here depends on the text of the source, or on the file that a function stands in.
+"""Break the product at named points: a function or a method is replaced as a whole, for as long as
+a test looks. Nothing here depends on the text of the source, or on the file that a function stands
+in.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Mutant:
             yield
 
 
-# -- how a point is broken --------------------------------------------------------------------------------------------
+# -- how a point is broken ------------------------------------------------------------------------
 
 
 def always(point: Any, value: Any) -> Mutant:
@@ -61,12 +62,16 @@ def given(point: Any, **changes: Callable[[Arguments], Any]) -> Mutant:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = SimpleNamespace(**bound.arguments)
-            bound.arguments.update({name: change(arguments) for name, change in changes.items()})
+            bound.arguments.update(
+                {name: change(arguments) for name, change in changes.items()}
+            )
             return original(*bound.args, **bound.kwargs)
 
         return broken
 
-    assert set(changes) <= set(inspect.signature(point).parameters), f"{point} takes no {list(changes)}"
+    assert set(changes) <= set(inspect.signature(point).parameters), (
+        f"{point} takes no {list(changes)}"
+    )
     return Mutant(((point, replacement),))
 
 
@@ -86,7 +91,7 @@ def answering(point: Any, change: Callable[[Any, Arguments], Any]) -> Mutant:
     return Mutant(((point, replacement),))
 
 
-# -- where a point is found -------------------------------------------------------------------------------------------
+# -- where a point is found -----------------------------------------------------------------------
 
 
 @contextmanager
@@ -105,9 +110,10 @@ def _owners(point: Any) -> Callable[[], list[Any]]:
     path = point.__qualname__.rpartition(".")[0]
     if not path:
         return lambda: [
-            module for name, module in list(sys.modules.items())
+            module
+            for name, module in list(sys.modules.items())
             if module is not None and (name == PRODUCT or name.startswith(f"{PRODUCT}."))
-        ]  # fmt: skip
+        ]
     owner: Any = sys.modules[point.__module__]
     for part in path.split("."):
         owner = getattr(owner, part)

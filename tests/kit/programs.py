@@ -9,9 +9,13 @@ import pytest
 
 
 def program(name: str, package: str) -> str:
-    """Return the path of a program. Without it the test is skipped, except where all tests must run, as in CI."""
+    """Return the path of a program. Without it the test is skipped, except where all tests must
+    run, as in CI.
+    """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
-    return shutil.which(name, path=path) or missing(f"{name} is not installed (Debian: apt-get install {package})")
+    return shutil.which(name, path=path) or missing(
+        f"{name} is not installed (Debian: apt-get install {package})"
+    )
 
 
 def missing(reason: str) -> str:

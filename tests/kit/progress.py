@@ -1,7 +1,9 @@
-"""``--progress``: what runs, how many of how many have run, and for how long, instead of a dot per test.
+"""``--progress``: what runs, how many of how many have run, and for how long, instead of a dot per
+test.
 
-A terminal shows one line that changes each second; a log gets a line each quarter of a minute. A failure is named at
-once, and told in full at the end. A log ends with the costs of each directory and of the slowest tests.
+A terminal shows one line that changes each second; a log gets a line each quarter of a minute. A
+failure is named at once, and told in full at the end. A log ends with the costs of each directory
+and of the slowest tests.
 """
 
 from __future__ import annotations
@@ -26,17 +28,28 @@ CLEAR = "\r\x1b[K"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--progress", action="store_true", help="show what runs, how many of how many, and how long")
+    parser.addoption(
+        "--progress",
+        action="store_true",
+        help="show what runs, how many of how many, and how long",
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter
 def pytest_configure(config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     is_worker = hasattr(config, "workerinput")
-    if config.getoption("--progress") and not is_worker and not config.option.collectonly and config.option.verbose < 1:
+    if (
+        config.getoption("--progress")
+        and not is_worker
+        and not config.option.collectonly
+        and config.option.verbose < 1
+    ):
         reporter.showfspath = False
         reporter._show_progress_info = False
-        config.pluginmanager.register(Progress(config.get_terminal_writer(), is_terminal=reporter.isatty), "progress")
+        config.pluginmanager.register(
+            Progress(config.get_terminal_writer(), is_terminal=reporter.isatty), "progress"
+        )
 
 
 class Progress:
@@ -54,9 +67,11 @@ class Progress:
         #: Since when each test runs.
         self._running: dict[str, float] = {}
         self._ended = threading.Event()
-        self._painter = threading.Thread(target=self._keep_painting, name="progress", daemon=True)
+        self._painter = threading.Thread(
+            target=self._keep_painting, name="progress", daemon=True
+        )
 
-    # -- what pytest tells ---------------------------------------------------------------------------------------
+    # -- what pytest tells ------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._begin(len(session.items))
@@ -90,7 +105,7 @@ class Progress:
             self._painter.join()
         self._write(f"{self._state()}\n{'' if self._is_terminal else self.costs()}")
 
-    # -- what is shown -------------------------------------------------------------------------------------------
+    # -- what is shown ----------------------------------------------------------------------------
 
     def _begin(self, total: int) -> None:
         self._total = total
@@ -102,7 +117,9 @@ class Progress:
             self.paint()
 
     def paint(self) -> None:
-        self._write(f"{self._state()}{self._longest()}" + ("" if self._is_terminal else "\n"))
+        self._write(
+            f"{self._state()}{self._longest()}" + ("" if self._is_terminal else "\n")
+        )
 
     def costs(self) -> str:
         """The seconds of each directory of tests, and the slowest tests, if the run was long."""
@@ -129,5 +146,7 @@ class Progress:
     def _write(self, text: str) -> None:
         """Whole lines, or in a terminal what stands in the last one."""
         if self._is_terminal:
-            text = CLEAR + (text if text.endswith("\n") else text[: self._out.fullwidth - 1])
+            text = CLEAR + (
+                text if text.endswith("\n") else text[: self._out.fullwidth - 1]
+            )
         self._out.write(text, flush=True)

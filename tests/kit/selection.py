@@ -1,6 +1,8 @@
-"""Which tests ``python3 dev.py test`` leaves to ``--all``: beside those with the marker, most second databases.
+"""Which tests ``python3 dev.py test`` leaves to ``--all``: beside those with the marker, most
+second databases.
 
-Each law and each guarantee is proved on every database. Of other tests, SQLite's form repeats PostgreSQL's.
+Each law and each guarantee is proved on every database. Of other tests, SQLite's form repeats
+PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ import pytest
 SECOND = ("sqlite", "sqlite_url", "sqlite_empty_url")
 #: Where tests have two databases.
 FOLDERS = (
-    "tests/contrib/locks", "tests/docs", "tests/examples", "tests/integration", "tests/simulation", "tests/store",
-)  # fmt: skip
+    "tests/contrib/locks",
+    "tests/docs",
+    "tests/examples",
+    "tests/integration",
+    "tests/simulation",
+    "tests/store",
+)
 #: The statements of one database do not repeat those of the other.
 ON_BOTH = ("tests/store/test_golden.py",)
 LAWS = Path(__file__).parents[2] / "docs" / "proofs.md"
@@ -33,7 +40,11 @@ def _repeats_on_the_second_database(item: pytest.Item) -> bool:
     test = item.nodeid.partition("[")[0]
     if not test.startswith(FOLDERS) or test.startswith(ON_BOTH) or test in tests_of_laws():
         return False
-    params = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    params = (
+        item.callspec.params.values()
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else ()
+    )
     return any(isinstance(param, str) and param in SECOND for param in params)
 
 

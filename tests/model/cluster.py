@@ -1,4 +1,6 @@
-"""The real thing beside its model: each step is done to both, and then they are compared slot by slot."""
+"""The real thing beside its model: each step is done to both, and then they are compared slot by
+slot.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Member:
 class Cluster:
     """Two workers, one job, and the model of that job."""
 
-    def __init__(self, database: Database, terms: Terms, times: Times, *, size: int = 2) -> None:
+    def __init__(
+        self, database: Database, terms: Terms, times: Times, *, size: int = 2
+    ) -> None:
         self.database, self.times = database, times
         self.terms = terms = replace(terms, wait=_spread_of(terms))
         self._clear()
@@ -54,23 +58,37 @@ class Cluster:
         self.dead: set[str] = set()
         self.model = Orders(terms, Timeline(NOON, times), NOON)
         self.members = [self._hire() for _ in range(size)]
-        self._stranger = ManualWorker([job(name="other", schedule=Disabled())(print)], database, self.clock)
+        self._stranger = ManualWorker(
+            [job(name="other", schedule=Disabled())(print)], database, self.clock
+        )
 
     def _clear(self) -> None:
         """The tables without a row."""
         found = tables(self.database.settings.table_prefix, self.database.settings.schema)
         with self.database.main.begin() as connection:
-            for table in (found.tasks, found.slots, found.gaps, found.controls, found.workers):
+            for table in (
+                found.tasks,
+                found.slots,
+                found.gaps,
+                found.controls,
+                found.workers,
+            ):
                 connection.execute(table.delete())
             connection.execute(found.meta.delete().where(found.meta.c.key == PAUSED_KEY))
 
     def _hire(self) -> Member:
         """A process that starts, and plans."""
         worker = ManualWorker(
-            [self.terms.declare(JOB, self.times)], self.database, self.clock,
-            heartbeat_interval=BEAT, poll_interval=POLL, threads=50, worker_name="w",
-        )  # fmt: skip
-        # How much a worker claims after claims that waited in vain is not the contract's: here, always all that is due.
+            [self.terms.declare(JOB, self.times)],
+            self.database,
+            self.clock,
+            heartbeat_interval=BEAT,
+            poll_interval=POLL,
+            threads=50,
+            worker_name="w",
+        )
+        # How much a worker claims after claims that waited in vain is not the contract's: here,
+        # always all that is due.
         worker._worker.poller.planner._starts.room = lambda now: sys.maxsize
         self._acts(worker).plan(str(self.revision))
         return Member(worker)
@@ -85,16 +103,22 @@ class Cluster:
         return Operations(lambda: self._acts(self._stranger).store)
 
     def _acts(self, worker: ManualWorker) -> ManualWorker:
-        """Rules 1 and 2: a row that is let go waits for a poll interval of the worker that acts now."""
+        """Rules 1 and 2: a row that is let go waits for a poll interval of the worker that acts
+        now.
+        """
         self.model.poll = worker.store.poll
         return worker
 
-    # -- time ---------------------------------------------------------------------------------------------------
+    # -- time -------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta) -> None:
         """Time passes; who is awake goes on to renew what it holds."""
         while by > timedelta(0):
-            step = min(by, BEAT * 5 / 6) if any(course.holder for course in self.model.courses) else by
+            step = (
+                min(by, BEAT * 5 / 6)
+                if any(course.holder for course in self.model.courses)
+                else by
+            )
             self.model.now = self.clock.tick(step)
             by -= step
             for member in self.members:
@@ -102,15 +126,24 @@ class Cluster:
                     self.beat(member)
 
     def instants(self) -> list[datetime]:
-        """The next at which something may happen: dues, slots, ends of holds and leases, and what is too late."""
+        """The next at which something may happen: dues, slots, ends of holds and leases, and what
+        is too late.
+        """
         model, terms, wait = self.model, self.terms, self.terms.wait
         slots = model.timeline.slots(model.now + 10 * BEAT)[-40:]
         found = [slot + wait for slot in slots]
-        found += [slot + wait + late for slot in slots for late in (terms.start_within, terms.window) if late]
+        found += [
+            slot + wait + late
+            for slot in slots
+            for late in (terms.start_within, terms.window)
+            if late
+        ]
         found += [slot + wait + POLL for slot in slots if terms.detaches]
         found += [model.unheld_since] if model.unheld_since is not None else []
         for course in model.courses:
-            found.append(course.due if course.holder is None else (course.beat or model.now) + LEASE)
+            found.append(
+                course.due if course.holder is None else (course.beat or model.now) + LEASE
+            )
         later = sorted({one for one in found if one > model.now})
         return later[:4]
 
@@ -131,11 +164,17 @@ class Cluster:
 
     def _took_over(self, event: Reaped) -> None:
         course = self.courses[event.holder, event.id, event.token]
-        assert (course.holder, course.token) == (event.holder, event.token), f"{event} took what nobody held"
+        assert (course.holder, course.token) == (event.holder, event.token), (
+            f"{event} took what nobody held"
+        )
         assert course.beat is not None
         assert self.model.now - course.beat >= LEASE, f"{event} took from the living"
         self.model.taken_over(course)
-        if course.holder is None and course.lost > 1 and not self.model.fates[course.slot].final:
+        if (
+            course.holder is None
+            and course.lost > 1
+            and not self.model.fates[course.slot].final
+        ):
             self._rests(course)
 
     @property
@@ -144,12 +183,20 @@ class Cluster:
 
     def _rests(self, course: Course) -> None:
         """From the second loss on it rests, for a time that only the row knows."""
-        due = next(row[5] for slot, row in self._comparison.rows().items() if slot == course.slot)
-        earliest = course.due if course.due > self.model.now else self.model.now + timedelta(seconds=5)
-        assert earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5)), f"rests until {due}"
+        due = next(
+            row[5] for slot, row in self._comparison.rows().items() if slot == course.slot
+        )
+        earliest = (
+            course.due
+            if course.due > self.model.now
+            else self.model.now + timedelta(seconds=5)
+        )
+        assert earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5)), (
+            f"rests until {due}"
+        )
         course.due = due
 
-    # -- what workers do ----------------------------------------------------------------------------------------
+    # -- what workers do --------------------------------------------------------------------------
 
     def poll(self, member: Member) -> None:
         name, due = member.worker.name, self.model.due()
@@ -165,20 +212,29 @@ class Cluster:
                 expected[begun.slot] = (begun.attempt, begun.collapsed)
                 if begun.slot in claims:
                     begun.token = claims[begun.slot].token
-                    self.courses[name, claims[begun.slot].row.task_instance, begun.token] = begun
-        found = {slot: (claim.row.attempt, claim.row.collapsed) for slot, claim in claims.items()}
+                    self.courses[
+                        name, claims[begun.slot].row.task_instance, begun.token
+                    ] = begun
+        found = {
+            slot: (claim.row.attempt, claim.row.collapsed) for slot, claim in claims.items()
+        }
         assert found == expected, f"claimed {shown(found)}, expected {shown(expected)}"
 
     def _held(self, claim: Claim) -> Course | None:
         """Whom the claim is for, if it stands."""
         course = self.courses[claim.holder, claim.row.task_instance, claim.token]
-        return course if (course.holder, course.token) == (claim.holder, claim.token) else None
+        return (
+            course if (course.holder, course.token) == (claim.holder, claim.token) else None
+        )
 
     def _is_fresh(self, course: Course) -> bool:
         """Whether its holder has reason to believe in it, and has not let it wait for long."""
         assert course.beat is not None
         assert course.claimed is not None
-        return self.model.now - course.beat < LEASE - BEAT and self.model.now - course.claimed < BEAT
+        return (
+            self.model.now - course.beat < LEASE - BEAT
+            and self.model.now - course.claimed < BEAT
+        )
 
     def begin(self, member: Member, claim: Claim) -> None:
         course = self._held(claim)
@@ -191,16 +247,24 @@ class Cluster:
                 self.model.marked(course)
             member.running.append(claim)
             return
-        assert course is None or not is_fresh or course.called_off, "refused to start what it may"
+        assert course is None or not is_fresh or course.called_off, (
+            "refused to start what it may"
+        )
         ended = member.worker.settle()
         if course is None:
             assert all(isinstance(event, ClaimLostEvent) for event in ended)
         else:
-            reasons = [event.reason for event in ended if isinstance(event, HandedBackEvent)]
+            reasons = [
+                event.reason for event in ended if isinstance(event, HandedBackEvent)
+            ]
             self.model.handed_back(course, reasons[0] if reasons else "")
 
     def end(
-        self, member: Member, claim: Claim, outcome: AttemptOutcome, settled_after: timedelta = timedelta(0)
+        self,
+        member: Member,
+        claim: Claim,
+        outcome: AttemptOutcome,
+        settled_after: timedelta = timedelta(0),
     ) -> Course | None:
         """The handler has ended; the course, if that still counts."""
         course = self._held(claim)

@@ -18,10 +18,13 @@ from slotwise.testing.worker import IN_MEMORY, provision
 def the_same_ids_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids of triggers and workers come from ``CHANCE``, which each cluster sets back.
 
-    The pause after a second loss depends on a row's id, and so does the order of rows that are due at the same instant.
-    With other ids, an example that has failed may pass when it is played again.
+    The pause after a second loss depends on a row's id, and so does the order of rows that are due
+    at the same instant. With other ids, an example that has failed may pass when it is played
+    again.
     """
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=CHANCE.getrandbits(128), version=4))
+    monkeypatch.setattr(
+        uuid, "uuid4", lambda: uuid.UUID(int=CHANCE.getrandbits(128), version=4)
+    )
     monkeypatch.setattr(secrets, "token_hex", lambda size: CHANCE.randbytes(size).hex())
 
 

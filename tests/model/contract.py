@@ -1,7 +1,8 @@
 """The contract of one job as an executable specification: each slot has a fate or it has none.
 
-The model looks at all slots one by one and computes nothing ahead. It uses no code of the product except the names with
-which jobs are declared. The rules are those of the contract's section "Where policies meet":
+The model looks at all slots one by one and computes nothing ahead. It uses no code of the product
+except the names with which jobs are declared. The rules are those of the contract's section "Where
+policies meet":
 
 | rule | where |
 |---|---|
@@ -55,7 +56,9 @@ class Backfill:
 
 @dataclass(eq=False)
 class Course:
-    """A row, with the slot that it waits for or is held for. ``attempt`` counts claims that were not handed back."""
+    """A row, with the slot that it waits for or is held for. ``attempt`` counts claims that were
+    not handed back.
+    """
 
     slot: datetime
     due: datetime
@@ -82,13 +85,16 @@ class Course:
     #: The range of skipped slots that covered the slot before it started.
     gap: Fate | None = None
     backfill: Backfill | None = None
-    #: The place among the orders of the one that made this row, or that waits for the end of this run.
+    #: The place among the orders of the one that made this row, or that waits for the end of this
+    #: run.
     order: int | None = None
 
 
 @dataclass
 class Contract:
-    """One job: its slots, and the rows in which some of them wait. ``now`` is the database's time."""
+    """One job: its slots, and the rows in which some of them wait. ``now`` is the database's
+    time.
+    """
 
     terms: Terms
     timeline: Timeline
@@ -97,7 +103,8 @@ class Contract:
     fates: dict[datetime, Fate] = field(default_factory=dict)
     plan: Course | None = None
     beside: list[Course] = field(default_factory=list)
-    #: Rule 2. While it is set, overlap decides about slots up to it, and catch-up about later ones.
+    #: Rule 2. While it is set, overlap decides about slots up to it, and catch-up about later
+    #: ones.
     unheld_since: datetime | None = None
     #: Rule 5. The newest slot of the tail that a catch-up by ``all`` runs.
     catch_up_until: datetime | None = None
@@ -117,25 +124,36 @@ class Contract:
         else:
             self._wait_for_new()
 
-    # -- slots --------------------------------------------------------------------------------------------------
+    # -- slots ------------------------------------------------------------------------------------
 
     @property
     def courses(self) -> list[Course]:
         return [*([self.plan] if self.plan else []), *self.beside]
 
     def come(self, until: datetime) -> list[datetime]:
-        """Rule 7: return the undecided slots whose due time, spread included, is at or before ``until``.
+        """Rule 7: return the undecided slots whose due time, spread included, is at or before
+        ``until``.
 
         The oldest is first. A slot is undecided if it has no fate and has not started.
         """
         limit = until - self.terms.wait
         if self.timeline.times.delay is not None:
-            return [self.plan.slot] if self.plan and not self.plan.attempt and self.plan.slot <= limit else []
+            return (
+                [self.plan.slot]
+                if self.plan and not self.plan.attempt and self.plan.slot <= limit
+                else []
+            )
         begun = self._begun()
-        return [slot for slot in self.timeline.slots(limit) if slot not in self.fates and slot not in begun]
+        return [
+            slot
+            for slot in self.timeline.slots(limit)
+            if slot not in self.fates and slot not in begun
+        ]
 
     def _begun(self) -> set[datetime]:
-        return {course.slot for course in self.courses if course.attempt or not course.is_plan}
+        return {
+            course.slot for course in self.courses if course.attempt or not course.is_plan
+        }
 
     def _next_slot(self, after: datetime | None = None) -> datetime | None:
         """Return the first undecided slot, whether it has come due or not."""
@@ -153,7 +171,7 @@ class Contract:
         """Whether one of these slots came due after ``then``."""
         return any(slot + self.terms.wait > then for slot in come)
 
-    # -- the plan row -------------------------------------------------------------------------------------------
+    # -- the plan row -----------------------------------------------------------------------------
 
     def _wait_for(self, slot: datetime | None, due: datetime | None = None) -> None:
         """The plan row waits for this slot, until its own due time at the earliest."""
@@ -166,7 +184,9 @@ class Contract:
         self.plan = Course(slot, due, paused=self.is_paused)
 
     def _wait_for_new(self) -> None:
-        """The plan row waits for a new slot, the first undecided one. It is not held, and no tail runs."""
+        """The plan row waits for a new slot, the first undecided one. It is not held, and no
+        tail runs.
+        """
         self.plan = self.unheld_since = self.catch_up_until = None
         self._wait_for(self._next_slot())
 
@@ -174,18 +194,20 @@ class Contract:
     def _is_queued(self) -> bool:
         """Whether the plan row waits for a slot that overlap keeps."""
         return (
-            self.plan is not None and self.unheld_since is not None
+            self.plan is not None
+            and self.unheld_since is not None
             and self.plan.slot + self.terms.wait <= self.unheld_since
-        )  # fmt: skip
+        )
 
-    # -- overlap ------------------------------------------------------------------------------------------------
+    # -- overlap ----------------------------------------------------------------------------------
 
     def _overlap_decides(self, held_until: datetime) -> None:
-        """Rule 3: at a slot's final settlement, overlap decides about what came due while the job was held.
+        """Rule 3: at a slot's final settlement, overlap decides about what came due while the job
+        was held.
 
-        That is what came due up to ``unheld_since`` where it is set, else up to ``held_until``. What overlap keeps runs
-        first, the oldest first. Overlap decides about the queue anew at each settlement: a waiting slot may give way to
-        a newer one.
+        That is what came due up to ``unheld_since`` where it is set, else up to ``held_until``.
+        What overlap keeps runs first, the oldest first. Overlap decides about the queue anew at
+        each settlement: a waiting slot may give way to a newer one.
         """
         come = self.come(self.unheld_since or held_until)
         kept = self.terms.keep(come)
@@ -210,7 +232,11 @@ class Contract:
         assert self.unheld_since is not None
         queued = self.come(min(self.unheld_since, self.now))
         soonest = self._too_soon()
-        late = [slot for slot in queued if not self.terms.may_start(slot, self.now - self.terms.wait)]
+        late = [
+            slot
+            for slot in queued
+            if not self.terms.may_start(slot, self.now - self.terms.wait)
+        ]
         if late != queued and soonest is not None:
             self._put_off(course, soonest)
             return None
@@ -222,14 +248,18 @@ class Contract:
         course.slot = next(slot for slot in queued if slot not in late)
         return self._begin(course, holder)
 
-    # -- claims -------------------------------------------------------------------------------------------------
+    # -- claims -----------------------------------------------------------------------------------
 
     def due(self) -> list[Course]:
         """Return the rows that a claim finds, in the order in which it takes them."""
         if self.all_paused:
             return []
         waiting = [course for course in self.courses if course.holder is None]
-        due = [one for one in waiting if not one.paused and not one.queued and one.due <= self.now]
+        due = [
+            one
+            for one in waiting
+            if not one.paused and not one.queued and one.due <= self.now
+        ]
         # Detached rows go before the plan row, since they may free a place.
         return sorted(due, key=lambda course: (course.is_plan, course.due))
 
@@ -240,20 +270,30 @@ class Contract:
         if self.terms.gives_up and course.attempt:
             self._refuse(course)
             return None
-        if not course.attempt and course.origin in ("schedule", "catch_up") and (why := self._too_late(course.slot)):
+        if (
+            not course.attempt
+            and course.origin in ("schedule", "catch_up")
+            and (why := self._too_late(course.slot))
+        ):
             self.fates[course.slot] = Fate("skipped", why, final=True)
             self.beside.remove(course)
             return None
         return self._start(course, holder)
 
     def _too_late(self, slot: datetime) -> str | None:
-        """Return why a detached row that was handed back may not start any more. Catch-up's limits hold for it."""
+        """Return why a detached row that was handed back may not start any more. Catch-up's limits
+        hold for it.
+        """
         now = self.now - self.terms.wait
         newer = [one for one in self.timeline.slots(now) if one > slot]
         choice = replace(self.terms, max=None).catch_up([slot], now)
         if choice.slot is None:
             return "late"
-        return "collapsed" if self.terms.catches_all and self.terms.max and len(newer) >= self.terms.max else None
+        return (
+            "collapsed"
+            if self.terms.catches_all and self.terms.max and len(newer) >= self.terms.max
+            else None
+        )
 
     def _refuse(self, course: Course) -> None:
         """``give_up``: the slot has started once and does not start again."""
@@ -281,7 +321,9 @@ class Contract:
         if before is None or before.in_gap:
             course.gap, self.fates[course.slot] = before, Fate("running")
         fate = self.fates[course.slot]
-        fate.outcome, fate.reason, fate.final = "claimed" if self.terms.gives_up else "running", None, False
+        fate.outcome = "claimed" if self.terms.gives_up else "running"
+        fate.reason = None
+        fate.final = False
         fate.attempts, fate.collapsed = course.attempt, course.collapsed
         return course
 
@@ -293,8 +335,9 @@ class Contract:
             self.starts.pop(course.slot, None)
 
     def _too_soon(self) -> datetime | None:
-        """Return when a slot of the schedule may start, if that is later than now: ``min_interval`` after the last
-        start of its job. An operator's order does not wait for it, and counts.
+        """Return when a slot of the schedule may start, if that is later than now:
+        ``min_interval`` after the last start of its job. An operator's order does not wait for it,
+        and counts.
         """
         if self.terms.min_interval is None or not self.starts:
             return None
@@ -325,13 +368,14 @@ class Contract:
             return self._claim_queued(course, holder)
         return self._claim_new(course, holder)
 
-    # -- catch-up -----------------------------------------------------------------------------------------------
+    # -- catch-up ---------------------------------------------------------------------------------
 
     def _claim_new(self, course: Course, holder: str) -> Course | None:
         """Rule 4: a row that waits for a new slot is claimed.
 
-        A single slot that has come and is within its limits starts. Otherwise, catch-up chooses among all that have
-        come. ``none``, ``latest`` and ``first`` are through with this claim; ``all`` goes on (rule 5).
+        A single slot that has come and is within its limits starts. Otherwise, catch-up chooses
+        among all that have come. ``none``, ``latest`` and ``first`` are through with this claim;
+        ``all`` goes on (rule 5).
         """
         until, soonest = self.catch_up_until, self._too_soon()
         own = self._tail(course, self.come(self.now))
@@ -351,7 +395,9 @@ class Contract:
         return self._begin(course, holder)
 
     def _pass_over(self) -> None:
-        """No slot may start: the row waits for the next one. Its claim asks for ``min_interval``."""
+        """No slot may start: the row waits for the next one. Its claim asks for
+        ``min_interval``.
+        """
         assert self.plan is not None
         delay = self.timeline.times.delay
         slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
@@ -361,9 +407,10 @@ class Contract:
     def _tail(self, course: Course, come: list[datetime]) -> list[datetime]:
         """Rule 5: return the slots among which ``all`` chooses at this start.
 
-        Several slots that have come are a tail. It ends with the newest slot that has come by its first start. Slots
-        that come due during its runs are not part of it. If the row waited for more than a poll interval after its due
-        time, and a slot came due then, that was an absence: the tail extends to all that has come.
+        Several slots that have come are a tail. It ends with the newest slot that has come by its
+        first start. Slots that come due during its runs are not part of it. If the row waited for
+        more than a poll interval after its due time, and a slot came due then, that was an
+        absence: the tail extends to all that has come.
         """
         if not self.terms.catches_all or self.terms.detaches:
             return come
@@ -372,28 +419,40 @@ class Contract:
             self.catch_up_until = come[-1] if len(come) > 1 else None
         elif self._came_after(course.due + self.poll, come):
             self.catch_up_until = max(until, come[-1])
-        return [slot for slot in come if self.catch_up_until is None or slot <= self.catch_up_until]
+        return [
+            slot
+            for slot in come
+            if self.catch_up_until is None or slot <= self.catch_up_until
+        ]
 
     def _begin(self, course: Course, holder: str) -> Course:
-        """The slot starts: in the plan row, or, with ``allow`` and ``cancel_previous``, in a detached row."""
+        """The slot starts: in the plan row, or, with ``allow`` and ``cancel_previous``, in a
+        detached row.
+        """
         self._start(course, holder)
         if not self.terms.detaches:
             return course
         course.is_plan = False
         self.beside.append(course)
         self._wait_for_new()
-        if self.terms.catches_all and self.terms.pace is not None and self.plan is not None and self.come(self.now):
+        if (
+            self.terms.catches_all
+            and self.terms.pace is not None
+            and self.plan is not None
+            and self.come(self.now)
+        ):
             self.plan.due = max(self.plan.due, self.now + self.terms.pace)
         return course
 
-    # -- side by side -------------------------------------------------------------------------------------------
+    # -- side by side -----------------------------------------------------------------------------
 
     def _find_no_place(self, course: Course, places: list[Course]) -> None:
         """Rule 6: with ``allow`` or ``cancel_previous``, a slot has come and all places are taken.
 
-        A slot that is looked at within a poll interval of its due time is overlap's. One that is looked at later is
-        catch-up's, with all later ones, and waits for a place. With ``cancel_previous`` both ask the running slot to
-        stop, except that the slots of a catch-up by ``all`` do not stop each other.
+        A slot that is looked at within a poll interval of its due time is overlap's. One that is
+        looked at later is catch-up's, with all later ones, and waits for a place. With
+        ``cancel_previous`` both ask the running slot to stop, except that the slots of a catch-up
+        by ``all`` do not stop each other.
         """
         come, course.due = self.come(self.now), self.now + SECOND
         if not come:
@@ -404,10 +463,14 @@ class Contract:
             self._overlap_without_a_place(come)
         if self.terms.overlap == "cancel_previous":
             is_gentle = self.terms.catches_all and self.unheld_since is None
-            self._ask_to_stop([one for one in places if not (is_gentle and one.origin == "catch_up")])
+            self._ask_to_stop(
+                [one for one in places if not (is_gentle and one.origin == "catch_up")]
+            )
 
     def _overlap_without_a_place(self, come: list[datetime]) -> None:
-        """``allow`` skips these slots. With ``cancel_previous`` the newest waits for the running one."""
+        """``allow`` skips these slots. With ``cancel_previous`` the newest waits for the
+        running one.
+        """
         if self.terms.overlap == "allow":
             self._skip(come, "overlap")
             self._wait_for_new()
@@ -417,7 +480,8 @@ class Contract:
             self._keep_the_newest(come)
 
     def _keep_the_newest(self, come: list[datetime]) -> None:
-        """``cancel_previous``: a slot that was looked at in time waits. A newer one takes its place: at most one waits.
+        """``cancel_previous``: a slot that was looked at in time waits. A newer one takes its
+        place: at most one waits.
 
         If a newer slot came due while no worker looked, all are catch-up's.
         """
@@ -430,7 +494,9 @@ class Contract:
         self.plan.slot, self.unheld_since = come[-1], self.plan.due + self.poll
 
     def _ask_to_stop(self, places: list[Course]) -> None:
-        """``cancel_previous``: the running slot is asked to stop. One that waits for its retry is not started again."""
+        """``cancel_previous``: the running slot is asked to stop. One that waits for its retry is
+        not started again.
+        """
         for other in places:
             if other.called_off is None:
                 other.called_off, other.order = "overlap", None

@@ -1,4 +1,6 @@
-"""What hypothesis may declare: schedules and policies, except what is refused when a registry is built."""
+"""What hypothesis may declare: schedules and policies, except what is refused when a registry is
+built.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,23 @@ def _seconds(*choices: int) -> st.SearchStrategy[timedelta]:
 
 
 def _rarely(some: st.SearchStrategy[timedelta]) -> st.SearchStrategy[timedelta | None]:
-    """One in four; ``none() | none()`` would be one strategy, and no more likely than the other."""
+    """One in four; ``none() | none()`` would be one strategy, and no more likely than the
+    other.
+    """
     return st.integers(0, 3).flatmap(lambda one: some if one == 3 else st.none())
 
 
 #: Of each kind one.
 TIMES = [
-    every(60), every(20), every(37), every(300), every(60, 30), either(every(60), every(45, 10)),
-    after_the_end(30), never(),
-]  # fmt: skip
+    every(60),
+    every(20),
+    every(37),
+    every(300),
+    every(60, 30),
+    either(every(60), every(45, 10)),
+    after_the_end(30),
+    never(),
+]
 
 
 def is_refused(terms: Terms, times: Times) -> bool:
@@ -44,7 +54,11 @@ def is_refused(terms: Terms, times: Times) -> bool:
         return terms.detaches or terms.catches_all
     shortest = times.shortest_interval()
     apart = [span for span in (terms.pace, terms.min_interval) if span is not None]
-    return terms.catches_all and shortest is not None and any(span >= shortest for span in apart)
+    return (
+        terms.catches_all
+        and shortest is not None
+        and any(span >= shortest for span in apart)
+    )
 
 
 def schedules() -> st.SearchStrategy[Times]:
@@ -55,7 +69,9 @@ def schedules() -> st.SearchStrategy[Times]:
 def terms(draw: st.DrawFn) -> Terms:
     gives_up = draw(st.integers(0, 3)) == 0
     catching = draw(st.sampled_from(["latest", "latest", "none", "first", "all", "all"]))
-    overlap = draw(st.sampled_from(["skip", "skip", "queue", "queue_all", "allow", "cancel_previous"]))
+    overlap = draw(
+        st.sampled_from(["skip", "skip", "queue", "queue_all", "allow", "cancel_previous"])
+    )
     detaches = overlap in ("allow", "cancel_previous")
     return Terms(
         catching=catching,

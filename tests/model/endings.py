@@ -1,4 +1,6 @@
-"""How attempts end, and what becomes of the slots that came due meanwhile, by the same plain model."""
+"""How attempts end, and what becomes of the slots that came due meanwhile, by the same plain
+model.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Endings(Contract):
     def failed(self, course: Course, *, final: bool = False) -> None:
         if course.completed:
             return self.succeeded(course)
-        pause = None if final or course.called_off else self.terms.retry(self._tries(course))
+        pause = (
+            None if final or course.called_off else self.terms.retry(self._tries(course))
+        )
         if pause is None:
             return self._final(course, "failed")
         due = self._apart(course, self.now + pause)
@@ -33,11 +37,17 @@ class Endings(Contract):
         return max(course.attempt - course.lost - self.fates[course.slot].aborted, 1)
 
     def _is_past_next(self, course: Course, due: datetime) -> bool:
-        """Rule 7: a retry is not made if it would fall at or after the next slot that has not come due yet.
+        """Rule 7: a retry is not made if it would fall at or after the next slot that has not come
+        due yet.
 
-        Slots that have come due already, as in a tail or a queue, wait for their turn and prevent no retry.
+        Slots that have come due already, as in a tail or a queue, wait for their turn and prevent
+        no retry.
         """
-        if self.terms.past or course.origin not in ("schedule", "catch_up") or self.timeline.times.delay is not None:
+        if (
+            self.terms.past
+            or course.origin not in ("schedule", "catch_up")
+            or self.timeline.times.delay is not None
+        ):
             return False
         following = self._next_slot(self.now - self.terms.wait)
         return following is not None and due >= following + self.terms.wait
@@ -121,7 +131,9 @@ class Endings(Contract):
             return self._final(course, "lost", "may still be running", is_lost=True)
         if course.lost >= self.terms.max_lost:
             return self._final(course, "dead", "max_lost", is_lost=True)
-        self._wait_again(course, self._apart(course, self.now), self._held_until(course, is_lost=True))
+        self._wait_again(
+            course, self._apart(course, self.now), self._held_until(course, is_lost=True)
+        )
         fate.outcome, fate.reason = "lost", "rerun"
         return None
 
@@ -131,8 +143,9 @@ class Endings(Contract):
         fate.outcome, fate.reason = outcome, reason
 
     def _wait_again(self, course: Course, due: datetime, held_until: datetime) -> None:
-        """Rule 1: a retry or a snooze that waits holds the job until it is due plus one poll interval; a lost claim has
-        held it to its last heartbeat. Rule 2: ``unheld_since`` says so ahead of time, unless the hold has ended before.
+        """Rule 1: a retry or a snooze that waits holds the job until it is due plus one poll
+        interval; a lost claim has held it to its last heartbeat. Rule 2: ``unheld_since`` says so
+        ahead of time, unless the hold has ended before.
         """
         self._judge(course)
         course.holder, course.due, course.paused = None, due, self.is_paused
@@ -146,13 +159,17 @@ class Endings(Contract):
             return due
         return max(due, course.started + self.terms.min_interval)
 
-    # -- how long the job was held --------------------------------------------------------------------------------
+    # -- how long the job was held ----------------------------------------------------------------
 
-    def _held_until(self, course: Course, *, is_lost: bool = False, has_started: bool = True) -> datetime:
-        """Rule 1: a job is held to the end of its handler; if the claim is lost, to its last heartbeat.
+    def _held_until(
+        self, course: Course, *, is_lost: bool = False, has_started: bool = True
+    ) -> datetime:
+        """Rule 1: a job is held to the end of its handler; if the claim is lost, to its last
+        heartbeat.
 
-        A claim that is settled under its token was never interrupted, however late the settlement is. A claim that
-        ends before its handler has started has held nothing since ``started``, which is the claim then.
+        A claim that is settled under its token was never interrupted, however late the settlement
+        is. A claim that ends before its handler has started has held nothing since ``started``,
+        which is the claim then.
         """
         assert course.beat is not None
         if is_lost:
@@ -162,8 +179,9 @@ class Endings(Contract):
     def _judge(self, course: Course) -> None:
         """Rule 2: each ending judges ``unheld_since``.
 
-        If an undecided slot came due after it and before this attempt's start, nobody held the job then, and it stands.
-        Otherwise the attempt started in time, and it is cleared. Claims never write it.
+        If an undecided slot came due after it and before this attempt's start, nobody held the job
+        then, and it stands. Otherwise the attempt started in time, and it is cleared. Claims never
+        write it.
         """
         if course.is_plan and self.unheld_since is not None:
             start = course.started or course.claimed
@@ -172,7 +190,7 @@ class Endings(Contract):
             if not self._came_after(self.unheld_since, missed):
                 self.unheld_since = None
 
-    # -- final settlements ----------------------------------------------------------------------------------------
+    # -- final settlements ------------------------------------------------------------------------
 
     def _final(
         self,
@@ -185,7 +203,10 @@ class Endings(Contract):
     ) -> None:
         self._judge(course)
         fate = self.fates[course.slot]
-        fate.outcome, fate.reason, fate.attempts, fate.final = outcome, reason, course.attempt, True
+        fate.outcome = outcome
+        fate.reason = reason
+        fate.attempts = course.attempt
+        fate.final = True
         course.holder = None
         if not course.is_plan:
             self.beside.remove(course)
@@ -208,13 +229,16 @@ class Endings(Contract):
 
         - After an absence the tail extends to all that has come.
         - If a slot of the tail may still start, it is next, ``pace`` after the last start.
-        - Otherwise the tail is through, and what is left of it is late. If the last run was shorter than the interval
-          to the next slot, what came due meanwhile is a new tail. If not, it is overlap's, and the catch-up is over. So
-          a job that is slower than its schedule leaves its catch-up.
+        - Otherwise the tail is through, and what is left of it is late. If the last run was
+          shorter than the interval to the next slot, what came due meanwhile is a new tail. If
+          not, it is overlap's, and the catch-up is over. So a job that is slower than its schedule
+          leaves its catch-up.
         """
         assert self.catch_up_until is not None
         come = self.come(self.now)
-        if come and (self.unheld_since is not None or self._came_after(held_until + self.poll, come)):
+        if come and (
+            self.unheld_since is not None or self._came_after(held_until + self.poll, come)
+        ):
             self.catch_up_until = max(self.catch_up_until, come[-1])
         self.unheld_since = None
         first_start = self._first_start(started)
@@ -225,17 +249,29 @@ class Endings(Contract):
             self._wait_for(tail[0], first_start)
             return
         self._skip(tail, "late")
-        if meanwhile and (started is None or held_until - started < self._interval_to(meanwhile[0])):
+        if meanwhile and (
+            started is None or held_until - started < self._interval_to(meanwhile[0])
+        ):
             self.catch_up_until = self.come(first_start)[-1]
             self._wait_for(meanwhile[0], first_start)
         else:
             self._overlap_decides(held_until)
 
     def _first_start(self, started: datetime | None) -> datetime:
-        """``pace`` is from one slot's last start to the next slot's first. A slot that never started sets none."""
-        spans = [span for span in (self.terms.pace, self.terms.min_interval) if span is not None]
-        return self.now if started is None else max([self.now, *(started + span for span in spans)])
+        """``pace`` is from one slot's last start to the next slot's first. A slot that never
+        started sets none.
+        """
+        spans = [
+            span for span in (self.terms.pace, self.terms.min_interval) if span is not None
+        ]
+        return (
+            self.now
+            if started is None
+            else max([self.now, *(started + span for span in spans)])
+        )
 
     def _interval_to(self, slot: datetime) -> timedelta:
-        """From the slot right before this one, by the job's text. The instant of a deploy is no slot."""
+        """From the slot right before this one, by the job's text. The instant of a deploy is no
+        slot.
+        """
         return slot - (self.timeline.before(slot) or self.timeline.begin)

@@ -41,7 +41,9 @@ class ModelSide:
     def __init__(self, case: Case, column: str, model: type[Orders] = Orders) -> None:
         begin = EPOCH + timedelta(seconds=case.begin)
         timeline = Timeline(begin, every(int(case.every)))
-        self.model = model(terms_of(case, column), timeline, begin, timedelta(seconds=case.poll))
+        self.model = model(
+            terms_of(case, column), timeline, begin, timedelta(seconds=case.poll)
+        )
 
     def pass_to(self, at: float) -> None:
         self.model.now = EPOCH + timedelta(seconds=at)
@@ -57,7 +59,9 @@ class ModelSide:
         return started
 
     def _course(self, slot: float) -> Course:
-        return next(one for one in self.model.courses if one.slot == EPOCH + timedelta(seconds=slot))
+        return next(
+            one for one in self.model.courses if one.slot == EPOCH + timedelta(seconds=slot)
+        )
 
     def returned(self, slot: float) -> None:
         self.model.returned(self._course(slot))
@@ -88,7 +92,10 @@ class ModelSide:
         self.model.redeploy(every(every_seconds))
 
     def fates(self) -> dict[float, str]:
-        return {(slot - EPOCH).total_seconds(): _letter(fate) for slot, fate in self.model.fates.items()}
+        return {
+            (slot - EPOCH).total_seconds(): _letter(fate)
+            for slot, fate in self.model.fates.items()
+        }
 
 
 def _letter(fate: Fate) -> str:

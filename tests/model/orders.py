@@ -14,7 +14,7 @@ ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
 class Orders(Endings):
     """The contract, as far as people and deploys change its course."""
 
-    # -- pauses -------------------------------------------------------------------------------------------------
+    # -- pauses -----------------------------------------------------------------------------------
 
     def pause(self) -> None:
         self.is_paused = True
@@ -38,7 +38,9 @@ class Orders(Endings):
             self._skip_the_pause()
 
     def _skip_the_pause(self) -> None:
-        """Skip the undecided slots that have come, unless a worker holds the job: then overlap decides."""
+        """Skip the undecided slots that have come, unless a worker holds the job: then overlap
+        decides.
+        """
         if self.plan is None or self.plan.holder is not None:
             return
         delay = self.timeline.times.delay
@@ -47,22 +49,32 @@ class Orders(Endings):
                 self._skip([self.plan.slot], "paused")
                 self._wait_for(max(self.now, self.plan.slot) + delay)
             return
-        come = self.come(self.now + self.terms.wait)  # those of the pause count by their time
+        come = self.come(
+            self.now + self.terms.wait
+        )  # those of the pause count by their time
         self._skip(come, "paused")
         if come and not self.plan.attempt:
             self._wait_for_new()
 
-    # -- single slots -------------------------------------------------------------------------------------------
+    # -- single slots -----------------------------------------------------------------------------
 
     def trigger(self, slot: datetime, rule: str) -> None:
-        """The order decides, once. If something of the job runs or an earlier trigger has not ended its first attempt:
+        """The order decides, once. If something of the job runs or an earlier trigger has not
+        ended its first attempt:
 
         - ``beside``: the trigger starts all the same.
         - ``queue``: it waits for the end of what runs now, and for earlier triggers.
         - ``skip``: it is skipped.
         """
         self.orders += 1
-        course = Course(slot, self.now, "trigger", is_plan=False, paused=self.is_paused, order=self.orders)
+        course = Course(
+            slot,
+            self.now,
+            "trigger",
+            is_plan=False,
+            paused=self.is_paused,
+            order=self.orders,
+        )
         busy = [other for other in self.courses if self._runs_or_will(other)]
         if rule == "skip" and busy:
             self._skip([slot], "overlap")
@@ -76,7 +88,9 @@ class Orders(Endings):
 
     def _runs_or_will(self, course: Course) -> bool:
         """Whether it is held, or a trigger that has yet to start."""
-        return course.holder is not None or (course.origin == "trigger" and not course.attempt)
+        return course.holder is not None or (
+            course.origin == "trigger" and not course.attempt
+        )
 
     def _freed(self, course: Course) -> None:
         """The oldest queued trigger starts as soon as all that it waits for has ended."""
@@ -84,17 +98,23 @@ class Orders(Endings):
             course.order = None
         queued = [one for one in self.beside if one.queued and one.origin == "trigger"]
         first = min(queued, key=lambda one: one.slot, default=None)
-        if first is not None and not any(self._is_before(other, first) for other in self.courses):
+        if first is not None and not any(
+            self._is_before(other, first) for other in self.courses
+        ):
             first.queued, first.paused, first.due = False, self.is_paused, self.now
 
     def _is_before(self, course: Course, trigger: Course) -> bool:
-        """Whether the trigger waits for this: an earlier trigger, a run that went on at its order, or a run that an
-        earlier retry or backfill ordered.
+        """Whether the trigger waits for this: an earlier trigger, a run that went on at its order,
+        or a run that an earlier retry or backfill ordered.
         """
         if course.origin == "trigger":
             return course.slot < trigger.slot and self._runs_or_will(course)
         assert trigger.order is not None
-        return course.holder is not None and course.order is not None and course.order <= trigger.order
+        return (
+            course.holder is not None
+            and course.order is not None
+            and course.order <= trigger.order
+        )
 
     def skippable(self) -> datetime | None:
         """Return the next slot that has not started."""
@@ -113,12 +133,16 @@ class Orders(Endings):
             self._pass_on(slot, self.plan.due)
 
     def _pass_on(self, skipped: datetime, due: datetime) -> None:
-        """The row waits for the next slot, which may be queued or part of the tail like the one before."""
+        """The row waits for the next slot, which may be queued or part of the tail like the one
+        before.
+        """
         unheld_since, until = self.unheld_since, self.catch_up_until
         self._wait_for_new()
         if self.plan is None:
             return
-        if due > skipped + self.terms.wait:  # the skipped slot's due time had been moved: so is the next one's
+        if (
+            due > skipped + self.terms.wait
+        ):  # the skipped slot's due time had been moved: so is the next one's
             self.plan.due = max(self.plan.due, due)
         if unheld_since is not None and self.plan.slot + self.terms.wait <= unheld_since:
             self.unheld_since = unheld_since
@@ -126,7 +150,9 @@ class Orders(Endings):
             self.catch_up_until = until
 
     def cancel(self, slot: datetime | None) -> None:
-        """Cancel all held slots, or the given one, even if it waits for its retry or in a detached row."""
+        """Cancel all held slots, or the given one, even if it waits for its retry or in a
+        detached row.
+        """
         self.orders += 1
         for course in list(self.courses):
             if (course.holder is None) if slot is None else course.slot != slot:
@@ -160,29 +186,48 @@ class Orders(Endings):
     def retryable(self) -> list[datetime]:
         beside = {course.slot for course in self.courses}
         return [
-            slot for slot, fate in self.fates.items()
+            slot
+            for slot, fate in self.fates.items()
             if fate.final and fate.outcome in ENDED_BADLY and slot not in beside
-        ]  # fmt: skip
+        ]
 
     def retry_slot(self, slot: datetime) -> None:
         fate = self.fates[slot]
         fate.final, fate.reason = False, "retry"
-        course = Course(slot, self.now, "retry", is_plan=False, attempt=fate.attempts, collapsed=fate.collapsed)
+        course = Course(
+            slot,
+            self.now,
+            "retry",
+            is_plan=False,
+            attempt=fate.attempts,
+            collapsed=fate.collapsed,
+        )
         self.orders += 1
         course.paused, course.order = self.is_paused, self.orders
         self.beside.append(course)
 
-    # -- backfill -----------------------------------------------------------------------------------------------
+    # -- backfill ---------------------------------------------------------------------------------
 
     def missing(self, first: datetime, last: datetime, *, failed: bool) -> list[datetime]:
-        """Return the slots from ``first`` to ``last``, before the undecided ones, that did not run (or failed)."""
+        """Return the slots from ``first`` to ``last``, before the undecided ones, that did not run
+        (or failed).
+        """
         taken = {course.slot for course in self.courses}
         again = ("skipped", *ENDED_BADLY) if failed else ("skipped",)
-        ran = {slot for slot, fate in self.fates.items() if not fate.final or fate.outcome not in again}
+        ran = {
+            slot
+            for slot, fate in self.fates.items()
+            if not fate.final or fate.outcome not in again
+        }
         undecided = self._next_slot()
         found, slot = [], first.replace(microsecond=0)
         while slot <= last and (undecided is None or slot < undecided):
-            if slot >= first and self.timeline.times.fires(slot) and slot not in taken and slot not in ran:
+            if (
+                slot >= first
+                and self.timeline.times.fires(slot)
+                and slot not in taken
+                and slot not in ran
+            ):
                 found.append(slot)
             slot += SECOND
         return found
@@ -196,37 +241,56 @@ class Orders(Endings):
                 fate.final, fate.reason = False, "backfill"
             course = Course(slot, self.now + place * pace, "backfill", is_plan=False)
             course.attempt = fate.attempts if fate else 0
-            course.queued, course.paused = place >= at_once, self.is_paused and place < at_once
+            course.queued = place >= at_once
+            course.paused = self.is_paused and place < at_once
             course.backfill, course.order = order, self.orders
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
-        """A slot of a backfill is final: the oldest queued one whose backfill has a free place is next, at its pace.
+        """A slot of a backfill is final: the oldest queued one whose backfill has a free place is
+        next, at its pace.
 
         A slot whose retry is refused sets the pace by the start that it once had.
         """
-        queued = [(one.slot, one, one.backfill) for one in self.beside if one.queued and one.backfill]
+        queued = [
+            (one.slot, one, one.backfill)
+            for one in self.beside
+            if one.queued and one.backfill
+        ]
         free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
         if course.origin != "backfill" or not free:
             return
         _, following, order = min(free, key=lambda found: found[0])
         pace, began = order.pace, course.started or self.starts.get(course.slot) or self.now
-        going = [other.due for other in self._awake(order) if other.holder or not other.attempt]
+        going = [
+            other.due for other in self._awake(order) if other.holder or not other.attempt
+        ]
         following.queued, following.paused = False, self.is_paused
-        following.due = max(self.now, *(at + pace for at in (began, *going))) if pace else self.now
+        following.due = (
+            max(self.now, *(at + pace for at in (began, *going))) if pace else self.now
+        )
 
     def _awake(self, backfill: Backfill) -> list[Course]:
-        return [other for other in self.beside if other.backfill is backfill and not other.queued]
+        return [
+            other
+            for other in self.beside
+            if other.backfill is backfill and not other.queued
+        ]
 
     def cancel_backfill(self) -> None:
-        waiting = [one for one in self.beside if one.origin == "backfill" and one.holder is None and not one.attempt]
+        waiting = [
+            one
+            for one in self.beside
+            if one.origin == "backfill" and one.holder is None and not one.attempt
+        ]
         for course in sorted(waiting, key=lambda one: not one.queued):
             self._call_off(course, "operator")
 
-    # -- the code and the row -----------------------------------------------------------------------------------
+    # -- the code and the row ---------------------------------------------------------------------
 
     def redeploy(self, times: Times) -> None:
-        """Slots up to now, and those decided ahead of time, belong to the old schedule, later ones to the new one.
+        """Slots up to now, and those decided ahead of time, belong to the old schedule, later ones
+        to the new one.
 
         The same schedule changes nothing.
         """
@@ -242,8 +306,8 @@ class Orders(Endings):
             self._keep_distance()
 
     def _supersede(self, at: datetime) -> None:
-        """A row remembers one earlier schedule. What that still owes is skipped when a further change comes, unless no
-        slot lies between the two changes: then they count as one.
+        """A row remembers one earlier schedule. What that still owes is skipped when a further
+        change comes, unless no slot lies between the two changes: then they count as one.
         """
         older = self.come(self.timeline.changed - MICROSECOND + self.terms.wait)
         if not older or self.timeline.is_one_change(at):

@@ -17,7 +17,9 @@ NOTHING = timedelta(0)
 
 @dataclass
 class Choice:
-    """The choice among several due slots: the one that starts, those that run after it, and the skipped ones."""
+    """The choice among several due slots: the one that starts, those that run after it, and the
+    skipped ones.
+    """
 
     slot: datetime | None
     rest: list[datetime] = field(default_factory=list)
@@ -27,7 +29,9 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The policies of one job. ``wait`` is how long after each slot its ``spread`` makes it due."""
+    """The policies of one job. ``wait`` is how long after each slot its ``spread`` makes it
+    due.
+    """
 
     catching: str = "latest"
     grace: timedelta = timedelta(minutes=1)
@@ -59,14 +63,20 @@ class Terms:
         return self.start_within is None or now - slot <= self.start_within
 
     def catches_up_on(self, slot: datetime, now: datetime) -> bool:
-        """Whether ``all`` may still start the slot now: neither its ``window`` nor ``start_within`` has passed."""
-        return self.may_start(slot, now) and (self.window is None or now - slot <= self.window)
+        """Whether ``all`` may still start the slot now: neither its ``window`` nor
+        ``start_within`` has passed.
+        """
+        return self.may_start(slot, now) and (
+            self.window is None or now - slot <= self.window
+        )
 
     def retry(self, tries: int) -> timedelta | None:
         return self.retry_pause if tries < self.attempts else None
 
     def keep(self, come: list[datetime]) -> list[datetime]:
-        """Rule 3: return the slots that overlap keeps, of those that came due while the job was held."""
+        """Rule 3: return the slots that overlap keeps, of those that came due while the job was
+        held.
+        """
         if self.overlap == "queue_all":
             return come
         return come[-self.most :] if self.overlap == "queue" else []
@@ -86,9 +96,15 @@ class Terms:
         if self.catching == "none":
             return Choice(good[-1], skipped={"late": come[:-1]})
         if self.catching == "latest":
-            return Choice(good[-1], skipped={"collapsed": come[:-1]}, collapsed=len(come) - 1)
+            return Choice(
+                good[-1], skipped={"collapsed": come[:-1]}, collapsed=len(come) - 1
+            )
         if self.catching == "first":
-            return Choice(good[0], skipped={"late": bad, "collapsed": good[1:]}, collapsed=len(good) - 1)
+            return Choice(
+                good[0],
+                skipped={"late": bad, "collapsed": good[1:]},
+                collapsed=len(good) - 1,
+            )
         kept = good if self.max is None else good[-self.max :]
         dropped = [slot for slot in good if slot not in kept]
         return Choice(kept[0], rest=kept[1:], skipped={"late": bad, "collapsed": dropped})
@@ -102,18 +118,25 @@ class Terms:
             "all": CatchUp.all(max=self.max, window=self.window, pace=self.pace),
         }
         overlaps = {
-            "skip": Overlap.skip(), "queue": Overlap.queue(self.most), "queue_all": Overlap.queue_all(),
-            "allow": Overlap.allow(self.most), "cancel_previous": Overlap.cancel_previous(),
-        }  # fmt: skip
+            "skip": Overlap.skip(),
+            "queue": Overlap.queue(self.most),
+            "queue_all": Overlap.queue_all(),
+            "allow": Overlap.allow(self.most),
+            "cancel_previous": Overlap.cancel_previous(),
+        }
         retry = Retry(
             max_attempts=self.attempts,
             wait=tenacity.wait_fixed(self.retry_pause.total_seconds()),
             past_next_slot=self.past,
         )
         said: dict[str, Any] = {
-            "catch_up": ways[self.catching], "overlap": overlaps[self.overlap], "max_lost": self.max_lost,
-            "start_within": self.start_within, "min_interval": self.min_interval, "spread": self.spread,
+            "catch_up": ways[self.catching],
+            "overlap": overlaps[self.overlap],
+            "max_lost": self.max_lost,
+            "start_within": self.start_within,
+            "min_interval": self.min_interval,
+            "spread": self.spread,
             "on_lost": "give_up" if self.gives_up else "rerun",
             "retry": None if self.gives_up else retry,
-        }  # fmt: skip
+        }
         return job(name=name, schedule=times.schedule, **said)(print)

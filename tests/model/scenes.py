@@ -1,7 +1,8 @@
 """What hypothesis may let happen: steps, and short scenes that lead to a state on purpose.
 
-Each example draws a few kinds of disturbance and does without the others (swarm testing): one in which everything may
-happen is interrupted before anything comes of it. Time passes mostly up to instants at which something happens.
+Each example draws a few kinds of disturbance and does without the others (swarm testing): one in
+which everything may happen is interrupted before anything comes of it. Time passes mostly up to
+instants at which something happens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Scene: TypeAlias = "st.SearchStrategy[list[Step]]"
 
 _PICK = st.integers(0, 7)
 _EITHER = st.booleans()
-_SPANS = st.sampled_from([timedelta(seconds=seconds) for seconds in (1, 7, 20, 40, 60, 90, 150, 400, 1000)])
+_SPANS = st.sampled_from(
+    [timedelta(seconds=seconds) for seconds in (1, 7, 20, 40, 60, 90, 150, 400, 1000)]
+)
 _LONG = st.sampled_from([timedelta(seconds=seconds) for seconds in (150, 400, 1000)])
 _OFF = st.sampled_from([timedelta(seconds=seconds) for seconds in (0, 0, 0, 1, -1, 6)])
 
@@ -49,9 +52,17 @@ _RETRY = _step("retry", pick=_PICK)
 _DEPLOY = _step("redeploy", times=schedules())
 _BACK = _step("deploy_the_former")
 _BACKFILL = _step(
-    "backfill", ago=_SPANS, at_once=st.integers(1, 3), failed=_EITHER, pace=st.sampled_from([0, 0, 15, 60])
+    "backfill",
+    ago=_SPANS,
+    at_once=st.integers(1, 3),
+    failed=_EITHER,
+    pace=st.sampled_from([0, 0, 15, 60]),
 )
-_OTHERWISE = _step("end_otherwise", pick=_PICK, kind=st.sampled_from(["snooze", "snooze", "cancel", "stop"]))
+_OTHERWISE = _step(
+    "end_otherwise",
+    pick=_PICK,
+    kind=st.sampled_from(["snooze", "snooze", "cancel", "stop"]),
+)
 _END = st.one_of(_SUCCEED, _SUCCEED, _FAIL)
 
 #: The usual course of things; how often each comes up.
@@ -66,7 +77,7 @@ USUAL: list[tuple[int, Scene]] = [
     (2, _scene(_BEGIN)),
     (1, _scene(_TO_NEXT, _RUN, _SOON, _END)),
     (1, _scene(_TO_NEXT, _RUN, _TO_NEXT, _TO_NEXT, _END, _RUN)),
-]  # fmt: skip
+]
 
 #: Of these kinds an example has some.
 DISTURBANCES: dict[str, list[Scene]] = {
@@ -90,18 +101,31 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(_END, _step("pass_time", by=_LONG), _RUN, _END, _RUN),
     ],
     "other ends": [
-        _scene(_step("end_otherwise", pick=_PICK, kind=st.sampled_from(["snooze", "snooze", "cancel", "stop"]))),
+        _scene(
+            _step(
+                "end_otherwise",
+                pick=_PICK,
+                kind=st.sampled_from(["snooze", "snooze", "cancel", "stop"]),
+            )
+        ),
     ],
     "late settlements": [
         _scene(
             _step(
-                "end_late", pick=_PICK, kind=st.sampled_from(["succeed", "succeed", "fail", "snooze"]), by=_SPANS
+                "end_late",
+                pick=_PICK,
+                kind=st.sampled_from(["succeed", "succeed", "fail", "snooze"]),
+                by=_SPANS,
             ),
             _RUN,
         ),
     ],
     "complete": [
-        _scene(_step("complete", pick=_PICK, kind=st.sampled_from(["succeed", "fail", "crash"]))),
+        _scene(
+            _step(
+                "complete", pick=_PICK, kind=st.sampled_from(["succeed", "fail", "crash"])
+            )
+        ),
         _scene(_RUN, _step("complete", pick=_PICK, kind=st.just("crash")), _REAP),
     ],
     "pauses": [
@@ -115,7 +139,11 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(_RUN, _SKIP, _END),
         _scene(_TO_NEXT, _POLL, _SKIP, _step("pass_time", by=_LONG), _BEGIN, _RUN),
     ],
-    "triggers": [_scene(_TRIGGER), _scene(_RUN, _TRIGGER, _RUN, _END, _SOON, _RUN), _scene(_TRIGGER, _RUN, _END)],
+    "triggers": [
+        _scene(_TRIGGER),
+        _scene(_RUN, _TRIGGER, _RUN, _END, _SOON, _RUN),
+        _scene(_TRIGGER, _RUN, _END),
+    ],
     "cancellations": [
         _scene(_CANCEL),
         _scene(_RUN, _CANCEL, _END),
@@ -138,16 +166,29 @@ DISTURBANCES: dict[str, list[Scene]] = {
         _scene(_step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _SOON, _DEPLOY, _RUN),
         _scene(_RUN, _step("pass_time", by=_LONG), _DEPLOY, _SOON, _DEPLOY, _END, _RUN),
     ],
-    "births": [_scene(_step("create_anew")), _scene(_RUN, _END, _step("create_anew"), _SOON, _RUN)],
-}  # fmt: skip
+    "births": [
+        _scene(_step("create_anew")),
+        _scene(_RUN, _END, _step("create_anew"), _SOON, _RUN),
+    ],
+}
 
 
 @st.composite
 def scripts(draw: st.DrawFn, least: int = 12, most: int = 20) -> list[Step]:
     """Steps to play; ``least`` and ``most``: how many scenes."""
-    kinds = draw(st.lists(st.sampled_from(sorted(DISTURBANCES)), min_size=3, max_size=6, unique=True))
+    kinds = draw(
+        st.lists(st.sampled_from(sorted(DISTURBANCES)), min_size=3, max_size=6, unique=True)
+    )
     scenes = [scene for weight, scene in USUAL for _ in range(weight)]
     for kind in kinds:
-        scenes += [scene for scene in DISTURBANCES[kind] for _ in range(6 // len(DISTURBANCES[kind]) or 1)]
+        scenes += [
+            scene
+            for scene in DISTURBANCES[kind]
+            for _ in range(6 // len(DISTURBANCES[kind]) or 1)
+        ]
     picked = st.integers(0, len(scenes) - 1).flatmap(scenes.__getitem__)
-    return [step for scene in draw(st.lists(picked, min_size=least, max_size=most)) for step in scene]
+    return [
+        step
+        for scene in draw(st.lists(picked, min_size=least, max_size=most))
+        for step in scene
+    ]

@@ -13,16 +13,28 @@ from tests.model.timeline import Times
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.definition import define
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Claim, Failed, Snoozed, Succeeded
+from slotwise.model.records import (
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Claim,
+    Failed,
+    Snoozed,
+    Succeeded,
+)
 
 #: The name of a method, and what it is given.
 Step: TypeAlias = tuple[str, dict[str, Any]]
 
 NAP = timedelta(seconds=30)
 OUTCOMES: dict[str, AttemptOutcome] = {
-    "succeed": Succeeded(), "fail": Failed("boom"), "fail for good": Failed("boom", final=True),
-    "snooze": Snoozed(NAP), "cancel": Cancelled("enough"), "stop": Aborted("shutdown"),
-}  # fmt: skip
+    "succeed": Succeeded(),
+    "fail": Failed("boom"),
+    "fail for good": Failed("boom", final=True),
+    "snooze": Snoozed(NAP),
+    "cancel": Cancelled("enough"),
+    "stop": Aborted("shutdown"),
+}
 
 
 class Script:
@@ -40,16 +52,20 @@ class Script:
     def member(self, pick: int) -> Member:
         return self.cluster.members[pick % len(self.cluster.members)]
 
-    # -- time and workers ---------------------------------------------------------------------------------------
+    # -- time and workers -------------------------------------------------------------------------
 
     def pass_time(self, by: timedelta) -> None:
         self.cluster.tick(by)
 
     def pass_until(self, pick: int, off: timedelta) -> None:
-        """Up to one of the next instants at which something may happen, or a little before or after it."""
+        """Up to one of the next instants at which something may happen, or a little before or
+        after it.
+        """
         instants = self.cluster.instants()
         if instants:
-            self.cluster.tick(max(instants[pick % len(instants)] + off - self.model.now, timedelta(0)))
+            self.cluster.tick(
+                max(instants[pick % len(instants)] + off - self.model.now, timedelta(0))
+            )
 
     def poll(self, pick: int) -> None:
         if not self.member(pick).frozen:
@@ -70,7 +86,11 @@ class Script:
                 self.cluster.begin(member, claim)
 
     def started(self, pick: int) -> tuple[Member, Claim] | None:
-        members = [member for member in self.cluster.members if member.running and not member.frozen]
+        members = [
+            member
+            for member in self.cluster.members
+            if member.running and not member.frozen
+        ]
         if not members:
             return None
         member = members[pick % len(members)]
@@ -117,13 +137,19 @@ class Script:
                 self.model.stopped(course)
 
     def complete(self, pick: int, kind: str) -> None:
-        """Within a transaction of the handler, which then succeeds, fails, or takes its process along."""
+        """Within a transaction of the handler, which then succeeds, fails, or takes its process
+        along.
+        """
         if (found := self.started(pick)) is None or not self.cluster.complete(*found):
             return
         if kind == "crash":
             self.cluster.crash(found[0])
         else:
-            outcome = Succeeded(promised=True) if kind == "succeed" else Failed("boom", promised=True)
+            outcome = (
+                Succeeded(promised=True)
+                if kind == "succeed"
+                else Failed("boom", promised=True)
+            )
             course = self.cluster.end(*found, outcome)
             assert course is not None
             self.model.succeeded(course)
@@ -139,7 +165,7 @@ class Script:
         if any(course.holder for course in self.model.courses):
             self.cluster.reap()
 
-    # -- operators ----------------------------------------------------------------------------------------------
+    # -- operators --------------------------------------------------------------------------------
 
     def pause_or_resume(self, replay: bool) -> None:
         if self.model.is_paused:
@@ -168,9 +194,10 @@ class Script:
 
     def cancel(self, pick: int, which: bool) -> None:
         known = [
-            course.slot for course in self.model.courses
+            course.slot
+            for course in self.model.courses
             if course.attempt or course.holder or not course.is_plan
-        ]  # fmt: skip
+        ]
         slot = known[pick % len(known)] if which and known else None
         self.cluster.operations.cancel(JOB, slot)
         self.model.cancel(slot)
@@ -189,7 +216,12 @@ class Script:
             return
         slots = self.model.missing(first, last, failed=failed)
         found = self.cluster.operations.backfill(
-            JOB, first, last, concurrency=at_once, failed=failed, pace=timedelta(seconds=pace) if pace else None
+            JOB,
+            first,
+            last,
+            concurrency=at_once,
+            failed=failed,
+            pace=timedelta(seconds=pace) if pace else None,
         )
         assert list(found.slots) == slots, f"backfills {found.slots}, expected {slots}"
         self.model.backfill(slots, timedelta(seconds=pace), at_once)
@@ -198,10 +230,14 @@ class Script:
         self.cluster.operations.cancel_backfill(JOB)
         self.model.cancel_backfill()
 
-    # -- deploys ------------------------------------------------------------------------------------------------
+    # -- deploys ----------------------------------------------------------------------------------
 
     def redeploy(self, times: Times) -> None:
-        if times.delay is None and self.cluster.times.delay is None and not is_refused(self.cluster.terms, times):
+        if (
+            times.delay is None
+            and self.cluster.times.delay is None
+            and not is_refused(self.cluster.terms, times)
+        ):
             try:
                 define(self.cluster.terms.declare(JOB, times))
             except InvalidJob:
@@ -215,7 +251,10 @@ class Script:
 
     def create_anew(self) -> None:
         """Delete the job, and plan it again."""
-        if any(course.holder for course in self.model.courses) or self.cluster.times.delay is not None:
+        if (
+            any(course.holder for course in self.model.courses)
+            or self.cluster.times.delay is not None
+        ):
             return
         self.cluster.operations.delete(JOB, force=True)
         self.model.delete()

@@ -1,7 +1,9 @@
-"""Random policies, outages, crashes and orders: the ledger agrees with a plain model of the contract, slot by slot.
+"""Random policies, outages, crashes and orders: the ledger agrees with a plain model of the
+contract, slot by slot.
 
-python -m pytest tests/model                                                              as on each commit
-SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model -o faulthandler_timeout=0            the long form
+python -m pytest tests/model                                                              as on
+each commit SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model -o faulthandler_timeout=0
+the long form
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ USUAL = 80 if "TESTS_ALL" in os.environ else 50
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
 #: PostgreSQL takes its time: so much fewer there.
 SHARE = 20 if "TESTS_ALL" in os.environ else 12
-#: On a busy machine an example may take seconds. A timeout that strikes within one is reported as a FlakyFailure of it.
+#: On a busy machine an example may take seconds. A timeout that strikes within one is reported as
+#: a FlakyFailure of it.
 pytestmark = pytest.mark.timeout(280 if EXAMPLES == USUAL else 0)
 
 P = ParamSpec("P")
@@ -35,9 +38,14 @@ P = ParamSpec("P")
 def bounded(examples: int) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Always the same examples, unless more are asked for than usual."""
     return settings(
-        max_examples=examples, deadline=None, derandomize=EXAMPLES == USUAL, database=None, report_multiple_bugs=False,
-        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=EXAMPLES == USUAL,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 GIVEN: dict[str, Any] = {"terms": terms(), "times": schedules(), "script": scripts()}
@@ -59,8 +67,12 @@ def play_drawn(database: Database, terms: Terms, times: Times, script: list[Step
 
 @bounded(EXAMPLES)
 @given(**GIVEN)
-def test_the_ledger_agrees(plain: Database, terms: Terms, times: Times, script: list[Step]) -> None:
-    """After each step: every slot's outcome, reason and counts, and every row with its due time and holder."""
+def test_the_ledger_agrees(
+    plain: Database, terms: Terms, times: Times, script: list[Step]
+) -> None:
+    """After each step: every slot's outcome, reason and counts, and every row with its due time
+    and holder.
+    """
     play_drawn(plain, terms, times, script)
 
 

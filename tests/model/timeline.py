@@ -20,7 +20,9 @@ Fires = Callable[[datetime], bool]
 
 @dataclass(frozen=True)
 class Times:
-    """A schedule, and a predicate that says the same of each second. ``delay`` is that of a ``FixedDelay``."""
+    """A schedule, and a predicate that says the same of each second. ``delay`` is that of a
+    ``FixedDelay``.
+    """
 
     schedule: Schedule
     fires: Fires
@@ -31,7 +33,9 @@ class Times:
 
     def shortest_interval(self) -> timedelta | None:
         """Return the shortest time between two slots, as far as ``AHEAD`` shows it."""
-        slots = [t for t in (EPOCH + n * SECOND for n in range(AHEAD // SECOND)) if self.fires(t)]
+        slots = [
+            t for t in (EPOCH + n * SECOND for n in range(AHEAD // SECOND)) if self.fires(t)
+        ]
         return min((later - slot for slot, later in pairwise(slots)), default=None)
 
 
@@ -43,7 +47,9 @@ def every(seconds: int, offset: int = 0) -> Times:
 
 
 def either(one: Times, other: Times) -> Times:
-    return Times(AnyOf(one.schedule, other.schedule), lambda t: one.fires(t) or other.fires(t))
+    return Times(
+        AnyOf(one.schedule, other.schedule), lambda t: one.fires(t) or other.fires(t)
+    )
 
 
 def once(at: datetime) -> Times:
@@ -61,7 +67,9 @@ def after_the_end(seconds: int) -> Times:
 
 @dataclass
 class Timeline:
-    """The slots of a job whose schedule may change: up to each change those of the old one, then those of the new."""
+    """The slots of a job whose schedule may change: up to each change those of the old one, then
+    those of the new.
+    """
 
     begin: datetime
     times: Times
@@ -75,7 +83,9 @@ class Timeline:
         self._looked = self.begin.replace(microsecond=0)
 
     def is_one_change(self, at: datetime) -> bool:
-        """Whether a change at ``at`` and the one before count as one: neither schedule has a slot between them."""
+        """Whether a change at ``at`` and the one before count as one: neither schedule has a slot
+        between them.
+        """
         if self.changed == EPOCH:
             return False
         t = self.changed.replace(microsecond=0)
@@ -90,7 +100,8 @@ class Timeline:
         if not self.is_one_change(at):
             self.former = self.times
         self._look_until(at)
-        self._found, self.changed = [slot for slot in self._found if slot <= at], at + timedelta(microseconds=1)
+        self._found = [slot for slot in self._found if slot <= at]
+        self.changed = at + timedelta(microseconds=1)
         self._looked, self.times = at.replace(microsecond=0), times
 
     def slots(self, until: datetime) -> list[datetime]:
@@ -105,7 +116,9 @@ class Timeline:
         return self._found[later] if later < len(self._found) else None
 
     def before(self, slot: datetime) -> datetime | None:
-        """Return the slot before this one by the job's text: ``former`` up to the newest change, ``times`` after it."""
+        """Return the slot before this one by the job's text: ``former`` up to the newest change,
+        ``times`` after it.
+        """
         t = slot - SECOND
         while slot - t < AHEAD:
             if (self.former if t < self.changed else self.times).fires(t):

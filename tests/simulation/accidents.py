@@ -17,10 +17,19 @@ class Accidents(Stage):
     def _accident(self) -> None:
         agent = self.rng.choice(self.agents)
         accidents = [
-            self._crash, self._freeze, self._lose_power, self._redeploy, self._restart, self._step_clock,
-            self._schedule_tasks, self._schedule_tasks, self._schedule_tasks,
-        ]  # fmt: skip
-        self.rng.choice([*accidents, self._restore, self._restore] if self.restores else accidents)(agent)
+            self._crash,
+            self._freeze,
+            self._lose_power,
+            self._redeploy,
+            self._restart,
+            self._step_clock,
+            self._schedule_tasks,
+            self._schedule_tasks,
+            self._schedule_tasks,
+        ]
+        self.rng.choice(
+            [*accidents, self._restore, self._restore] if self.restores else accidents
+        )(agent)
 
     def _crash(self, agent: Agent) -> None:
         """A process ends at once; another one starts in its place after a while."""
@@ -30,11 +39,15 @@ class Accidents(Stage):
         agent.sleeps_until = self.clock.elapsed() + self.rng.choice((5, 15, 60))
 
     def _freeze(self, agent: Agent) -> None:
-        """It does nothing for a while, and knows nothing of that when it goes on; often for longer than its lease."""
+        """It does nothing for a while, and knows nothing of that when it goes on; often for longer
+        than its lease.
+        """
         if not agent.is_down:
             self._note(agent, "freezes")
             agent.is_frozen = True
-            agent.sleeps_until = self.clock.elapsed() + self.rng.choice((15, 50, 61, 65, 75))
+            agent.sleeps_until = self.clock.elapsed() + self.rng.choice(
+                (15, 50, 61, 65, 75)
+            )
 
     def _lose_power(self, _: Agent) -> None:
         """All at once."""
@@ -44,12 +57,16 @@ class Accidents(Stage):
                     self._crash(agent)
 
     def _strike(self, agent: Agent) -> None:
-        """An accident at this very moment: after a claim, a start, an end, before its settlement."""
+        """An accident at this very moment: after a claim, a start, an end, before its
+        settlement.
+        """
         if self.rng.random() < 0.08 and not self.is_calm:
             self.rng.choice((self._crash, self._freeze))(agent)
 
     def _redeploy(self, agent: Agent) -> None:
-        """A newer release with another schedule; the workers of the older one go on until they are restarted."""
+        """A newer release with another schedule; the workers of the older one go on until they are
+        restarted.
+        """
         self.revision += 1
         self.schedule = self.rng.choice(SCHEDULES)
         self._restart(agent)
@@ -80,8 +97,12 @@ class Accidents(Stage):
     def _step_clock(self, _: Agent) -> None:
         """The database's clock, not the workers' sense of time."""
         back = (-90, -45, -20, -20, -300 if self.rng.random() < 0.2 else -10)
-        by = timedelta(seconds=self.rng.choice((*back, 20, 90, 600) if self.steps_on else back))
-        self.trace.add(self.clock.now(), "clock", f"is stepped by {by.total_seconds():+.0f} s")
+        by = timedelta(
+            seconds=self.rng.choice((*back, 20, 90, 600) if self.steps_on else back)
+        )
+        self.trace.add(
+            self.clock.now(), "clock", f"is stepped by {by.total_seconds():+.0f} s"
+        )
         self.clock.set(self.clock.now() + by)
         self.laws.clock_stepped(self.clock.now())
 
@@ -92,10 +113,13 @@ class Accidents(Stage):
         for name in ("mail", "once", "few", "few", "few", "slow", "slow", "slow"):
             number = self.rng.randrange(4)
             delay = timedelta(seconds=self.rng.randrange(30))
-            agent.worker.client.schedule(name, number, id=f"{number}", delay=delay, if_exists="keep")
+            agent.worker.client.schedule(
+                name, number, id=f"{number}", delay=delay, if_exists="keep"
+            )
 
     def _restore(self, _: Agent) -> None:
-        """The queue is put back as it was some time ago, the ledger is not; all workers are started anew.
+        """The queue is put back as it was some time ago, the ledger is not; all workers are
+        started anew.
 
         One that nobody could reach goes on as a zombie.
         """

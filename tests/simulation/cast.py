@@ -14,8 +14,12 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 #: What the job "changing" is redeployed with.
 SCHEDULES: list[Schedule] = [
-    Every("1m"), Every("2m", anchor=NOON + timedelta(seconds=30)), Every("37s"), Cron("*/3 * * * *"), Disabled(),
-]  # fmt: skip
+    Every("1m"),
+    Every("2m", anchor=NOON + timedelta(seconds=30)),
+    Every("37s"),
+    Cron("*/3 * * * *"),
+    Disabled(),
+]
 
 #: What the first worker carries, and no other.
 TAG = "narrow"
@@ -31,12 +35,35 @@ def subjects(changing: Schedule) -> list[object]:
         job(name="giving", schedule=Every("20s"), on_lost="give_up", priority=90)(print),
         job(name="rarely", schedule=Every("150s"), on_lost="give_up")(print),
         job(name="delayed", schedule=FixedDelay("15s"))(print),
-        job(name="apart", schedule=Every("20s"), spread="15s", min_interval="50s", retry=retry)(print),
-        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry)(print),
-        job(name="replaced", schedule=Every("20s"), overlap=Overlap.cancel_previous(), on_lost="give_up")(print),
-        job(name="queued", schedule=Every("20s"), overlap=Overlap.queue(2), priority=10)(print),
-        job(name="paced", schedule=Every("30s"), overlap=Overlap.queue_all(), catch_up=paced, retry=retry)(print),
-        job(name="prompt", schedule=Every("45s"), start_within="20s", runs_on=(TAG,))(print),
+        job(
+            name="apart",
+            schedule=Every("20s"),
+            spread="15s",
+            min_interval="50s",
+            retry=retry,
+        )(print),
+        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry)(
+            print
+        ),
+        job(
+            name="replaced",
+            schedule=Every("20s"),
+            overlap=Overlap.cancel_previous(),
+            on_lost="give_up",
+        )(print),
+        job(name="queued", schedule=Every("20s"), overlap=Overlap.queue(2), priority=10)(
+            print
+        ),
+        job(
+            name="paced",
+            schedule=Every("30s"),
+            overlap=Overlap.queue_all(),
+            catch_up=paced,
+            retry=retry,
+        )(print),
+        job(name="prompt", schedule=Every("45s"), start_within="20s", runs_on=(TAG,))(
+            print
+        ),
         job(name="poison", schedule=Every("3m"), max_lost=2)(print),
         job(name="changing", schedule=changing)(print),
         task(name="mail", retry=retry)(print),

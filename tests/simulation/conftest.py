@@ -14,22 +14,28 @@ SEEDS = "8"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", help=f"simulated worlds: how many, or FIRST-LAST; {SEEDS} if not given")
+    parser.addoption(
+        "--seeds", help=f"simulated worlds: how many, or FIRST-LAST; {SEEDS} if not given"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """``seed``: every world; ``rare_seed``: one in four, for what takes longer or says less.
 
-    Of the usual seeds, the first few are enough for a first look. Worlds that are asked for take as long as they take.
+    Of the usual seeds, the first few are enough for a first look. Worlds that are asked for take
+    as long as they take.
     """
     wanted = metafunc.config.getoption("--seeds", None)
     seeds = _seeds(wanted or SEEDS)
     for name, some, few in (("seed", seeds, 2), ("rare_seed", seeds[::4], 1)):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, [
-                pytest.param(seed, id=f"seed-{seed}", marks=_marks(wanted, at < few))
-                for at, seed in enumerate(some)
-            ])  # fmt: skip
+            metafunc.parametrize(
+                name,
+                [
+                    pytest.param(seed, id=f"seed-{seed}", marks=_marks(wanted, at < few))
+                    for at, seed in enumerate(some)
+                ],
+            )
 
 
 def _marks(wanted: str | None, is_first: bool) -> list[pytest.MarkDecorator]:

@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
-from tests.kit.laws import Breach, Ledger, none_double, none_in_two_places, none_invented, none_missing, nothing_left
+from tests.kit.laws import (
+    Breach,
+    Ledger,
+    none_double,
+    none_in_two_places,
+    none_invented,
+    none_missing,
+    nothing_left,
+)
 from tests.simulation.claim_laws import ClaimLaws
 from tests.simulation.order_laws import OrderLaws
 from tests.simulation.row_laws import RowLaws
@@ -30,7 +38,9 @@ Slot = tuple[str, Any]
 
 @dataclass
 class Laws:
-    """Told of everything that happens; raises LawBroken at once, or when it looks at the tables."""
+    """Told of everything that happens; raises LawBroken at once, or when it looks at the
+    tables.
+    """
 
     trace: Trace
     definitions: Mapping[str, Definition]
@@ -41,7 +51,9 @@ class Laws:
     orders: OrderLaws = field(init=False)
     rows: RowLaws = field(init=False)
     #: By which claims: token and holder.
-    successes: defaultdict[Slot, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
+    successes: defaultdict[Slot, set[tuple[int, str]]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
     failures: Counter[Slot] = field(default_factory=Counter)
     #: The newest token of each row's life, and what each claim was for.
     tokens: dict[tuple[Key, int | None], int] = field(default_factory=dict)
@@ -51,14 +63,18 @@ class Laws:
     since: dict[str, datetime] = field(default_factory=dict)
     watermarks: dict[str, datetime] = field(default_factory=dict)
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
-    #: The tables as they were looked at last; and slots in gaps that a restored row claimed again, on time after the
-    #: clock was stepped back, or by an older schedule: such a claim looks at no gap (docs/operations.md).
+    #: The tables as they were looked at last; and slots in gaps that a restored row claimed again,
+    #: on time after the clock was stepped back, or by an older schedule: such a claim looks at no
+    #: gap (docs/operations.md).
     seen: Ledger | None = None
     claimed_in_gaps: set[Slot] = field(default_factory=set)
     #: Slots of which a start was refused, perhaps after its mark was committed.
     unsure: set[Slot] = field(default_factory=set)
-    #: When the claims of each job were made that came to start, and whether an operator had ordered them.
-    claimed_at: dict[str, list[tuple[datetime, bool]]] = field(default_factory=lambda: defaultdict(list))
+    #: When the claims of each job were made that came to start, and whether an operator had
+    #: ordered them.
+    claimed_at: dict[str, list[tuple[datetime, bool]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     has_stepped: bool = False
     #: The claims that were made before the clock was last stepped.
     claimed_before: set[tuple[str, str, int, str]] = field(default_factory=set)
@@ -69,7 +85,7 @@ class Laws:
         self.orders = OrderLaws(*shared, self.starts, self.after_restores)
         self.rows = RowLaws(*shared, self.after_restores)
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- what happens -----------------------------------------------------------------------------
 
     def claimed(self, claim: Claim, tags: Collection[str]) -> None:
         """Tokens rise with every claim of a row."""
@@ -81,8 +97,15 @@ class Laws:
             raise self._broken("tokens rise", f"token {claim.token} after {last}", claim)
         self.tokens[life] = claim.token
         self.claims[(*claim.key, claim.token, claim.holder)] = slot = _slot(claim)
-        is_allowed = self.after_restores and (self.has_stepped or claim.row.task_name == "changing")
-        if is_allowed and claim.slot and self.seen and self.seen.gap_at(claim.row.task_name, claim.slot):
+        is_allowed = self.after_restores and (
+            self.has_stepped or claim.row.task_name == "changing"
+        )
+        if (
+            is_allowed
+            and claim.slot
+            and self.seen
+            and self.seen.gap_at(claim.row.task_name, claim.slot)
+        ):
             self.claimed_in_gaps.add(slot)
 
     def knows(self, claim: Claim) -> bool:
@@ -97,22 +120,26 @@ class Laws:
         if self.successes[slot]:
             raise self._broken("one completion", "a start after a success", claim)
         if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
-            raise self._broken("give_up: one start", f"start number {self.starts[slot]}", claim)
+            raise self._broken(
+                "give_up: one start", f"start number {self.starts[slot]}", claim
+            )
 
     def refused(self, claim: Claim) -> None:
         """The claim was not started after all; its mark may stand until it is handed back."""
         self.unsure.add(_slot(claim))
 
     def clock_stepped(self, now: datetime) -> None:
-        """The distance to what was claimed before, by the clock that was, is not known any more."""
+        """The distance to what was claimed before, by the clock that was, is not known any
+        more.
+        """
         self.has_stepped = True
         self.claims_of.clock_stepped(now)
         self.claimed_at.clear()
         self.claimed_before = set(self.claims)
 
     def _keeps_its_distance(self, claim: Claim) -> None:
-        """min_interval: two starts are so far apart, by the database's time. What an operator orders does not wait, nor
-        does a retry for it.
+        """min_interval: two starts are so far apart, by the database's time. What an operator
+        orders does not wait, nor does a retry for it.
         """
         name, is_ordered = claim.row.task_name, claim.row.origin in ORDERED
         least, others = self.definitions[name].min_interval, self.claimed_at[name]
@@ -120,9 +147,13 @@ class Laws:
             return
         if least is not None and not is_ordered and not self.after_restores:
             for other, was_ordered in others:
-                apart = claim.claimed_at - other  # a handler may be entered after that of a later claim
+                apart = (
+                    claim.claimed_at - other
+                )  # a handler may be entered after that of a later claim
                 # Of two claims at one instant, the order may have been the later one.
-                if abs(apart) < least and (not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))):
+                if abs(apart) < least and (
+                    not was_ordered or (claim.row.attempt == 1 and apart > timedelta(0))
+                ):
                     raise self._broken("min_interval", f"{apart} from another start", claim)
         others.append((claim.claimed_at, is_ordered))
 
@@ -132,15 +163,31 @@ class Laws:
         slot = self.claims[event.job, event.id, event.token, holder]
         if event.outcome == "failed":
             self.failures[slot] += 1
-        is_unsure = slot in self.unsure or self.after_restores  # a restored row may find its slot done long ago
-        if event.reason == Reason.MAY_STILL_BE_RUNNING and not self.starts[slot] and not is_unsure:
-            raise self.trace.fail("give_up: what has not started is not lost", "no start", event.job, event.slot)
-        # A restored row may bring an older claim back, whose holder still lives; the ledger keeps the newer one's end.
+        is_unsure = (
+            slot in self.unsure or self.after_restores
+        )  # a restored row may find its slot done long ago
+        if (
+            event.reason == Reason.MAY_STILL_BE_RUNNING
+            and not self.starts[slot]
+            and not is_unsure
+        ):
+            raise self.trace.fail(
+                "give_up: what has not started is not lost",
+                "no start",
+                event.job,
+                event.slot,
+            )
+        # A restored row may bring an older claim back, whose holder still lives; the ledger keeps
+        # the newer one's end.
         is_older = any(event.token < token for token, _ in self.successes[slot])
-        if event.outcome == "succeeded" and not (self.after_restores and (is_older or isinstance(event, Reaped))):
+        if event.outcome == "succeeded" and not (
+            self.after_restores and (is_older or isinstance(event, Reaped))
+        ):
             self.successes[slot].add((event.token, holder))
         if len(self.successes[slot]) > 1:
-            raise self.trace.fail("one completion", f"by {self.successes[slot]}", event.job, event.slot)
+            raise self.trace.fail(
+                "one completion", f"by {self.successes[slot]}", event.job, event.slot
+            )
 
     def taken_over(self, event: Reaped, alive: Collection[Fence]) -> None:
         """Nobody loses a claim who stirred, or has every reason to believe in it."""
@@ -148,24 +195,34 @@ class Laws:
             text = f"token {event.token} was taken from a holder that lives"
             raise self.trace.fail("death is observed", text, event.job, event.slot)
 
-    def planned(self, job: str, schedule: Schedule, now: datetime, watermark: datetime | None) -> None:
-        """The text of a job's row has changed (or it is new): slots after this activation are the new text's."""
+    def planned(
+        self, job: str, schedule: Schedule, now: datetime, watermark: datetime | None
+    ) -> None:
+        """The text of a job's row has changed (or it is new): slots after this activation are the
+        new text's.
+        """
         before = self.history.get(job)
         if before is None:
             self.history[job], self.since[job] = schedule, now
         else:
             activation = max(now, watermark or now)
             self.history[job] = succeed(before, activation, schedule)
-            self.since[job] = min(self.since[job], activation)  # the clock was set back before a slot was decided
+            self.since[job] = min(
+                self.since[job], activation
+            )  # the clock was set back before a slot was decided
 
     def reopened(self, job: str, slot: datetime) -> None:
         """An operator wants a slot to run that had ended."""
         self.final.pop((job, slot), None)
-        if self.after_restores:  # by the ledger it has not succeeded: that was an older claim, which came back
+        if (
+            self.after_restores
+        ):  # by the ledger it has not succeeded: that was an older claim, which came back
             self.successes.pop((job, slot), None)
 
     def restored(self, ledger: Ledger) -> None:
-        """The queue is back where it was: rows may be behind; one-time tasks, which have no ledger, live again."""
+        """The queue is back where it was: rows may be behind; one-time tasks, which have no
+        ledger, live again.
+        """
         self.orders.restored(ledger)
         self.watermarks.clear()
         self.tokens.clear()
@@ -177,7 +234,7 @@ class Laws:
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:
         return self.trace.fail(law, text, claim.row.task_name, claim.slot)
 
-    # -- what the tables say ------------------------------------------------------------------------------------
+    # -- what the tables say ----------------------------------------------------------------------
 
     def check(self, ledger: Ledger) -> None:
         """Every law that can be read off the tables at any moment."""
@@ -188,20 +245,28 @@ class Laws:
         if not self.after_restores:
             self.orders.check(ledger)
         for entry in ledger.slots.values():
-            if entry["origin"] != "task":  # complete_in's word for a one-time task, whose id may live again
+            if (
+                entry["origin"] != "task"
+            ):  # complete_in's word for a one-time task, whose id may live again
                 self._final_stays(entry)
-                if not self.after_restores:  # a hand-back forgets an orphan's start with its own
+                if (
+                    not self.after_restores
+                ):  # a hand-back forgets an orphan's start with its own
                     self._starts_are_explained(entry)
         for job in self.history:
             self._every_slot_is_accounted_for(job, ledger)
         self.seen = ledger
 
     def _only_forward(self, row: Any, ledger: Ledger) -> None:
-        """Slots of a plan row only move forward: the watermark never falls, and no row waits for a slot before it."""
+        """Slots of a plan row only move forward: the watermark never falls, and no row waits for a
+        slot before it.
+        """
         job, slot, watermark = row["task_name"], row["slot"], row["watermark"]
         last = self.watermarks.get(job)
         if last is not None and (watermark is None or watermark < last):
-            raise self.trace.fail("only forward", f"watermark {watermark} after {last}", job, slot)
+            raise self.trace.fail(
+                "only forward", f"watermark {watermark} after {last}", job, slot
+            )
         if watermark is not None:
             self.watermarks[job] = watermark
         left_out = {
@@ -210,25 +275,36 @@ class Laws:
             if name == job
             and (
                 entry["outcome"] == "skipped"
-                or (name, at) in self.orders.opened  # a backfill of what skip-next had left out
+                or (name, at)
+                in self.orders.opened  # a backfill of what skip-next had left out
                 or (self.after_restores and entry["finished"])
             )
         }
         if slot is None or watermark is None or slot >= watermark:
             return
         if self.after_restores and job == "changing":
-            return  # an older text may be back, and its deploy decides up to an instant between its own slots
-        # A deploy decides all slots up to an instant, which is none of them; then the newest before it counts.
+            # an older text may be back, and its deploy decides up to an instant between its own
+            # slots
+            return
+        # A deploy decides all slots up to an instant, which is none of them; then the newest
+        # before it counts.
         newest = self.history[job].latest_before(watermark + TICK) or watermark
-        if not any(at == slot or at in left_out or ledger.gap_at(job, at) for at in (watermark, newest)):
-            raise self.trace.fail("only forward", f"waits behind its watermark {watermark}", job, slot)
+        if not any(
+            at == slot or at in left_out or ledger.gap_at(job, at)
+            for at in (watermark, newest)
+        ):
+            raise self.trace.fail(
+                "only forward", f"waits behind its watermark {watermark}", job, slot
+            )
 
     def _final_stays(self, entry: Any) -> None:
         """What has ended stays as it ended."""
         slot = (entry["task_name"], entry["slot"])
         if entry["finished"] is None:
             if slot in self.final:
-                raise self.trace.fail("final", f"open again after {self.final[slot]}", *slot)
+                raise self.trace.fail(
+                    "final", f"open again after {self.final[slot]}", *slot
+                )
             return
         end = (entry["outcome"], entry["token"])
         if self.final.setdefault(slot, end) != end:
@@ -237,16 +313,29 @@ class Laws:
     def _starts_are_explained(self, entry: Any) -> None:
         """Each start after the first has a lost, aborted or failed attempt in the ledger."""
         slot = (entry["task_name"], entry["slot"])
-        reasons = entry["lost"] + entry["aborted"] + self.failures[slot] + self.orders.opened[slot]
+        reasons = (
+            entry["lost"]
+            + entry["aborted"]
+            + self.failures[slot]
+            + self.orders.opened[slot]
+        )
         if self.starts[slot] > 1 + reasons:
-            raise self.trace.fail("starts have reasons", f"{self.starts[slot]} starts, {reasons} reasons", *slot)
+            raise self.trace.fail(
+                "starts have reasons",
+                f"{self.starts[slot]} starts, {reasons} reasons",
+                *slot,
+            )
         if entry["outcome"] == "succeeded" and not self.starts[slot]:
             raise self.trace.fail("starts have reasons", "succeeded without a start", *slot)
         if self.starts[slot] > entry["attempts"] and entry["finished"] is not None:
-            raise self.trace.fail("attempts", f"{self.starts[slot]} starts in {entry['attempts']}", *slot)
+            raise self.trace.fail(
+                "attempts", f"{self.starts[slot]} starts in {entry['attempts']}", *slot
+            )
 
     def _every_slot_is_accounted_for(self, job: str, ledger: Ledger) -> None:
-        """Every slot up to the watermark is in the ledger or in exactly one gap; none is missing, none there twice."""
+        """Every slot up to the watermark is in the ledger or in exactly one gap; none is missing,
+        none there twice.
+        """
         row = ledger.plan_row(job)
         if row is None or row["watermark"] is None:
             return
@@ -255,20 +344,32 @@ class Laws:
         if self.history[job].from_end or (self.after_restores and job == "changing"):
             return  # … whose older text may be back, and then come to be replaced a second time
         # The effective watermark: after a restore, ledger and gaps know more than the row.
-        watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
-        # Restored, a held row may stand for a slot that the ledger has forgotten, since it was handed back.
+        watermark = max(
+            [row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)]
+        )
+        # Restored, a held row may stand for a slot that the ledger has forgotten, since it was
+        # handed back.
         own = [
-            row for row in ledger.rows
-            if row["task_name"] == job and row["origin"] not in ORDERED and (self.after_restores or not row["picked"])
-        ]  # fmt: skip
+            row
+            for row in ledger.rows
+            if row["task_name"] == job
+            and row["origin"] not in ORDERED
+            and (self.after_restores or not row["picked"])
+        ]
         waiting = {row["slot"] for row in own}
         slots = list(self.history[job].slots(self.since[job], watermark))
         due = [slot for slot in slots if slot not in waiting]
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)
-        ordered = {row["slot"] for row in ledger.rows if row["task_name"] == job and row["origin"] in ORDERED}
+        ordered = {
+            row["slot"]
+            for row in ledger.rows
+            if row["task_name"] == job and row["origin"] in ORDERED
+        }
         unordered = [slot for slot in due if slot not in ordered]
-        self.trace.expect_none(none_missing(job, self._not_with_its_row(job, unordered, ledger), ledger))
+        self.trace.expect_none(
+            none_missing(job, self._not_with_its_row(job, unordered, ledger), ledger)
+        )
         self.trace.expect_none(none_invented(job, {*due, *waiting}, ledger))
         # A restored row may wait for a slot that is in a gap since.
         double = none_double(job, slots if self.after_restores else due, ledger)
@@ -283,13 +384,23 @@ class Laws:
             entry = ledger.slots.get((name, slot))
             if name == job and (entry is None or entry["outcome"] == "skipped"):
                 outcome = entry and entry["outcome"]
-                raise self.trace.fail("every slot", f"has started, and the ledger says {outcome}", job, slot)
+                raise self.trace.fail(
+                    "every slot", f"has started, and the ledger says {outcome}", job, slot
+                )
 
-    def _not_with_its_row(self, job: str, due: list[datetime], ledger: Ledger) -> list[datetime]:
-        """Of a slot that waited, undecided, when skip-next left out the one after it, only the lost row knew."""
+    def _not_with_its_row(
+        self, job: str, due: list[datetime], ledger: Ledger
+    ) -> list[datetime]:
+        """Of a slot that waited, undecided, when skip-next left out the one after it, only the
+        lost row knew.
+        """
         if not self.after_restores:
             return due
-        left_out = {at for (name, at), entry in ledger.slots.items() if name == job and entry["reason"] == "operator"}
+        left_out = {
+            at
+            for (name, at), entry in ledger.slots.items()
+            if name == job and entry["reason"] == "operator"
+        }
         return [slot for slot, after in zip_longest(due, due[1:]) if after not in left_out]
 
     def check_end(self, ledger: Ledger, now: datetime) -> None:
@@ -297,10 +408,19 @@ class Laws:
         self.trace.expect_none(nothing_left(ledger, now))
         for job, schedule in self.history.items():
             row = ledger.plan_row(job)
-            if row is None or row["slot"] is None or schedule.from_end or self.definitions[job].min_interval:
+            if (
+                row is None
+                or row["slot"] is None
+                or schedule.from_end
+                or self.definitions[job].min_interval
+            ):
                 continue
             policies = self.definitions[job]
-            is_deferred = policies.catch_up.pace or row["attempt"] or policies.overlap.mode == "cancel_previous"
+            is_deferred = (
+                policies.catch_up.pace
+                or row["attempt"]
+                or policies.overlap.mode == "cancel_previous"
+            )
             if row["execution_time"] > now and is_deferred:
                 continue  # its time, which was set before a step back of the clock, comes again
             if row["slot"] + schedule.wait(row["slot"]) <= now - TICK:

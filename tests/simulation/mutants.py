@@ -16,7 +16,11 @@ from slotwise.store.slots.gates import Limits
 def _without_row(a: Arguments) -> Any:
     """Forgets that the ledger has the slot already."""
     slots = a.self._tables.slots
-    a.connection.execute(slots.delete().where(slots.c.task_name == a.row.task_name, slots.c.slot == a.row.slot))
+    a.connection.execute(
+        slots.delete().where(
+            slots.c.task_name == a.row.task_name, slots.c.slot == a.row.slot
+        )
+    )
     return a.row
 
 
@@ -27,7 +31,8 @@ def _task_without(limit: str) -> Mutant:
 def _without(limits: Limits, limit: str) -> Limits:
     found = copy(limits)
     found._definitions = {
-        name: replace(task, **{limit: None}) if task.is_limited else task for name, task in limits._definitions.items()
+        name: replace(task, **{limit: None}) if task.is_limited else task
+        for name, task in limits._definitions.items()
     }
     return found
 
@@ -40,16 +45,18 @@ MUTANTS: dict[str, Mutant] = {
     "what did not run is written down": always(points.GAPS, None),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),
     "a task that gives up and has no mark is handed back": given(
-        points.LOST, row=lambda a: a.row if a.row.has_slot else replace(a.row, marked=a.ending.now)
+        points.LOST,
+        row=lambda a: a.row if a.row.has_slot else replace(a.row, marked=a.ending.now),
     ),
     "what the dead held is taken over": always(points.TAKE_OVER, []),
     "the highest priority goes first": always(points.RANK, []),
     "tags decide who may run it": always(points.MAY_RUN_ON, True),
     "so many start within a time": _task_without("rate_limit"),
     "so many run at a time": _task_without("concurrency"),
-}  # fmt: skip
+}
 
-#: Those that show where the queue is put back from a backup: only the ledger knows then what has run.
+#: Those that show where the queue is put back from a backup: only the ledger knows then what has
+#: run.
 AFTER_RESTORES: dict[str, Mutant] = {
     "the ledger refuses a slot that it has": given(points.ENTER, row=_without_row),
 }
@@ -64,4 +71,6 @@ OF_RECOVERY: dict[str, Mutant] = {
 }
 
 for found in (MUTANTS, AFTER_RESTORES, OF_RECOVERY):
-    found.update({rule: replace(mutant, caches=points.CACHES) for rule, mutant in found.items()})
+    found.update(
+        {rule: replace(mutant, caches=points.CACHES) for rule, mutant in found.items()}
+    )

@@ -24,16 +24,33 @@ Reopened = Callable[[str, datetime], None]
 class Operator:
     """What is refused changes nothing; of what is carried out the laws are told."""
 
-    def __init__(self, rng: random.Random, laws: OrderLaws, jobs: list[str], reopened: Reopened) -> None:
+    def __init__(
+        self, rng: random.Random, laws: OrderLaws, jobs: list[str], reopened: Reopened
+    ) -> None:
         self._rng = rng
         self._laws = laws
         self._jobs = jobs
         self._reopened = reopened
         self._orders = [
-            self._trigger, self._trigger, self._trigger, self._skip_next, self._skip_next, self._cancel, self._cancel,
-            self._cancel_one, self._retry, self._retry, self._retry, self._backfill, self._backfill,
-            self._cancel_backfill, self._pause, self._resume, self._resume, self._pause_all,
-        ]  # fmt: skip
+            self._trigger,
+            self._trigger,
+            self._trigger,
+            self._skip_next,
+            self._skip_next,
+            self._cancel,
+            self._cancel,
+            self._cancel_one,
+            self._retry,
+            self._retry,
+            self._retry,
+            self._backfill,
+            self._backfill,
+            self._cancel_backfill,
+            self._pause,
+            self._resume,
+            self._resume,
+            self._pause_all,
+        ]
 
     def order(self, operations: Operations, ledger: Ledger, now: datetime) -> str:
         """One order, whatever comes to mind; what it was."""
@@ -52,42 +69,61 @@ class Operator:
         for job in _asleep(ledger):
             self._resume_job(operations, job)
 
-    # -- orders -------------------------------------------------------------------------------------------------
+    # -- orders -----------------------------------------------------------------------------------
 
-    def _trigger(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _trigger(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         rule: Any = self._rng.choice(("beside", "beside", "queue", "skip"))
         slot = operations.trigger(job, overlap=rule)
         self._laws.ordered("trigger")
         self._laws.wants(job, [slot])
         return f"trigger {job} ({rule}): {slot}"
 
-    def _skip_next(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _skip_next(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         slot = operations.skip_next(job)
         self._laws.ordered("skip-next")
         self._laws.leaves_out(job, slot)
         return f"skip-next {job}: {slot}"
 
-    def _cancel(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _cancel(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         return self._called_off(job, operations.cancel(job))
 
-    def _cancel_one(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _cancel_one(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         """What runs, or waits for its retry, or beside the plan row."""
-        rows = [row for row in ledger.rows if row["slot"] and row["schedule"] and (row["attempt"] or row["origin"])]
+        rows = [
+            row
+            for row in ledger.rows
+            if row["slot"] and row["schedule"] and (row["attempt"] or row["origin"])
+        ]
         if not rows:
             return "nothing"
-        row = self._rng.choice(sorted(rows, key=lambda row: (row["task_name"], row["slot"])))
-        return self._called_off(row["task_name"], operations.cancel(row["task_name"], row["slot"]))
+        row = self._rng.choice(
+            sorted(rows, key=lambda row: (row["task_name"], row["slot"]))
+        )
+        return self._called_off(
+            row["task_name"], operations.cancel(row["task_name"], row["slot"])
+        )
 
     def _called_off(self, job: str, slots: list[datetime]) -> str:
         self._laws.ordered("cancel", len(slots))
         self._laws.calls_off(job, slots)
         return f"cancel {job}: {', '.join(map(str, slots))}"
 
-    def _retry(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _retry(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         ended = [
-            (name, slot) for (name, slot), entry in ledger.slots.items()
+            (name, slot)
+            for (name, slot), entry in ledger.slots.items()
             if entry["finished"] and entry["outcome"] in ENDED_BADLY and name in self._jobs
-        ]  # fmt: skip
+        ]
         if not ended:
             return "nothing"
         job, slot = self._rng.choice(sorted(ended))
@@ -97,33 +133,49 @@ class Operator:
         self._laws.wants(job, [slot], again=True)
         return f"retry {job} {slot}"
 
-    def _backfill(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _backfill(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         last = now - timedelta(seconds=self._rng.randrange(240))
         found = operations.backfill(
-            job, last - timedelta(minutes=2), last, pace=self._rng.choice((None, "3s")),
-            concurrency=self._rng.choice((1, 2)), failed=self._rng.random() < 0.5,
-        )  # fmt: skip
+            job,
+            last - timedelta(minutes=2),
+            last,
+            pace=self._rng.choice((None, "3s")),
+            concurrency=self._rng.choice((1, 2)),
+            failed=self._rng.random() < 0.5,
+        )
         for slot in found.slots:
             self._reopened(job, slot)
         self._laws.ordered("backfill", 1 if found.slots else 0)
         self._laws.wants(job, found.slots, again=True)
         return f"backfill {job}: {len(found.slots)} slots to {last}"
 
-    def _cancel_backfill(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
-        queued = sorted({row["task_name"] for row in ledger.rows if row["state"] == "queued"})
+    def _cancel_backfill(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
+        queued = sorted(
+            {row["task_name"] for row in ledger.rows if row["state"] == "queued"}
+        )
         job = self._rng.choice(queued) if queued else job
         count = operations.cancel_backfill(job)
         self._laws.ordered("cancel-backfill", 1 if count else 0)
         return f"cancel-backfill {job}: {count}"
 
-    def _pause(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _pause(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         self._laws.ordered("pause", int(operations.pause(job)))
         self._laws.paused.add(job)
         return f"pause {job}"
 
-    def _resume(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _resume(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         asleep = _asleep(ledger)
-        return self._resume_job(operations, self._rng.choice(asleep)) if asleep else "nothing"
+        return (
+            self._resume_job(operations, self._rng.choice(asleep)) if asleep else "nothing"
+        )
 
     def _resume_job(self, operations: Operations, job: str) -> str:
         operations.resume(job, replay=self._rng.random() < 0.5)
@@ -131,12 +183,16 @@ class Operator:
         self._laws.paused.discard(job)
         return f"resume {job}"
 
-    def _pause_all(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _pause_all(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         self._laws.ordered("pause", int(operations.pause_all()))
         self._laws.all_paused = True
         return "pause all"
 
-    def _resume_all(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+    def _resume_all(
+        self, operations: Operations, job: str, ledger: Ledger, now: datetime
+    ) -> str:
         operations.resume_all(replay=self._rng.random() < 0.5)
         self._laws.ordered("resume")
         self._laws.all_paused = False

@@ -39,7 +39,7 @@ class OrderLaws:
     paused: set[str] = field(default_factory=set)
     all_paused: bool = False
 
-    # -- what is ordered ----------------------------------------------------------------------------------------
+    # -- what is ordered --------------------------------------------------------------------------
 
     def ordered(self, command: str, count: int = 1) -> None:
         self.signed[command] += count
@@ -69,7 +69,7 @@ class OrderLaws:
         self.called_off.clear()
         self.wanted.clear()
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- what happens -----------------------------------------------------------------------------
 
     def claimed(self, claim: Claim) -> None:
         """pause: nothing that is paused is claimed."""
@@ -80,33 +80,46 @@ class OrderLaws:
             self.in_vain.add(claim.fence)
 
     def started(self, claim: Claim) -> None:
-        """skip-next: what was left out does not start; cancel: nor what was called off, by a later claim."""
+        """skip-next: what was left out does not start; cancel: nor what was called off, by a
+        later claim.
+        """
         if (claim.row.task_name, claim.slot) in self.left_out:
             raise self._broken("skip-next", "started, and was left out", claim)
         if claim.fence in self.in_vain:
-            raise self._broken("cancel", "started by a claim that was made after it was called off", claim)
+            raise self._broken(
+                "cancel", "started by a claim that was made after it was called off", claim
+            )
 
-    # -- what the tables say ------------------------------------------------------------------------------------
+    # -- what the tables say ----------------------------------------------------------------------
 
     def check(self, ledger: Ledger) -> None:
         """What is wanted stands in a row, or has ended."""
         if not self.wanted:
             return
-        standing = {(row["task_name"], row["slot"]) for row in ledger.rows if row["plan_instance"]}
+        standing = {
+            (row["task_name"], row["slot"]) for row in ledger.rows if row["plan_instance"]
+        }
         for key in list(self.wanted):
             entry = ledger.slots.get(key)
             is_final = entry is not None and entry["finished"] is not None
             if key not in standing and not is_final:
-                raise self.trace.fail("carried out", "wanted, in no row, and not ended", *key)
+                raise self.trace.fail(
+                    "carried out", "wanted, in no row, and not ended", *key
+                )
             if is_final and key not in standing:
                 self._was_carried_out(key, entry)
                 del self.wanted[key]
 
     def _was_carried_out(self, key: Slot, entry: Any) -> None:
         """It has started since, or the ledger says why not."""
-        why_not = entry["outcome"] in ("cancelled", "skipped", "lost", "dead") or entry["reason"] == "give_up"
+        why_not = (
+            entry["outcome"] in ("cancelled", "skipped", "lost", "dead")
+            or entry["reason"] == "give_up"
+        )
         if self.starts[key] == self.wanted[key] and not why_not:
-            raise self.trace.fail("carried out", f"wanted, and {entry['outcome']} without a start", *key)
+            raise self.trace.fail(
+                "carried out", f"wanted, and {entry['outcome']} without a start", *key
+            )
 
     def check_end(self, ledger: Ledger, audit: Counter[str]) -> None:
         """Everything wanted has ended; the audit has each order once."""
@@ -114,9 +127,14 @@ class OrderLaws:
             raise self.trace.fail("carried out", "wanted, and has not ended", *key)
         for row in ledger.rows:
             if row["state"] in ("paused", "queued"):
-                raise self.trace.fail("carried out", f"stays {row['state']}", row["task_name"], row["slot"])
+                raise self.trace.fail(
+                    "carried out", f"stays {row['state']}", row["task_name"], row["slot"]
+                )
         if audit != self.signed:
-            text = f"the audit has {sorted(audit.items())}, given were {sorted(self.signed.items())}"
+            text = (
+                f"the audit has {sorted(audit.items())}, given were "
+                f"{sorted(self.signed.items())}"
+            )
             raise self.trace.fail("one order", text, "", None)
 
     def _broken(self, law: str, text: str, claim: Claim) -> Exception:

@@ -14,8 +14,8 @@ from slotwise.store.connect.database import Database
 class Replies:
     """Loses the answer to a commit of a database, or the commit itself, when it is told to.
 
-    In memory a commit is a call, which returns or raises; but a claim and a mark, which believe in nothing that was not
-    acknowledged, must not care why.
+    In memory a commit is a call, which returns or raises; but a claim and a mark, which believe in
+    nothing that was not acknowledged, must not care why.
     """
 
     def __init__(self, database: Database) -> None:

@@ -1,4 +1,6 @@
-"""The ground that a simulated world stands on: workers, one clock, one store, what they say, and the laws."""
+"""The ground that a simulated world stands on: workers, one clock, one store, what they say, and
+the laws.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from tests.simulation.replies import Replies
 from tests.simulation.trace import Trace
 
 from slotwise.jobs.definition import define
-from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Planned, Reaped, Settled
+from slotwise.model.events import (
+    ClaimLostEvent,
+    Event,
+    HandedBackEvent,
+    Planned,
+    Reaped,
+    Settled,
+)
 from slotwise.model.records import Claim, Fence
 from slotwise.schedules import Schedule
 from slotwise.store.connect.database import Database
@@ -43,7 +52,8 @@ class Stage:
         self.revision = 1
         self.schedule = SCHEDULES[0]
         definitions = {found.name: found for found in map(define, subjects(self.schedule))}
-        #: In a third of the worlds the clock is never stepped on: there, whoever believes in a claim keeps it.
+        #: In a third of the worlds the clock is never stepped on: there, whoever believes in a
+        #: claim keeps it.
         self.steps_on = self.seed % 3 != 0
         self.laws = Laws(self.trace, definitions, after_restores=self.restores)
         jobs = [name for name, found in definitions.items() if found.is_job]
@@ -60,7 +70,14 @@ class Stage:
     def _hire(self, name: str, revision: int, schedule: Schedule) -> Agent:
         """A process that starts, and plans."""
         tags = frozenset({TAG} if name == "w1" else ())
-        worker = SimulatedWorker(subjects(schedule), self.database, self.clock, threads=4, worker_name=name, tags=tags)
+        worker = SimulatedWorker(
+            subjects(schedule),
+            self.database,
+            self.clock,
+            threads=4,
+            worker_name=name,
+            tags=tags,
+        )
         agent = Agent(name, worker, revision, tags)
         self._plan(agent)
         return agent
@@ -72,7 +89,9 @@ class Stage:
                 row = before.plan_row(plan.job)
                 schedule = agent.worker.store.definitions[plan.job].schedule
                 assert schedule is not None
-                self.laws.planned(plan.job, schedule, self.clock.now(), row and row["watermark"])
+                self.laws.planned(
+                    plan.job, schedule, self.clock.now(), row and row["watermark"]
+                )
         self._listen(agent)
 
     def _let_time_pass(self, seconds: float) -> None:
@@ -84,12 +103,19 @@ class Stage:
             return Ledger.read(connection, store.tables)
 
     def _lost(self, *, surely: bool = True) -> Any:
-        """Now and then the reply to the next commit is lost, or its request. ``surely``: it is asked for afterwards.
+        """Now and then the reply to the next commit is lost, or its request. ``surely``: it is
+        asked for afterwards.
 
         In memory there is nobody to ask.
         """
-        is_unlucky = self.rng.random() < 0.04 and not self.is_calm and not (surely and self.replies.is_lossless)
-        return self.replies.lost(self.rng.choice(("reply", "reply", "request")) if is_unlucky else None)
+        is_unlucky = (
+            self.rng.random() < 0.04
+            and not self.is_calm
+            and not (surely and self.replies.is_lossless)
+        )
+        return self.replies.lost(
+            self.rng.choice(("reply", "reply", "request")) if is_unlucky else None
+        )
 
     def _is_lost(self, agent: Agent, what: str, told: list[DBAPIError]) -> bool:
         if told:
@@ -100,7 +126,7 @@ class Stage:
         name, slot = (claim.row.task_name, claim.slot) if claim else (None, None)
         self.trace.add(self.clock.now(), agent.name, what, name, slot)
 
-    # -- what the workers say -----------------------------------------------------------------------------------
+    # -- what the workers say ---------------------------------------------------------------------
 
     def _listen(self, agent: Agent, alive: Collection[Fence] = ()) -> None:
         events, agent.heard = agent.worker.events[agent.heard :], len(agent.worker.events)
@@ -110,12 +136,18 @@ class Stage:
     def _hear(self, agent: Agent, event: Event, alive: Collection[Fence]) -> None:
         match event:
             case Planned():
-                self.trace.add(self.clock.now(), agent.name, f"plans: {event.change}", event.job)
+                self.trace.add(
+                    self.clock.now(), agent.name, f"plans: {event.change}", event.job
+                )
             case Settled():
                 self._tell(agent, event, f"settled as {event.outcome} ({event.reason})")
                 self.laws.ended(event)
             case Reaped():
-                self._tell(agent, event, f"takes over from {event.holder.split(':')[0]}: {event.outcome}")
+                self._tell(
+                    agent,
+                    event,
+                    f"takes over from {event.holder.split(':')[0]}: {event.outcome}",
+                )
                 self.laws.ended(event)
                 self.laws.taken_over(event, alive)
             case HandedBackEvent():
@@ -125,4 +157,10 @@ class Stage:
                 self._tell(agent, event, f"has lost its claim: {event.reason}")
 
     def _tell(self, agent: Agent, event: Any, what: str) -> None:
-        self.trace.add(self.clock.now(), agent.name, f"{what}, token {event.token}", event.job, event.slot)
+        self.trace.add(
+            self.clock.now(),
+            agent.name,
+            f"{what}, token {event.token}",
+            event.job,
+            event.slot,
+        )

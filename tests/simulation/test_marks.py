@@ -1,4 +1,6 @@
-"""While batches come back full, no row waits behind a mark for longer than until the next full look."""
+"""While batches come back full, no row waits behind a mark for longer than until the next full
+look.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Flood:
         tasks = [task(name=name, retry=retry)(print) for name in NAMES]
         self.worker = ManualWorker(tasks, database, self.clock, threads=LIMIT)
         self.tables = self.worker.store.tables.tasks
-        #: Since when younger, or less urgent, rows of the same task have been claimed in front of a row.
+        #: Since when younger, or less urgent, rows of the same task have been claimed in front of
+        #: a row.
         self.passed: dict[tuple[str, str, datetime], float] = {}
         self.longest = 0.0
 
@@ -49,7 +52,12 @@ class Flood:
         """More than a poll takes; some whose transaction commits late, or that are dated back."""
         now = self.clock.now()
         rows = [
-            self._row(now - timedelta(seconds=self.rng.choice((0, 0, 0, 0.2, 3, 60)) * self.rng.random()))
+            self._row(
+                now
+                - timedelta(
+                    seconds=self.rng.choice((0, 0, 0, 0.2, 3, 60)) * self.rng.random()
+                )
+            )
             for _ in range(self.rng.choice((1, LIMIT, 3 * LIMIT)))
         ]
         with self.worker.store.transaction() as connection:
@@ -58,15 +66,23 @@ class Flood:
     def _row(self, due: datetime) -> dict[str, Any]:
         priority = self.rng.choice((50, 40, 90)) if self.rng.random() < 0.2 else 50
         return {
-            "task_name": self.rng.choice(NAMES), "task_instance": str(self.rng.randrange(10**9)), "picked": False,
-            "execution_time": due, "slot": due, "version": 1, "created_version": 1, "priority": priority,
-        }  # fmt: skip
+            "task_name": self.rng.choice(NAMES),
+            "task_instance": str(self.rng.randrange(10**9)),
+            "picked": False,
+            "execution_time": due,
+            "slot": due,
+            "version": 1,
+            "created_version": 1,
+            "priority": priority,
+        }
 
     def _outcome(self) -> AttemptOutcome:
         return self.rng.choice((*[Succeeded()] * 8, Failed("boom"), HandedBack()))
 
     def _look_on(self, last: dict[str, tuple[int, datetime]]) -> None:
-        """``last``: what each task's last claimed row was; the law: whoever went before it does not wait for long."""
+        """``last``: what each task's last claimed row was; the law: whoever went before it does
+        not wait for long.
+        """
         tasks, now = self.tables.c, self.clock.elapsed()
         waits = (~tasks.picked, tasks.execution_time <= self.clock.now())
         with self.worker.store.transaction() as connection:
@@ -84,7 +100,9 @@ def _order(row: Any) -> tuple[int, datetime]:
     return -row.priority, row.execution_time
 
 
-def test_no_row_is_passed_over_for_longer_than_a_look_back(memory: Database, rare_seed: int) -> None:
+def test_no_row_is_passed_over_for_longer_than_a_look_back(
+    memory: Database, rare_seed: int
+) -> None:
     """Late commits, rows dated back, retries, hand-backs, priorities and tasks that take turns."""
     flood = Flood(rare_seed, memory)
     flood.live(70)

@@ -1,6 +1,7 @@
 """A checker is trusted after it has failed: worlds whose engines lack one rule break a law.
 
-That an engine which lacks none breaks none is said by the simulation itself, over worlds of the same kind.
+That an engine which lacks none breaks none is said by the simulation itself, over worlds of the
+same kind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.testing.worker import IN_MEMORY, provision
 
-#: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not speed.
+#: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not
+#: speed.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
 #: So many worlds may pass before a mutant must have been found out.

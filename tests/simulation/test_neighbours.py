@@ -23,14 +23,24 @@ INNOCENT = [f"innocent-{number}" for number in range(5)]
 
 def left(database: Database) -> dict[str, str | None]:
     with database.main.begin() as connection:
-        rows = connection.execute(sa.text("SELECT task_instance, state FROM scheduled_tasks"))
+        rows = connection.execute(
+            sa.text("SELECT task_instance, state FROM scheduled_tasks")
+        )
         return {row.task_instance: row.state for row in rows}
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_only_the_poison_is_dead(kind: str, request: pytest.FixtureRequest) -> None:
-    """One task that ends every process it runs in, and five that run beside it, on two processes that come again."""
-    database = Database(Settings(database_url=request.getfixturevalue("pg_url") if kind == "postgresql" else IN_MEMORY))
+    """One task that ends every process it runs in, and five that run beside it, on two processes
+    that come again.
+    """
+    database = Database(
+        Settings(
+            database_url=request.getfixturevalue("pg_url")
+            if kind == "postgresql"
+            else IN_MEMORY
+        )
+    )
     if kind == "sqlite":
         provision(database)
     clock = ManualClock(NOON)
@@ -45,7 +55,10 @@ def test_only_the_poison_is_dead(kind: str, request: pytest.FixtureRequest) -> N
                 assert all(map(worker.begin, claims))
             if any(claim.row.task_instance == "poison" for claim in worker.held):
                 worker.crash()
-                workers[number], crashes = SimulatedWorker([work], database, clock), crashes + 1
+                workers[number], crashes = (
+                    SimulatedWorker([work], database, clock),
+                    crashes + 1,
+                )
         clock.tick(timedelta(seconds=5))
         for worker in workers:
             for claim in worker.held:
@@ -59,7 +72,9 @@ def test_only_the_poison_is_dead(kind: str, request: pytest.FixtureRequest) -> N
 
 
 def test_those_who_run_long_keep_nobody_waiting_for_ever() -> None:
-    """One at a time, until it has ended or has run for a lease: a job that runs for ever starves nobody."""
+    """One at a time, until it has ended or has run for a lease: a job that runs for ever starves
+    nobody.
+    """
     database = Database(Settings(database_url=IN_MEMORY))
     provision(database)
     clock = ManualClock(NOON)

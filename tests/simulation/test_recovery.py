@@ -1,4 +1,5 @@
-"""The return from an outage, by hundredths of a second: no second has more late starts than ``recovery_rate``.
+"""The return from an outage, by hundredths of a second: no second has more late starts than
+``recovery_rate``.
 
 The worlds of the simulation go on by seconds, in which any rate is kept.
 """
@@ -17,7 +18,14 @@ from tests.simulation.mutants import OF_RECOVERY
 
 from slotwise.jobs.job import job
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack, Succeeded, from_micros
+from slotwise.model.records import (
+    AttemptOutcome,
+    Claim,
+    Failed,
+    HandedBack,
+    Succeeded,
+    from_micros,
+)
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -29,15 +37,27 @@ SECOND, RATE = timedelta(seconds=1), 4
 
 JOBS = [
     *(job(name=f"late-{number}", schedule=Every("1h"))(print) for number in range(5)),
-    *(job(name=f"missed-{number}", schedule=Every("3m"), retry=Retry(max_attempts=3))(print) for number in range(4)),
+    *(
+        job(name=f"missed-{number}", schedule=Every("3m"), retry=Retry(max_attempts=3))(
+            print
+        )
+        for number in range(4)
+    ),
     job(name="all", schedule=Every("3m"), catch_up=CatchUp.all())(print),
-    job(name="beside", schedule=Every("4m"), overlap=Overlap.allow(2), catch_up=CatchUp.all())(print),
+    job(
+        name="beside",
+        schedule=Every("4m"),
+        overlap=Overlap.allow(2),
+        catch_up=CatchUp.all(),
+    )(print),
     job(name="giving", schedule=Every("3m"), on_lost="give_up")(print),
 ]
 
 
 class Recovery:
-    """Three workers after ten minutes in which nobody worked; what they do, and how late, is the seed's."""
+    """Three workers after ten minutes in which nobody worked; what they do, and how late, is the
+    seed's.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -53,7 +73,9 @@ class Recovery:
         return SimulatedWorker(JOBS, self.database, self.clock, worker_name=f"w{number}")
 
     def run(self) -> None:
-        """Until nothing is late any more; a second outage on the way, shorter than what makes a slot late."""
+        """Until nothing is late any more; a second outage on the way, shorter than what makes a
+        slot late.
+        """
         self.clock.tick(10 * LATE)
         for number in range(400):
             self.clock.tick(timedelta(milliseconds=self.rng.choice((5, 20, 60, 150))))
@@ -79,37 +101,50 @@ class Recovery:
                 self._began(claim)
         for claim in worker.held:
             if claim not in worker.waiting and rng.random() < 0.5:
-                ended: AttemptOutcome = Failed("boom") if rng.random() < 0.2 else Succeeded()
+                ended: AttemptOutcome = (
+                    Failed("boom") if rng.random() < 0.2 else Succeeded()
+                )
                 worker.finish(claim, ended)
         worker.settle()
 
     def _began(self, claim: Claim) -> None:
         row = claim.row
         assert row.slot is not None
-        if row.attempt == 1 and (row.origin == "catch_up" or claim.claimed_at - row.slot > LATE):
+        if row.attempt == 1 and (
+            row.origin == "catch_up" or claim.claimed_at - row.slot > LATE
+        ):
             self.starts.append(claim.claimed_at)
 
     def _is_over(self) -> bool:
         tasks = self.workers[0].store.tables.tasks
-        late = sa.select(tasks.c.task_name).where(tasks.c.slot < self.clock.now() - LATE / 2, tasks.c.attempt == 0)
+        late = sa.select(tasks.c.task_name).where(
+            tasks.c.slot < self.clock.now() - LATE / 2, tasks.c.attempt == 0
+        )
         with self.database.main.begin() as connection:
             return connection.execute(late).first() is None
 
     def told(self) -> list[datetime]:
         """When the ledger says that the same slots were claimed, as far as they began once.
 
-        With give_up ``started`` is the time of the mark, which follows the claim: the token is the claim's.
+        With give_up ``started`` is the time of the mark, which follows the claim: the token is the
+        claim's.
         """
         slots = self.workers[0].store.tables.slots
-        once = sa.select(slots.c.origin, slots.c.slot, slots.c.started, slots.c.token).where(slots.c.attempts == 1)
+        once = sa.select(
+            slots.c.origin, slots.c.slot, slots.c.started, slots.c.token
+        ).where(slots.c.attempts == 1)
         with self.database.main.begin() as connection:
             rows = connection.execute(once.where(slots.c.started.is_not(None))).all()
-        late = [row for row in rows if row.origin == "catch_up" or row.started - row.slot > LATE]
+        late = [
+            row for row in rows if row.origin == "catch_up" or row.started - row.slot > LATE
+        ]
         return [min(row.started, from_micros(row.token)) for row in late]
 
 
 def busiest(seed: int) -> int:
-    """The most late starts in any second of this recovery, by what began and by what the ledger says."""
+    """The most late starts in any second of this recovery, by what began and by what the ledger
+    says.
+    """
     recovery = Recovery(seed)
     try:
         recovery.run()

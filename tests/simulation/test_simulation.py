@@ -18,7 +18,9 @@ from slotwise.testing.worker import IN_MEMORY, provision
 
 
 def test_the_laws_hold(memory: Database, seed: int) -> None:
-    """Whatever happens: no slot is completed twice, none is missing, none starts without a reason."""
+    """Whatever happens: no slot is completed twice, none is missing, none starts without a
+    reason.
+    """
     World(seed, memory).run()
 
 
@@ -31,13 +33,19 @@ def test_the_laws_hold_on_postgresql(pg_url: str, rare_seed: int) -> None:
         database.close()
 
 
-def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: int) -> None:
-    """Also where scheduled_tasks, alone, comes back from a backup: nothing that the ledger knows is done again."""
+def test_the_laws_hold_where_the_queue_is_restored(
+    memory: Database, rare_seed: int
+) -> None:
+    """Also where scheduled_tasks, alone, comes back from a backup: nothing that the ledger knows
+    is done again.
+    """
     World(rare_seed, memory, restores=True).run()
 
 
 @pytest.mark.extended
-def test_the_laws_hold_where_the_queue_is_restored_on_postgresql(pg_url: str, rare_seed: int) -> None:
+def test_the_laws_hold_where_the_queue_is_restored_on_postgresql(
+    pg_url: str, rare_seed: int
+) -> None:
     """The same, on the reference."""
     database = Database(Settings(database_url=pg_url))
     try:
@@ -48,13 +56,35 @@ def test_the_laws_hold_where_the_queue_is_restored_on_postgresql(pg_url: str, ra
 
 #: What must happen, in one world or another, for the laws to see anything.
 HAPPENINGS = [
-    "claims", "starts attempt 1", "starts attempt 2", "ends as failed", "ends as succeeded",
-    "completes in its own", "cannot complete", "settled as succeeded", "settled as failed (retry)",
-    ": lost", ": succeeded", ": handed-back", "hands back: unknown", "hands back: queued",
-    "has lost its claim", "crashes", "freezes", "drains", "is stepped by",
-    "plans: changed", "hears nothing of its claims", "orders: trigger", "orders: skip-next", "orders: cancel ",
-    "orders: retry", "orders: backfill", "orders: pause", "orders: resume",
-]  # fmt: skip
+    "claims",
+    "starts attempt 1",
+    "starts attempt 2",
+    "ends as failed",
+    "ends as succeeded",
+    "completes in its own",
+    "cannot complete",
+    "settled as succeeded",
+    "settled as failed (retry)",
+    ": lost",
+    ": succeeded",
+    ": handed-back",
+    "hands back: unknown",
+    "hands back: queued",
+    "has lost its claim",
+    "crashes",
+    "freezes",
+    "drains",
+    "is stepped by",
+    "plans: changed",
+    "hears nothing of its claims",
+    "orders: trigger",
+    "orders: skip-next",
+    "orders: cancel ",
+    "orders: retry",
+    "orders: backfill",
+    "orders: pause",
+    "orders: resume",
+]
 
 
 #: So many worlds may pass until everything has happened. In the first two, it does at present.
@@ -72,7 +102,12 @@ def test_the_worlds_are_not_idle() -> None:
         world = World(seed, database)
         laws = world.run()
         database.close()
-        missing -= {word for entry in world.trace.entries for word in HAPPENINGS if word in entry.what}
+        missing -= {
+            word
+            for entry in world.trace.entries
+            for word in HAPPENINGS
+            if word in entry.what
+        }
         starts += sum(laws.starts.values())
         successes += sum(map(len, laws.successes.values()))
         if not missing:

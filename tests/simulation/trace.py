@@ -37,12 +37,23 @@ class Trace:
     seed: int
     entries: list[Entry] = field(default_factory=list)
 
-    def add(self, at: datetime, who: str, what: str, job: str | None = None, slot: datetime | None = None) -> None:
+    def add(
+        self,
+        at: datetime,
+        who: str,
+        what: str,
+        job: str | None = None,
+        slot: datetime | None = None,
+    ) -> None:
         self.entries.append(Entry(len(self.entries), at, who, what, job, slot))
 
     def fail(self, law: str, text: str, job: str, slot: datetime | None) -> LawBroken:
         """The error, with the last events that concern this slot, its job or everybody."""
-        about = [entry for entry in self.entries if entry.job in (None, job) and entry.slot in (None, slot)]
+        about = [
+            entry
+            for entry in self.entries
+            if entry.job in (None, job) and entry.slot in (None, slot)
+        ]
         where = f"{job} {slot.isoformat()}" if slot else job
         lines = [f"seed {self.seed}: {law}: {where}: {text}", *map(str, about[-SHOWN:])]
         return LawBroken("\n".join(lines))

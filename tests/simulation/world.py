@@ -1,8 +1,8 @@
 """A cluster in a box: several workers, one clock, one store, and accidents by seed.
 
-Each worker is the engine's own, called one round of one loop at a time, in an order that the seed decides. Between
-two calls anything may happen: it freezes and comes back as a zombie, it crashes, the database's clock is stepped, a
-newer deploy arrives. The laws look on.
+Each worker is the engine's own, called one round of one loop at a time, in an order that the seed
+decides. Between two calls anything may happen: it freezes and comes back as a zombie, it crashes,
+the database's clock is stepped, a newer deploy arrives. The laws look on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ class World(Accidents):
                 self._accident()
             if self.rng.random() < 0.12:
                 self._order()
-            for agent in self.rng.sample([*self.agents, *self.zombies], len(self.agents) + len(self.zombies)):
+            for agent in self.rng.sample(
+                [*self.agents, *self.zombies], len(self.agents) + len(self.zombies)
+            ):
                 self._act(agent)
             self.laws.check(self._read())
         self._calm_down()
         return self.laws
 
-    # -- a worker's turn ----------------------------------------------------------------------------------------
+    # -- a worker's turn --------------------------------------------------------------------------
 
     def _act(self, agent: Agent) -> None:
         """Some of its loops, in any order; a zombie that wakes up goes on where it was."""
@@ -57,7 +59,15 @@ class World(Accidents):
             self._replace(agent)
             return
         else:
-            turns = [self._beat, self._watch, self._reap, self._poll, self._begin, self._end, self._settle]
+            turns = [
+                self._beat,
+                self._watch,
+                self._reap,
+                self._poll,
+                self._begin,
+                self._end,
+                self._settle,
+            ]
         for turn in self.rng.sample(turns, len(turns)):
             if not agent.is_down and agent.is_awake() and self.rng.random() < 0.8:
                 turn(agent)
@@ -82,7 +92,9 @@ class World(Accidents):
         agent.worker.watch()
 
     def _reap(self, agent: Agent) -> None:
-        """At once, or with a pause between the look and the deed, in which everything may change."""
+        """At once, or with a pause between the look and the deed, in which everything may
+        change.
+        """
         if agent.verdict:
             if self.rng.random() < 0.5:
                 self._execute(agent)
@@ -94,9 +106,14 @@ class World(Accidents):
 
     def _execute(self, agent: Agent) -> None:
         verdict, agent.verdict = agent.verdict, []
-        beats = {(row["task_name"], row["task_instance"]): row["last_heartbeat"] for row in self._read().rows}
+        beats = {
+            (row["task_name"], row["task_instance"]): row["last_heartbeat"]
+            for row in self._read().rows
+        }
         rows = list(verdict)
-        alive = [row.fence for row in rows if beats.get(row.key) != row.last_heartbeat]  # it stirred since the look
+        alive = [
+            row.fence for row in rows if beats.get(row.key) != row.last_heartbeat
+        ]  # it stirred since the look
         if not self.steps_on:
             alive += [row.fence for row in rows if self._is_believed(row)]
         with self._lost() as told:
@@ -107,7 +124,9 @@ class World(Accidents):
     def _is_believed(self, row: Row) -> bool:
         """Whether the holder, wherever it is, still has reason to believe in this claim."""
         return any(
-            claim.key == row.key and claim.token == row.version and not agent.worker.is_lost(claim)
+            claim.key == row.key
+            and claim.token == row.version
+            and not agent.worker.is_lost(claim)
             for agent in self.agents
             if not agent.is_down
             for claim in agent.worker.held
@@ -118,7 +137,9 @@ class World(Accidents):
         with self._lost(surely=False) as told:
             agent.worker.poll(self.rng.choice((1, 2, 4)))
         claims = [claim for claim in agent.worker.waiting if claim.fence not in before]
-        for claim in claims + (self._unknown(agent) if self._is_lost(agent, "its claims", told) else []):
+        for claim in claims + (
+            self._unknown(agent) if self._is_lost(agent, "its claims", told) else []
+        ):
             self._note(agent, f"claims, token {claim.token}", claim)
             self.laws.claimed(claim, agent.tags)
         if claims and not told and not self.is_calm:
@@ -128,9 +149,17 @@ class World(Accidents):
     def _unknown(self, agent: Agent) -> list[Claim]:
         """What the database says this worker holds, and it does not know."""
         store, held = agent.worker.store, {claim.fence for claim in agent.worker.held}
-        found = [claim for claim in store.held.held_by(agent.worker.name) if claim.fence not in held]
-        again = [store.held.find_claim(*claim.key, claim.token, claim.holder) for claim in found]
-        return [claim for claim in again if claim is not None and not self.laws.knows(claim)]
+        found = [
+            claim
+            for claim in store.held.held_by(agent.worker.name)
+            if claim.fence not in held
+        ]
+        again = [
+            store.held.find_claim(*claim.key, claim.token, claim.holder) for claim in found
+        ]
+        return [
+            claim for claim in again if claim is not None and not self.laws.knows(claim)
+        ]
 
     def _left(self, agent: Agent) -> Sequence[Any]:
         """Rows that this worker may run, were due before now, and are as they were."""
@@ -138,13 +167,19 @@ class World(Accidents):
         tasks = store.tables.tasks
         waits = [~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now]
         with store.transaction() as connection:
-            rows = connection.execute(sa.select(tasks).where(*waits, tasks.c.version < to_micros(now))).all()
-        return [row for row in rows if store.definitions[row.task_name].may_run_on(agent.tags)]
+            rows = connection.execute(
+                sa.select(tasks).where(*waits, tasks.c.version < to_micros(now))
+            ).all()
+        return [
+            row for row in rows if store.definitions[row.task_name].may_run_on(agent.tags)
+        ]
 
     def _begin(self, agent: Agent) -> None:
         for claim in agent.worker.waiting:
             if self.rng.random() < 0.8 and self._start(agent, claim):
-                self._note(agent, f"starts attempt {claim.row.attempt}, token {claim.token}", claim)
+                self._note(
+                    agent, f"starts attempt {claim.row.attempt}, token {claim.token}", claim
+                )
                 agent.running.append(claim)
                 self.laws.started(claim)
         self._strike(agent)
@@ -172,15 +207,22 @@ class World(Accidents):
                 return Failed("boom")
             case 2 | 3:
                 return self._complete(agent, claim)
-            case _ if agent.worker.store.held.find_claim(*claim.key, claim.token, claim.holder) is None:
-                return self._complete(agent, claim)  # another holds the slot: this must be refused
+            case _ if (
+                agent.worker.store.held.find_claim(*claim.key, claim.token, claim.holder)
+                is None
+            ):
+                return self._complete(
+                    agent, claim
+                )  # another holds the slot: this must be refused
             case _ if claim.row.task_name == "poison" and self.rng.random() < 0.5:
                 return None
             case _:
                 return Succeeded()
 
     def _complete(self, agent: Agent, claim: Claim) -> AttemptOutcome | None:
-        """complete_in, in a transaction of its own, which may be rolled back, or be the last thing the process does."""
+        """complete_in, in a transaction of its own, which may be rolled back, or be the last thing
+        the process does.
+        """
         store = agent.worker.store
         try:
             with store.database.main.connect() as connection:
@@ -193,10 +235,14 @@ class World(Accidents):
         except ClaimLost:
             self._note(agent, "cannot complete: the claim is lost", claim)
             return Failed("ClaimLost", promised=True)
-        return self.rng.choice((Succeeded(promised=True), Failed("boom", promised=True), None))
+        return self.rng.choice(
+            (Succeeded(promised=True), Failed("boom", promised=True), None)
+        )
 
     def _order(self) -> None:
-        """An operator, who sits somewhere. An order that fails was not carried out: the audit shows at the end."""
+        """An operator, who sits somewhere. An order that fails was not carried out: the audit
+        shows at the end.
+        """
         said = "hears that nothing was done"
         with self._lost():
             said = self.operator.order(self._controls(), self._read(), self.clock.now())
@@ -205,15 +251,19 @@ class World(Accidents):
     def _controls(self) -> Operations:
         return self.agents[0].worker.client.operations
 
-    # -- after the storm ----------------------------------------------------------------------------------------
+    # -- after the storm --------------------------------------------------------------------------
 
     def _calm_down(self) -> None:
-        """No more accidents: zombies wake, everything that is due runs, and the books are closed."""
+        """No more accidents: zombies wake, everything that is due runs, and the books are
+        closed.
+        """
         self.is_calm = True
         self.operator.let_all_go_on(self._controls(), self._read(), self.clock.now())
         for number in range(LONGEST_CALM):
             if number >= CALM and not self._read().is_due(self.clock.now()):
-                break  # what was missed while nobody was there, by half an hour and in a pace, takes longer
+                # what was missed while nobody was there, by half an hour and in a pace, takes
+                # longer
+                break
             self._let_time_pass(10)
             for agent in list(self.agents):
                 if agent.is_down:

@@ -1,4 +1,6 @@
-"""A store with a handful of jobs on a clock that stands still, and short words for what tests do to it."""
+"""A store with a handful of jobs on a clock that stands still, and short words for what tests do
+to it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from slotwise.jobs.definition import Definition, define
 from slotwise.jobs.job import job, task
 from slotwise.jobs.policies import Retry
 from slotwise.model.clock import ManualClock
-from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row, Succeeded, Transition
+from slotwise.model.records import (
+    RECURRING,
+    AttemptOutcome,
+    Claim,
+    Row,
+    Succeeded,
+    Transition,
+)
 from slotwise.registry.inspection import Inspection
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
 from slotwise.store.connect.database import Database
@@ -71,11 +80,21 @@ DEFINITIONS = (
 
 
 def claim_due(
-    store: Store, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
+    store: Store,
+    holder: str,
+    limit: int,
+    *,
+    lease: timedelta,
+    names: Sequence[str],
+    lost: int = 1,
 ) -> tuple[int, list[Claim]]:
     """Claim slots, and then one-time tasks; how many were found, and the claims that may start."""
-    found, claims, _ = store.claims.claim_slots(holder, limit, lease=lease, names=names, lost=lost)
-    queued = store.claims.claim_tasks(holder, limit - found, lease=lease, names=store.due.tasks_of(names))
+    found, claims, _ = store.claims.claim_slots(
+        holder, limit, lease=lease, names=names, lost=lost
+    )
+    queued = store.claims.claim_tasks(
+        holder, limit - found, lease=lease, names=store.due.tasks_of(names)
+    )
     return found + len(queued), claims + queued
 
 
@@ -97,31 +116,49 @@ class Bench:
         self.inspect = Inspection(lambda: self.store)
 
     def beside(self, *definitions: Definition) -> Bench:
-        """Another worker's store over the same tables and clock, with these definitions for those it shares."""
+        """Another worker's store over the same tables and clock, with these definitions for those
+        it shares.
+        """
         changed = {**self.definitions, **{found.name: found for found in definitions}}
         return Bench(self.database, changed.values(), self.clock)
 
-    # -- the engine's verbs, shortened --------------------------------------------------------------------------
+    # -- the engine's verbs, shortened ------------------------------------------------------------
 
     def planned(self) -> Bench:
         self.plan()
         return self
 
-    def plan(self, *names: str, revision: str | None = None, started: datetime | None = None) -> dict[str, Plan]:
-        jobs = [found for found in self.definitions.values() if found.is_job and (not names or found.name in names)]
+    def plan(
+        self, *names: str, revision: str | None = None, started: datetime | None = None
+    ) -> dict[str, Plan]:
+        jobs = [
+            found
+            for found in self.definitions.values()
+            if found.is_job and (not names or found.name in names)
+        ]
         deploy = Revision(text=revision, started=started or self.clock.now())
         return {plan.job: plan for plan in Planner(self.store).plan(jobs, deploy)}
 
-    def claim(self, *names: str, holder: str = "host:1:a", limit: int = 100, lease: timedelta = LEASE) -> list[Claim]:
+    def claim(
+        self,
+        *names: str,
+        holder: str = "host:1:a",
+        limit: int = 100,
+        lease: timedelta = LEASE,
+    ) -> list[Claim]:
         """What is due of these tasks (all), oldest first."""
-        _, claims = claim_due(self.store, holder, limit, lease=lease, names=names or sorted(self.definitions))
+        _, claims = claim_due(
+            self.store, holder, limit, lease=lease, names=names or sorted(self.definitions)
+        )
         return claims
 
     def claim_one(self, name: str, holder: str = "host:1:a", **options: Any) -> Claim:
         (claim,) = self.claim(name, holder=holder, **options)
         return claim
 
-    def settle(self, claim: Claim, outcome: AttemptOutcome | None = None) -> Transition | None:
+    def settle(
+        self, claim: Claim, outcome: AttemptOutcome | None = None
+    ) -> Transition | None:
         """What became of the row; None: the claim was lost."""
         (settlement,) = self.store.settlements.settle([(claim, outcome or Succeeded())])
         assert settlement.error is None
@@ -134,7 +171,7 @@ class Bench:
     def tick(self, minutes: float = 1) -> datetime:
         return self.clock.tick(minutes * MINUTE)
 
-    # -- what the tables say ------------------------------------------------------------------------------------
+    # -- what the tables say ----------------------------------------------------------------------
 
     def row(self, name: str, instance: str = RECURRING) -> Row:
         found = self.find(name, instance)
@@ -145,22 +182,30 @@ class Bench:
         tasks = self.tables.tasks
         columns = [tasks.c[column] for column in ROW_COLUMNS]
         with self.store.transaction() as connection:
-            values = connection.execute(sa.select(*columns).where(*self._key(name, instance))).first()
+            values = connection.execute(
+                sa.select(*columns).where(*self._key(name, instance))
+            ).first()
         return None if values is None else row_of(values)
 
     def due_of(self, name: str, instance: str) -> datetime:
         """When a row is due; of one that is paused, when it would be."""
         tasks = self.tables.tasks
-        due = sa.case((tasks.c.state == "paused", tasks.c.parked_due), else_=tasks.c.execution_time)
+        due = sa.case(
+            (tasks.c.state == "paused", tasks.c.parked_due), else_=tasks.c.execution_time
+        )
         with self.store.transaction() as connection:
-            found: datetime = connection.execute(sa.select(due).where(*self._key(name, instance))).scalar_one()
+            found: datetime = connection.execute(
+                sa.select(due).where(*self._key(name, instance))
+            ).scalar_one()
         return found
 
     def slots(self, name: str) -> list[sa.RowMapping]:
         """The ledger of a task, oldest first."""
         table = self.tables.slots
         with self.store.transaction() as connection:
-            statement = sa.select(table).where(table.c.task_name == name).order_by(table.c.slot)
+            statement = (
+                sa.select(table).where(table.c.task_name == name).order_by(table.c.slot)
+            )
             return list(connection.execute(statement).mappings())
 
     def slot(self, name: str) -> sa.RowMapping:
@@ -170,30 +215,50 @@ class Bench:
 
     def outcomes(self, name: str) -> list[tuple[float, str]]:
         """Its ledger in short: minutes after noon, and the outcome."""
-        return [((found["slot"] - NOON) / MINUTE, found["outcome"]) for found in self.slots(name)]
+        return [
+            ((found["slot"] - NOON) / MINUTE, found["outcome"])
+            for found in self.slots(name)
+        ]
 
     def gaps(self, name: str) -> list[tuple[float, float, int, str]]:
         """Its gaps: first and last in minutes after noon, how many, and why."""
         table = self.tables.gaps
         with self.store.transaction() as connection:
-            statement = sa.select(table).where(table.c.task_name == name).order_by(table.c.first_slot)
+            statement = (
+                sa.select(table)
+                .where(table.c.task_name == name)
+                .order_by(table.c.first_slot)
+            )
             found = list(connection.execute(statement).mappings())
         return [
-            ((gap["first_slot"] - NOON) / MINUTE, (gap["last_slot"] - NOON) / MINUTE, gap["count"], gap["reason"])
+            (
+                (gap["first_slot"] - NOON) / MINUTE,
+                (gap["last_slot"] - NOON) / MINUTE,
+                gap["count"],
+                gap["reason"],
+            )
             for gap in found
         ]
 
-    # -- what else happens to tables ----------------------------------------------------------------------------
+    # -- what else happens to tables --------------------------------------------------------------
 
     def insert(self, name: str, instance: str, **values: Any) -> None:
         """A row as another program, or an operator with SQL, writes it."""
         row = {"picked": False, "version": 1, "execution_time": self.clock.now(), **values}
         with self.store.transaction() as connection:
-            connection.execute(self.tables.tasks.insert().values(task_name=name, task_instance=instance, **row))
+            connection.execute(
+                self.tables.tasks.insert().values(
+                    task_name=name, task_instance=instance, **row
+                )
+            )
 
     def change(self, name: str, instance: str = RECURRING, **values: Any) -> None:
         with self.store.transaction() as connection:
-            connection.execute(self.tables.tasks.update().where(*self._key(name, instance)).values(**values))
+            connection.execute(
+                self.tables.tasks.update()
+                .where(*self._key(name, instance))
+                .values(**values)
+            )
 
     def delete(self, name: str, instance: str = RECURRING) -> None:
         with self.store.transaction() as connection:
@@ -214,7 +279,13 @@ class Bench:
         return [tasks.c.task_name == name, tasks.c.task_instance == instance]
 
 
-def stale(claim: Claim, *, key: str | None = None, version: int = 0, holder: str | None = None) -> Claim:
+def stale(
+    claim: Claim, *, key: str | None = None, version: int = 0, holder: str | None = None
+) -> Claim:
     """The claim with one of the three parts of its fence wrong."""
-    row = replace(claim.row, task_instance=key or claim.row.task_instance, version=claim.row.version + version)
+    row = replace(
+        claim.row,
+        task_instance=key or claim.row.task_instance,
+        version=claim.row.version + version,
+    )
     return replace(claim, row=row, holder=holder or claim.holder)

@@ -35,14 +35,18 @@ def url(database_kind: str, request: pytest.FixtureRequest) -> str:
     return found
 
 
-#: Parts whose printed grants the store's tests have on PostgreSQL, in the place of the owner's rights, as in
-#: "worker,operator"; see "Laws and their tests".
+#: Parts whose printed grants the store's tests have on PostgreSQL, in the place of the owner's
+#: rights, as in "worker,operator"; see "Laws and their tests".
 PARTS = os.environ.get("TESTS_ROLE", "")
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Database]:
-    with _as_parts(url) if PARTS and url.startswith("postgresql") else nullcontext(url) as address:
+    with (
+        _as_parts(url)
+        if PARTS and url.startswith("postgresql")
+        else nullcontext(url) as address
+    ):
         database = Database(Settings(database_url=address, wake_up=False))
         try:
             yield database
@@ -52,9 +56,16 @@ def opened(url: str) -> Iterator[Database]:
 
 @contextmanager
 def _as_parts(url: str) -> Iterator[str]:
-    """With the rights of ``PARTS``, and that to create tables, as handlers have; tests sign the audit themselves."""
-    with granted(url, *PARTS.split(",")) as theirs, psycopg.connect(url, autocommit=True) as sql:
-        sql.execute(f"GRANT CREATE ON SCHEMA public TO {sa.make_url(theirs).username}".encode())
+    """With the rights of ``PARTS``, and that to create tables, as handlers have; tests sign the
+    audit themselves.
+    """
+    with (
+        granted(url, *PARTS.split(",")) as theirs,
+        psycopg.connect(url, autocommit=True) as sql,
+    ):
+        sql.execute(
+            f"GRANT CREATE ON SCHEMA public TO {sa.make_url(theirs).username}".encode()
+        )
         sql.execute("DROP TRIGGER IF EXISTS scheduled_sign_controls ON scheduled_controls")
         yield theirs
 
@@ -70,8 +81,12 @@ def granted(url: str, *parts: str) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as sql:
         sql.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
         for part in parts:
-            sql.execute(f"BEGIN; {grants(part, name, prefix='scheduled_', schema=None)} COMMIT".encode())
-        yield owner.set(username=name, password="secret").render_as_string(hide_password=False)
+            sql.execute(
+                f"BEGIN; {grants(part, name, prefix='scheduled_', schema=None)} COMMIT".encode()
+            )
+        yield owner.set(username=name, password="secret").render_as_string(
+            hide_password=False
+        )
         sql.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}".encode())
 
 

@@ -18,7 +18,9 @@ def hearing(database: Database) -> Iterator[list[Sent]]:
     """The statements that are sent meanwhile, with their parameters, in order."""
     heard: list[Sent] = []
 
-    def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+    def listen(
+        _connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any
+    ) -> None:
         heard.append((statement, parameters))
 
     with listening(database, listen):

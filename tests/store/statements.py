@@ -39,10 +39,14 @@ class Stage:
     def due(self, *names: str, late: bool = False) -> None:
         for name in names:
             following = LONG_AGO + timedelta(minutes=1) if late else FAR_AWAY
-            self.bench.change(name, slot=LONG_AGO, execution_time=LONG_AGO, next_slot=following)
+            self.bench.change(
+                name, slot=LONG_AGO, execution_time=LONG_AGO, next_slot=following
+            )
 
     def claim(self, *names: str) -> list[Claim]:
-        return claim_due(self.store, "host:1:a", 100, lease=LEASE, names=names or self.names)[1]
+        return claim_due(
+            self.store, "host:1:a", 100, lease=LEASE, names=names or self.names
+        )[1]
 
     def held(self, *names: str) -> list[Claim]:
         self.due(*(name for name in names if self.bench.definitions[name].is_job))
@@ -56,7 +60,12 @@ class Stage:
         with hearing(self.store.database) as heard:
             play()
         sent = [tidy(statement) for statement, _ in heard]
-        return "\n\n".join(f"{statement};" for statement in sent if statement != "BEGIN IMMEDIATE") + "\n"
+        return (
+            "\n\n".join(
+                f"{statement};" for statement in sent if statement != "BEGIN IMMEDIATE"
+            )
+            + "\n"
+        )
 
 
 def tidy(statement: str) -> str:
@@ -66,7 +75,11 @@ def tidy(statement: str) -> str:
         text = re.sub(r"\s+$", "", line)
         indent = " " * (len(text) - len(text.lstrip()))
         lines += textwrap.wrap(
-            text, WIDTH, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False
+            text,
+            WIDTH,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
     return "\n".join(line for line in lines if line.strip())
 
@@ -97,7 +110,9 @@ def _start_alike(stage: Stage) -> Callable[[], Any]:
 
 
 def _claim_instance(stage: Stage) -> Callable[[], Any]:
-    return lambda: claim_trigger(stage.store, "host:1:a", "plain", lease=LEASE, strict=False)
+    return lambda: claim_trigger(
+        stage.store, "host:1:a", "plain", lease=LEASE, strict=False
+    )
 
 
 def _mark(stage: Stage) -> Callable[[], Any]:
@@ -112,14 +127,18 @@ def _mark_tasks(stage: Stage) -> Callable[[], Any]:
 
 def _settle(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "mail")
-    return lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+    return lambda: stage.store.settlements.settle(
+        [(claim, Succeeded()) for claim in claims]
+    )
 
 
 def _advance(stage: Stage) -> Callable[[], Any]:
     stage.due("plain")
     stage.bench.change("plain", slot=stage.store.now(), schedule=str(Every("3650d")))
     claims = stage.claim("plain")
-    return lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+    return lambda: stage.store.settlements.settle(
+        [(claim, Succeeded()) for claim in claims]
+    )
 
 
 def _finish(stage: Stage) -> Callable[[], Any]:
@@ -135,7 +154,9 @@ def _settle_with_gap(stage: Stage) -> Callable[[], Any]:
 
 def _hand_back(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain")
-    return lambda: stage.store.settlements.settle([(claim, HandedBack()) for claim in claims])
+    return lambda: stage.store.settlements.settle(
+        [(claim, HandedBack()) for claim in claims]
+    )
 
 
 def _take_over(stage: Stage) -> Callable[[], Any]:
@@ -145,7 +166,9 @@ def _take_over(stage: Stage) -> Callable[[], Any]:
 
 def _beat(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "strict")
-    stage.store.settlements.settle([(claims[0], Succeeded())])  # one of them is lost: it is read again
+    stage.store.settlements.settle(
+        [(claims[0], Succeeded())]
+    )  # one of them is lost: it is read again
     return lambda: stage.store.held.beat("host:1:a", claims)
 
 
@@ -167,7 +190,9 @@ def _next_due_of_tasks(stage: Stage) -> Callable[[], Any]:
 
 
 def _next_due_of_many(stage: Stage) -> Callable[[], Any]:
-    return lambda: stage.store.due.next_due(["plain", *(f"other-{number}" for number in range(MANY))], ())
+    return lambda: stage.store.due.next_due(
+        ["plain", *(f"other-{number}" for number in range(MANY))], ()
+    )
 
 
 def _due_tasks(stage: Stage) -> Callable[[], Any]:
@@ -184,7 +209,9 @@ def _plan_kept(stage: Stage) -> Callable[[], Any]:
 
 
 def _plan_changed(stage: Stage) -> Callable[[], Any]:
-    return lambda: Planner(stage.store).plan([a_job("plain", Every("5m"))], Revision(text="9"))
+    return lambda: Planner(stage.store).plan(
+        [a_job("plain", Every("5m"))], Revision(text="9")
+    )
 
 
 def _schedule(stage: Stage) -> Callable[[], Any]:
@@ -194,7 +221,9 @@ def _schedule(stage: Stage) -> Callable[[], Any]:
 
 def _schedule_many(stage: Stage) -> Callable[[], Any]:
     client = Client(lambda: stage.store)
-    return lambda: client.schedule_many("mail", [{"n": 1}, None], delay="10s", if_exists="replace")
+    return lambda: client.schedule_many(
+        "mail", [{"n": 1}, None], delay="10s", if_exists="replace"
+    )
 
 
 def _guard(stage: Stage) -> Callable[[], Any]:
@@ -216,9 +245,20 @@ def _fenced(stage: Stage, verb: str, claims: list[Claim]) -> None:
 
 def _sign_in(stage: Stage) -> Callable[[], Any]:
     badge = Badge(
-        worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=10, tags=[], tasks=["plain"],
-        lease=LEASE, started=LONG_AGO, revision="9", refused=[], passed_over={},
-    )  # fmt: skip
+        worker="host:1:a",
+        host="host",
+        pid=1,
+        boot_id="a",
+        version="1",
+        capacity=10,
+        tags=[],
+        tasks=["plain"],
+        lease=LEASE,
+        started=LONG_AGO,
+        revision="9",
+        refused=[],
+        passed_over={},
+    )
     return lambda: WorkerRegistry(stage.store).sign_in(badge, "running")
 
 

@@ -37,7 +37,9 @@ def test_a_nul_is_an_error(pg_empty_url: str) -> None:
         connection.execute("SELECT %s::text[]", (texts(["a\x00b"]),))
 
 
-@pytest.mark.parametrize("values", [[], [1], [-1, 0, 2**63 - 1]], ids=["none", "one", "the ends"])
+@pytest.mark.parametrize(
+    "values", [[], [1], [-1, 0, 2**63 - 1]], ids=["none", "one", "the ends"]
+)
 def test_integers(pg_empty_url: str, values: list[int]) -> None:
     """To the end of bigint."""
     with psycopg.connect(pg_empty_url) as connection:
@@ -48,7 +50,10 @@ def test_integers(pg_empty_url: str, values: list[int]) -> None:
 INSTANTS = {
     "none": [],
     "the same": [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
-    "the ends": [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],
+    "the ends": [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    ],
     "elsewhere": [datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=-5)))],
     "not all": [None, datetime(2026, 1, 1, microsecond=1, tzinfo=UTC), None],
 }
@@ -58,5 +63,7 @@ INSTANTS = {
 def test_instants(pg_empty_url: str, values: list[datetime | None]) -> None:
     """To the microsecond, whatever zone they are said in."""
     with psycopg.connect(pg_empty_url, options="-c TimeZone=UTC") as connection:
-        found = connection.execute("SELECT %s::timestamptz[]", (instants(values),)).fetchone()
+        found = connection.execute(
+            "SELECT %s::timestamptz[]", (instants(values),)
+        ).fetchone()
     assert found == (values,)

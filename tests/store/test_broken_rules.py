@@ -1,4 +1,6 @@
-"""Tests of rules that neither scripts nor simulated worlds reach are trusted after they have failed."""
+"""Tests of rules that neither scripts nor simulated worlds reach are trusted after they have
+failed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BROKEN: dict[str, tuple[Mutant, Callable[[Bench], object]]] = {
 
 
 @pytest.mark.parametrize(("mutant", "test"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_rule_is_found_out(sqlite_bench: Bench, mutant: Mutant, test: Callable[[Bench], object]) -> None:
+def test_a_broken_rule_is_found_out(
+    sqlite_bench: Bench, mutant: Mutant, test: Callable[[Bench], object]
+) -> None:
     """By its own test: a result differs, or nothing is there to be claimed."""
     with mutant.at_large(), pytest.raises((AssertionError, ValueError)):
         test(sqlite_bench)

@@ -1,4 +1,6 @@
-"""A calendar changes, and the rows that go by it follow: by the planner's rules, on both databases."""
+"""A calendar changes, and the rows that go by it follow: by the planner's rules, on both
+databases.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,13 @@ def desk(database: Database) -> Desk:
 
 
 def test_a_waiting_row_moves(desk: Desk) -> None:
-    """A day that closes takes its slot with it; opened again, the slot is back. The row's text says which revision."""
+    """A day that closes takes its slot with it; opened again, the slot is back. The row's text
+    says which revision.
+    """
     change = desk.close(FRIDAY)
-    assert [(one.job, one.next_slot, one.refused) for one in change.followed] == [("open", nine(MONDAY), None)]
+    assert [(one.job, one.next_slot, one.refused) for one in change.followed] == [
+        ("open", nine(MONDAY), None)
+    ]
     assert desk.slot() == nine(MONDAY)
     assert "CO@2[SAT,SUN 2026:0102]" in str(desk.bench.row("open").schedule)
     desk.close()
@@ -73,7 +79,11 @@ def test_counters_and_watermark_stay(desk: Desk) -> None:
     assert desk.slot() == nine(MONDAY)
     desk.close(MONDAY)
     row = desk.bench.row("open")
-    assert (row.slot, row.watermark, row.last_success) == (nine(TUESDAY), nine(FRIDAY), nine(FRIDAY))
+    assert (row.slot, row.watermark, row.last_success) == (
+        nine(TUESDAY),
+        nine(FRIDAY),
+        nine(FRIDAY),
+    )
 
 
 def test_a_held_row_gets_the_text_and_moves_at_its_settlement(desk: Desk) -> None:
@@ -82,7 +92,11 @@ def test_a_held_row_gets_the_text_and_moves_at_its_settlement(desk: Desk) -> Non
     claim = desk.bench.claim_one("open")
     desk.close(MONDAY)
     row = desk.bench.row("open")
-    assert (row.slot, row.version, row.picked_by) == (nine(FRIDAY), claim.row.version, claim.holder)
+    assert (row.slot, row.version, row.picked_by) == (
+        nine(FRIDAY),
+        claim.row.version,
+        claim.holder,
+    )
     desk.bench.settle(claim)
     assert desk.slot() == nine(TUESDAY)
     assert desk.bench.slot("open")["outcome"] == "succeeded"
@@ -108,7 +122,9 @@ def test_skipped_slots_are_flagged_by_the_new_days(database: Database) -> None:
     (claim,) = desk.bench.claim("open")
     assert claim.slot == nine(MONDAY)
     gaps = desk.bench.gaps("open")
-    assert [(count, why) for _, _, count, why in gaps] == [(3, "calendar")]  # Friday, Saturday, Sunday
+    assert [(count, why) for _, _, count, why in gaps] == [
+        (3, "calendar")
+    ]  # Friday, Saturday, Sunday
 
 
 def test_a_dry_run_changes_nothing(desk: Desk) -> None:
@@ -120,7 +136,12 @@ def test_a_dry_run_changes_nothing(desk: Desk) -> None:
     assert desk.bench.backup() == before
     assert desk.changes.find("CO").calendar == Calendar(name="CO", revision=1)
     with desk.bench.store.transaction() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(desk.bench.tables.controls)) == 1
+        assert (
+            connection.scalar(
+                sa.select(sa.func.count()).select_from(desk.bench.tables.controls)
+            )
+            == 1
+        )
 
 
 def test_the_same_days_change_nothing(desk: Desk) -> None:
@@ -132,7 +153,9 @@ def test_the_same_days_change_nothing(desk: Desk) -> None:
     assert desk.bench.backup() == before
 
 
-def test_an_interrupted_change_is_finished_by_the_next(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_change_is_finished_by_the_next(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The calendar changed, the rows had not followed yet: an equal change lets them."""
     with monkeypatch.context() as patched:
         patched.setattr(CalendarChanges, "_follow", lambda self, after, *, dry: [])
@@ -142,7 +165,9 @@ def test_an_interrupted_change_is_finished_by_the_next(desk: Desk, monkeypatch: 
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], ids=lambda size: f"pages-of-{size}")
-def test_rows_follow_page_by_page(database: Database, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_rows_follow_page_by_page(
+    database: Database, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     """All of them, once, whatever the size of a page; rows of calendars with longer names stay."""
     monkeypatch.setattr(calendars, "PAGE", size)
     desk = Desk(database, NINE.excluding("CO", roll="following"), "a", "b", "c")
@@ -164,7 +189,9 @@ def test_a_row_that_cannot_follow_keeps_its_days(database: Database) -> None:
     sundays = Bench(database, [a_job("sundays", NINE.nth_business_day(23, "CO"))])
     sundays.plan()
     change = desk.changes.change(
-        "CO", lambda before: Calendar(name="CO", weekend=frozenset({0, 1, 2, 3, 4, 6})), "calendar import"
+        "CO",
+        lambda before: Calendar(name="CO", weekend=frozenset({0, 1, 2, 3, 4, 6})),
+        "calendar import",
     )
     refused = {one.job: one.refused for one in change.followed}
     assert refused["open"] is None
@@ -180,7 +207,10 @@ def test_a_second_change_while_a_job_is_late_skips_its_oldest_slots(desk: Desk) 
     desk.bench.clock.set(nine(MONDAY + 2 * DAY) + HOUR)
     (followed,) = desk.close(FRIDAY + 21 * DAY).followed
     assert followed.superseded > 0
-    assert sum(gap[2] for gap in desk.bench.gaps("open") if gap[3] == "superseded") == followed.superseded
+    assert (
+        sum(gap[2] for gap in desk.bench.gaps("open") if gap[3] == "superseded")
+        == followed.superseded
+    )
     assert desk.slot() == nine(TUESDAY)
 
 
@@ -193,7 +223,9 @@ def test_a_job_planned_later_goes_by_the_new_days(desk: Desk) -> None:
 
 def test_a_calendar_in_use_is_not_removed(desk: Desk) -> None:
     """The message names the jobs; unused, it goes."""
-    with pytest.raises(InvalidSchedule, match="calendar CO is used by open; change their schedules first"):
+    with pytest.raises(
+        InvalidSchedule, match="calendar CO is used by open; change their schedules first"
+    ):
         desk.changes.remove("CO", "calendar remove")
     desk.bench.delete("open")
     assert desk.changes.remove("CO", "calendar remove").name == "CO"
@@ -207,16 +239,27 @@ def test_changes_are_audited(desk: Desk) -> None:
     desk.close(FRIDAY)
     controls = desk.bench.tables.controls
     with desk.bench.store.transaction() as connection:
-        found = connection.execute(sa.select(controls).order_by(controls.c.id.desc())).mappings().first()
+        found = (
+            connection.execute(sa.select(controls).order_by(controls.c.id.desc()))
+            .mappings()
+            .first()
+        )
     assert found is not None
-    assert (found["author"], found["command"], found["at"]) == ("tester@host", "calendar add", NOON)
+    assert (found["author"], found["command"], found["at"]) == (
+        "tester@host",
+        "calendar add",
+        NOON,
+    )
     assert "CO@2[SAT,SUN 2026:0102]" in found["arguments"]
 
 
 def test_lines_say_who_goes_by_it(desk: Desk) -> None:
     """Each calendar with its jobs, one without any, too."""
     desk.changes.change("empty", lambda before: Calendar(name="empty"), "calendar add")
-    assert [(line.calendar.name, list(line.jobs)) for line in desk.changes.all()] == [("CO", ["open"]), ("empty", [])]
+    assert [(line.calendar.name, list(line.jobs)) for line in desk.changes.all()] == [
+        ("CO", ["open"]),
+        ("empty", []),
+    ]
     with pytest.raises(InvalidSchedule, match=r"did you mean empty\?"):
         desk.changes.find("emty")
 
@@ -232,7 +275,9 @@ def test_a_paused_row_follows_and_sleeps_on(desk: Desk) -> None:
 
 
 def test_a_change_waits_for_whoever_plans_by_the_calendar(pg_database: Database) -> None:
-    """A row that is being planned by the old days is seen, and follows: planning holds the calendar meanwhile."""
+    """A row that is being planned by the old days is seen, and follows: planning holds the
+    calendar meanwhile.
+    """
     desk = Desk(pg_database, NINE.excluding("CO", roll="following"))
     desk.close()
     desk.bench.plan()

@@ -1,4 +1,6 @@
-"""The mark of a job that gives up outlives a crash of the server, whatever role and database say of durability."""
+"""The mark of a job that gives up outlives a crash of the server, whatever role and database say
+of durability.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +54,27 @@ def a_bench(url: str, **settings: bool) -> Iterator[Bench]:
 def choose(connection: psycopg.Connection, level: str) -> None:
     """What an admin says, for this database."""
     name = sql.Identifier(connection.info.dbname)
-    connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = {}").format(name, sql.Literal(level)))
+    connection.execute(
+        sql.SQL("ALTER DATABASE {} SET synchronous_commit = {}").format(
+            name, sql.Literal(level)
+        )
+    )
 
 
 @pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
 @pytest.mark.parametrize(
     ("level", "at_the_mark"),
-    [("off", "on"), ("on", "on"), ("local", "local"), ("remote_write", "remote_write"), ("remote_apply",) * 2],
+    [
+        ("off", "on"),
+        ("on", "on"),
+        ("local", "local"),
+        ("remote_write", "remote_write"),
+        ("remote_apply",) * 2,
+    ],
 )
-def test_only_off_is_lifted_and_only_for_the_mark(pg_url: str, level: str, at_the_mark: str, pooler: bool) -> None:
+def test_only_off_is_lifted_and_only_for_the_mark(
+    pg_url: str, level: str, at_the_mark: str, pooler: bool
+) -> None:
     """The claim before it and the settlement after it commit as the admin chose."""
     with psycopg.connect(pg_url, autocommit=True) as connection:
         choose(connection, level)
@@ -73,14 +87,22 @@ def test_only_off_is_lifted_and_only_for_the_mark(pg_url: str, level: str, at_th
             connection.execute(HEAR_MARKS)
             bench.client.schedule("once")
             assert bench.store.held.mark_running(bench.claim_one("once"))
-        heard = connection.execute("SELECT outcome, synchronous_commit FROM heard").fetchall()
+        heard = connection.execute(
+            "SELECT outcome, synchronous_commit FROM heard"
+        ).fetchall()
     claimed_and_ended = [("claimed", level), ("running", at_the_mark), ("succeeded", level)]
     assert heard == [*claimed_and_ended, ("marked", at_the_mark)]
 
 
 def test_a_mark_that_was_acknowledged_outlives_the_server(open_path: Path) -> None:
-    """It crashes right after; the claim, which nobody had written to disk before, is there again, too."""
-    settings = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "0"}
+    """It crashes right after; the claim, which nobody had written to disk before, is there again,
+    too.
+    """
+    settings = {
+        "synchronous_commit": "off",
+        "wal_writer_delay": "10s",
+        "wal_writer_flush_after": "0",
+    }
     try:
         server = EmbeddedPostgres(open_path / "pg", temporary=True, settings=settings)
     except PostgresMissing as error:
@@ -96,7 +118,10 @@ def test_a_mark_that_was_acknowledged_outlives_the_server(open_path: Path) -> No
             server._cluster.stop("immediate")
             server.start()
             bench.database.close()
-            assert (bench.slot("strict")["outcome"], bench.slot("strict")["token"]) == ("running", claim.token)
+            assert (bench.slot("strict")["outcome"], bench.slot("strict")["token"]) == (
+                "running",
+                claim.token,
+            )
             bench.tick()
             bench.take_over(claim)
             assert bench.outcomes("strict")[0] == (1, "lost")

@@ -1,4 +1,6 @@
-"""The read for monitoring stays cheap beside millions of rows: it reads what is due, up to its bound, by the index."""
+"""The read for monitoring stays cheap beside millions of rows: it reads what is due, up to its
+bound, by the index.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,28 @@ def stage(databases: Databases) -> Iterator[Explained]:
 def test_counts_and_oldest(stage: Explained) -> None:
     found = {one.name: one for one in backlog(stage.store)}
     assert {name: one.waiting for name, one in found.items()} == {
-        "many": MOST, "few-1": 1, "few-2": 1, "few-3": 1, "few-4": 1, "few-5": 1
-    }  # fmt: skip
+        "many": MOST,
+        "few-1": 1,
+        "few-2": 1,
+        "few-3": 1,
+        "few-4": 1,
+        "few-5": 1,
+    }
     assert found["many"].oldest.total_seconds() >= 30_000
 
 
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
 def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool) -> None:
-    """Two statements, none of which reads the table from one end to the other, nor rows beyond the bound."""
+    """Two statements, none of which reads the table from one end to the other, nor rows beyond the
+    bound.
+    """
     if is_analysed:
         stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
-    sent = [one for one in stage.sent(lambda: backlog(stage.store)) if "scheduled_tasks" in one[0]]
+    sent = [
+        one
+        for one in stage.sent(lambda: backlog(stage.store))
+        if "scheduled_tasks" in one[0]
+    ]
     assert len(sent) == 2
     for statement, given in sent:
         plan = analysed(stage, statement, given)
@@ -62,7 +75,9 @@ def test_rows_that_are_not_due_are_not_read(stage: Explained, is_analysed: bool)
 def analysed(stage: Explained, statement: str, given: dict[str, Any]) -> dict[str, Any]:
     values = {name: sql.Literal(value) for name, value in given.items()}
     text = sql.SQL(re.sub(r"%\((\w+)\)s", r"{\1}", statement)).format(**values)
-    found = stage.driver.execute(sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + text).fetchone()
+    found = stage.driver.execute(
+        sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + text
+    ).fetchone()
     assert found is not None
     return found[0][0]["Plan"]  # type: ignore[no-any-return]
 
@@ -70,4 +85,7 @@ def analysed(stage: Explained, statement: str, given: dict[str, Any]) -> dict[st
 def rows_read(plan: dict[str, Any]) -> int:
     kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"]
-    return sum(sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"]) for node in scans)
+    return sum(
+        sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"])
+        for node in scans
+    )

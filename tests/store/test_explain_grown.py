@@ -1,4 +1,6 @@
-"""What is asked of a queue at once stays cheap where it has just grown: the planner takes the table for a small one."""
+"""What is asked of a queue at once stays cheap where it has just grown: the planner takes the
+table for a small one.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +57,30 @@ def _cancel(stage: Explained) -> int:
 
 
 def _prune(stage: Explained) -> int:
-    return sum(page.slots for page in Pruner(stage.store, keep=timedelta(0), failure_retention=timedelta(0)).pages())
+    return sum(
+        page.slots
+        for page in Pruner(
+            stage.store, keep=timedelta(0), failure_retention=timedelta(0)
+        ).pages()
+    )
 
 
 VERBS: list[tuple[Callable[[Explained], int], int]] = [
-    (_retry, ROWS // 2), (_cancel_waiting, ROWS), (_cancel, 0), (_prune, ROWS),
-]  # fmt: skip
+    (_retry, ROWS // 2),
+    (_cancel_waiting, ROWS),
+    (_cancel, 0),
+    (_prune, ROWS),
+]
 
 
 def test_many_are_taken_at_once(grown: Explained) -> None:
-    """Each statement looks for its rows once, by an index, and writes them by their places; all of them in seconds."""
-    for play, count in VERBS:  # one after the other: each leaves to the next what it has not taken
+    """Each statement looks for its rows once, by an index, and writes them by their places; all of
+    them in seconds.
+    """
+    for (
+        play,
+        count,
+    ) in VERBS:  # one after the other: each leaves to the next what it has not taken
         _takes(grown, play, count)
 
 
@@ -77,6 +92,9 @@ def _takes(grown: Explained, play: Callable[[Explained], int], count: int) -> No
         plan = grown.plan(next(one for one in sent if "FOR UPDATE" in one[0]), mode)
         (found,) = [node for node in nodes(plan) if node["Node Type"] == "LockRows"]
         places = [node for node in nodes(plan) if node["Node Type"] == "Tid Scan"]
-        is_once = any(node.get("Parent Relationship") == "InitPlan" and found in nodes(node) for node in nodes(plan))
+        is_once = any(
+            node.get("Parent Relationship") == "InitPlan" and found in nodes(node)
+            for node in nodes(plan)
+        )
         shown = f"{play.__name__}, {mode}:\n{json.dumps(plan, indent=1)}"
         assert (is_once, len(places), scanned(plan)) == (True, 1, set()), shown

@@ -1,4 +1,6 @@
-"""The look for what is due next reads a few rows, however many jobs or instances are a worker's own."""
+"""The look for what is due next reads a few rows, however many jobs or instances are a worker's
+own.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,17 @@ class Stage(Explained):
     def really(self, statement: str, given: dict[str, Any]) -> dict[str, Any]:
         """The generic plan of a statement that is run, and rolled back."""
         names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
-        numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
+        numbered = re.sub(
+            r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement
+        )
         values = sql.SQL(", ").join(sql.Literal(given[name]) for name in names)
         self.driver.execute(PLANNED)
         self.driver.execute(f"PREPARE looked_at AS {numbered}")
         try:
             with self.driver.transaction(force_rollback=True):
-                explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked_at({})").format(values)
+                explain = sql.SQL(
+                    "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked_at({})"
+                ).format(values)
                 found = self.driver.execute(explain).fetchone()
         finally:
             self.driver.execute("DEALLOCATE looked_at")
@@ -85,7 +91,10 @@ def rows_read(plan: dict[str, Any]) -> int:
     kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
     scans = [node for node in nodes(plan) if node.get("Relation Name") == "scheduled_tasks"]
     assert scans
-    return sum(sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"]) for node in scans)
+    return sum(
+        sum(int(node.get(kind, 0)) for kind in kinds) * int(node["Actual Loops"])
+        for node in scans
+    )
 
 
 def pages_read(plan: dict[str, Any]) -> int:
@@ -94,8 +103,12 @@ def pages_read(plan: dict[str, Any]) -> int:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
-def test_of_100_000_instances_the_first_is_read(databases: Databases, is_analysed: bool) -> None:
-    """By the front of the index of due times, and not by the key, which would read and sort them all."""
+def test_of_100_000_instances_the_first_is_read(
+    databases: Databases, is_analysed: bool
+) -> None:
+    """By the front of the index of due times, and not by the key, which would read and sort
+    them all.
+    """
     with a_stage(databases, ["feed"]) as stage:
         stage.fill("'feed'", "n::text", MANY)
         if is_analysed:
@@ -108,14 +121,18 @@ def test_of_100_000_instances_the_first_is_read(databases: Databases, is_analyse
 @pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
 def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: bool) -> None:
-    """Rows of others that are due before are passed over, each by one look into a hash of the names: to compare a row
-    with ten thousand names, one after the other, takes a tenth of a millisecond.
+    """Rows of others that are due before are passed over, each by one look into a hash of the
+    names: to compare a row with ten thousand names, one after the other, takes a tenth of a
+    millisecond.
     """
-    with a_stage(databases, [f"job-{number:05}" for number in range(1, NAMES + 1)]) as stage:
+    with a_stage(
+        databases, [f"job-{number:05}" for number in range(1, NAMES + 1)]
+    ) as stage:
         stage.fill("'job-' || lpad(n::text, 5, '0')", "'recurring'", NAMES)
         stage.fill("'other'", "n::text", FOREIGN)
         stage.driver.execute(
-            "UPDATE scheduled_tasks SET execution_time = execution_time - interval '7 days' WHERE task_name = 'other'"
+            "UPDATE scheduled_tasks SET execution_time = execution_time - "
+            "interval '7 days' WHERE task_name = 'other'"
         )
         if is_analysed:
             stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
@@ -123,15 +140,23 @@ def test_of_10_000_jobs_the_first_is_read(databases: Databases, is_analysed: boo
     shown = json.dumps(plan, indent=1)
     assert rows_read(plan) <= FOREIGN + WINDOW + 4, shown
     assert pages_read(plan) < 150, shown
-    (first,) = [node for node in nodes(plan) if node.get("Index Name") == "scheduled_tasks_due" and "Filter" in node]
+    (first,) = [
+        node
+        for node in nodes(plan)
+        if node.get("Index Name") == "scheduled_tasks_due" and "Filter" in node
+    ]
     assert "hashed SubPlan" in first["Filter"], shown
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("is_analysed", [False, True], ids=["never analysed", "analysed"])
-def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(databases: Databases, is_analysed: bool) -> None:
+def test_the_names_of_10_000_jobs_are_not_sent_to_find_the_first(
+    databases: Databases, is_analysed: bool
+) -> None:
     """The first few slots of all show it."""
-    with a_stage(databases, [f"job-{number:05}" for number in range(1, NAMES + 1)]) as stage:
+    with a_stage(
+        databases, [f"job-{number:05}" for number in range(1, NAMES + 1)]
+    ) as stage:
         stage.fill("'job-' || lpad(n::text, 5, '0')", "'recurring'", NAMES)
         if is_analysed:
             stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
@@ -151,13 +176,18 @@ def test_a_worker_without_jobs_reads_no_slot(databases: Databases) -> None:
     assert rows_read(plan) == 0, json.dumps(plan, indent=1)
 
 
-def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows(databases: Databases) -> None:
-    """A full look, at most once a second, finds where the own slots begin. Until the next one the others begin there,
-    also claims that find nothing. One claim may come before the next look, so that no slot waits for it.
+def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows(
+    databases: Databases,
+) -> None:
+    """A full look, at most once a second, finds where the own slots begin. Until the next one the
+    others begin there, also claims that find nothing. One claim may come before the next look, so
+    that no slot waits for it.
     """
     with a_stage(databases, ["job"]) as stage:
         stage.fill("'other'", "n::text", 5 * WINDOW)
-        stage.driver.execute(f"UPDATE scheduled_tasks SET execution_time = now() - interval '{WINDOW} days'")
+        stage.driver.execute(
+            f"UPDATE scheduled_tasks SET execution_time = now() - interval '{WINDOW} days'"
+        )
         stage.fill("'job'", "n::text", 20)
         stage.driver.execute("VACUUM ANALYZE scheduled_tasks")
         due, claims, names = stage.store.due, stage.store.claims, stage.names
@@ -165,10 +195,16 @@ def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows
         due._until += 60
         assert rows_read(stage.looked()) <= 2
         for _ in range(3):
-            sent = stage.sent(lambda: claims.claim_slots("host:1:a", 9, lease=timedelta(minutes=1), names=names))
+            sent = stage.sent(
+                lambda: claims.claim_slots(
+                    "host:1:a", 9, lease=timedelta(minutes=1), names=names
+                )
+            )
             claim = next(one for one in sent if "ledger AS" in one[0])
             assert rows_read(stage.really(*claim)) <= 60, claim
-            stage.driver.execute("UPDATE scheduled_tasks SET execution_time = now() + interval '1 day' WHERE picked")
+            stage.driver.execute(
+                "UPDATE scheduled_tasks SET execution_time = now() + interval '1 day' WHERE picked"
+            )
         due._until = 0.0
         assert due.since(names) is not None
         assert len(stage.sent(lambda: due.since(names))) == 1
@@ -181,23 +217,33 @@ def test_behind_due_slots_that_no_worker_runs_a_claim_and_a_look_read_a_few_rows
 def test_full_claims_of_many_names_pass_over_what_was_claimed(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look finds the names for several claims, which begin at its first row: not at the dead entries before it.
+    """One look finds the names for several claims, which begin at its first row: not at the dead
+    entries before it.
 
-    A row that comes up before that waits until the next look, which also follows a claim that was not full.
+    A row that comes up before that waits until the next look, which also follows a claim that was
+    not full.
     """
-    monkeypatch.setattr(BatchSize, "learn", lambda *given: None)  # however long a decision takes here
+    monkeypatch.setattr(
+        BatchSize, "learn", lambda *given: None
+    )  # however long a decision takes here
     names = [f"job-{number:04}" for number in range(2 * WINDOW)]
     with a_stage(databases, names) as stage:
         stage.fill("'job-' || lpad(n::text, 4, '0')", "'recurring'", 2 * WINDOW - 1)
-        stage.driver.execute("UPDATE scheduled_tasks SET execution_time = execution_time - interval '30 days'")
+        stage.driver.execute(
+            "UPDATE scheduled_tasks SET execution_time = execution_time - interval '30 days'"
+        )
         due, claims = stage.store.due, stage.store.claims
-        first_due = stage.driver.execute("SELECT min(execution_time) FROM scheduled_tasks").fetchone()
+        first_due = stage.driver.execute(
+            "SELECT min(execution_time) FROM scheduled_tasks"
+        ).fetchone()
 
         def claim(limit: int) -> tuple[list[Sent], list[str]]:
             taken: list[str] = []
 
             def once() -> None:
-                claimed = claims.claim_slots("host:1:a", limit, lease=timedelta(minutes=1), names=names)[1]
+                claimed = claims.claim_slots(
+                    "host:1:a", limit, lease=timedelta(minutes=1), names=names
+                )[1]
                 taken.extend(one.row.task_name for one in claimed)
 
             sent = stage.sent(once)
@@ -207,8 +253,13 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(
         assert len(sent) == 2
         assert first == names[1:101]
         due._shared_until += 60
-        put_back = "picked = false, picked_by = NULL, execution_time = execution_time - interval '1 day'"
-        stage.driver.execute(f"UPDATE scheduled_tasks SET {put_back} WHERE task_name = 'job-0001'")
+        put_back = (
+            "picked = false, picked_by = NULL, execution_time = execution_time - "
+            "interval '1 day'"
+        )
+        stage.driver.execute(
+            f"UPDATE scheduled_tasks SET {put_back} WHERE task_name = 'job-0001'"
+        )
         (second,), taken = claim(100)
         assert (second[1]["since"],) == first_due
         assert taken == names[101:201]
@@ -217,5 +268,9 @@ def test_full_claims_of_many_names_pass_over_what_was_claimed(
         sent, taken = claim(100)
         assert (len(sent), taken) == (2, ["job-0001", *names[201:300]])
         due._shared_until += 60
-        stage.driver.execute("UPDATE scheduled_tasks SET picked = true WHERE task_name > 'job-0350'")
-        assert ["UNION" in statement for _ in range(2) for statement, _ in claim(100)[0]] == [False, True]
+        stage.driver.execute(
+            "UPDATE scheduled_tasks SET picked = true WHERE task_name > 'job-0350'"
+        )
+        assert [
+            "UNION" in statement for _ in range(2) for statement, _ in claim(100)[0]
+        ] == [False, True]

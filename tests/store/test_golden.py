@@ -1,4 +1,5 @@
-"""The SQL that is sent, kept beside the code: a review reads SQL as SQL, a change of a dialect is seen in the diff.
+"""The SQL that is sent, kept beside the code: a review reads SQL as SQL, a change of a dialect is
+seen in the diff.
 
 To write the files anew: SLOTWISE_WRITE_GOLDEN=1 python -m pytest tests/store/test_golden.py
 """
@@ -26,8 +27,12 @@ def test_the_statements_are_those_that_were_reviewed(bench: Bench, verb: str) ->
         file.parent.mkdir(exist_ok=True)
         file.write_text(sent)
     known = file.read_text() if file.exists() else ""
-    difference = difflib.unified_diff(known.splitlines(), sent.splitlines(), str(file), "sent now", lineterm="")
-    assert sent == known, "\n".join(["reviewed and meant? see the top of this file", *difference])
+    difference = difflib.unified_diff(
+        known.splitlines(), sent.splitlines(), str(file), "sent now", lineterm=""
+    )
+    assert sent == known, "\n".join(
+        ["reviewed and meant? see the top of this file", *difference]
+    )
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
@@ -37,7 +42,9 @@ def test_no_file_is_left_behind(dialect: str) -> None:
 
 
 def test_now_is_a_time_that_an_index_can_be_searched_with() -> None:
-    """clock_timestamp() is volatile and keeps every index from being used; now() stands still in a transaction."""
+    """clock_timestamp() is volatile and keeps every index from being used; now() stands still in a
+    transaction.
+    """
     text = "".join(file.read_text().lower() for file in (GOLDEN / "postgresql").iterdir())
     assert "statement_timestamp()" in text
     assert "clock_timestamp" not in text

@@ -1,6 +1,8 @@
-"""How the tables grow under many slots: which updates stay on their page, what an execution writes, what stays dead.
+"""How the tables grow under many slots: which updates stay on their page, what an execution
+writes, what stays dead.
 
-Run it alone, and read its figures: SLOTWISE_GROWTH=1000000 python -m pytest -m "" tests/store/test_growth.py -s
+Run it alone, and read its figures: SLOTWISE_GROWTH=1000000 python -m pytest -m ""
+tests/store/test_growth.py -s
 """
 
 from __future__ import annotations
@@ -39,9 +41,15 @@ SLOTS = int(os.environ.get("SLOTWISE_GROWTH", "200000"))
 JOBS, BATCH = 10_000, 500
 #: Statements that are run first, to compare other settings.
 STORAGE = os.environ.get("SLOTWISE_GROWTH_STORAGE", "")
-#: Of ten rounds, one is late, so that its claims are decided one by one; in another one each claim is renewed once.
+#: Of ten rounds, one is late, so that its claims are decided one by one; in another one each claim
+#: is renewed once.
 LATE, RENEWED = 3, 6
-SETTINGS = {"autovacuum_naptime": "10s", "shared_buffers": "512MB", "max_wal_size": "2GB", "wal_keep_size": "1GB"}
+SETTINGS = {
+    "autovacuum_naptime": "10s",
+    "shared_buffers": "512MB",
+    "max_wal_size": "2GB",
+    "wal_keep_size": "1GB",
+}
 
 #: A connection reports its counters at its end, at the latest.
 LET_GO = """
@@ -73,7 +81,10 @@ class Growth:
         self.driver = psycopg.connect(url, autocommit=True)
         if STORAGE:
             self.driver.execute(STORAGE.encode())
-        self.bench = Bench(Database(Settings(database_url=url)), [a_job(f"job-{number:05}") for number in range(JOBS)])
+        self.bench = Bench(
+            Database(Settings(database_url=url)),
+            [a_job(f"job-{number:05}") for number in range(JOBS)],
+        )
         self.bench.plan()
         self.names = sorted(self.bench.definitions)
         #: Updates of the queue, and those of them that were HOT, by what made them.
@@ -91,13 +102,18 @@ class Growth:
         self.bench.database.heart.dispose()
         self.driver.execute(LET_GO)
         self.driver.execute("SELECT pg_stat_clear_snapshot()")
-        found = {name.removeprefix("scheduled_"): Counts(*counts) for name, *counts in self.driver.execute(COUNTS)}
+        found = {
+            name.removeprefix("scheduled_"): Counts(*counts)
+            for name, *counts in self.driver.execute(COUNTS)
+        }
         for name, counts in found.items():
             self.most_dead[name] = max(self.most_dead[name], counts.dead)
         return found
 
     def run(self, slots: int) -> None:
-        """Run rounds of one slot of each job, with two batches held at a time, as a worker does."""
+        """Run rounds of one slot of each job, with two batches held at a time, as a worker
+        does.
+        """
         for number in range(slots // JOBS):
             if number == slots // JOBS - max(slots // JOBS // 10, 1):
                 self.start = self.position()
@@ -120,18 +136,25 @@ class Growth:
                     self.settle(held.pop(0))
             self.settle(held.pop())
             if kind == LATE:
-                # Updates of claims and settlements change indexed columns, so that none of them is HOT.
+                # Updates of claims and settlements change indexed columns, so that none of them is
+                # HOT.
                 hot = self.counts()["tasks"].hot - before["tasks"].hot
                 self.queue.setdefault("late start", Counter()).update(updated=JOBS, hot=hot)
-        assert self.driver.execute("SELECT count(*) FROM scheduled_slots WHERE finished IS NULL").fetchone() == (0,)
+        assert self.driver.execute(
+            "SELECT count(*) FROM scheduled_slots WHERE finished IS NULL"
+        ).fetchone() == (0,)
 
     def claim(self) -> list[Claim]:
-        _, claims = claim_due(self.bench.store, "host:1:a", BATCH, lease=LEASE, names=self.names)
+        _, claims = claim_due(
+            self.bench.store, "host:1:a", BATCH, lease=LEASE, names=self.names
+        )
         assert claims
         return claims
 
     def settle(self, claims: list[Claim]) -> None:
-        settled = self.bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        settled = self.bench.store.settlements.settle(
+            [(claim, Succeeded()) for claim in claims]
+        )
         assert all(one.transition for one in settled)
 
     def position(self) -> str:
@@ -142,9 +165,17 @@ class Growth:
     def written(self) -> Counter[str]:
         """Records and bytes of the write-ahead log since ``start``: the last tenth of the run."""
         self.driver.execute("SELECT pg_switch_wal()")
-        command = [self.server.bindir / "pg_waldump", "--stats=record", "--path", self.server.data / "pg_wal"]
+        command = [
+            self.server.bindir / "pg_waldump",
+            "--stats=record",
+            "--path",
+            self.server.data / "pg_wal",
+        ]
         ended = subprocess.run(
-            [*command, "--start", self.start, "--end", self.position()], capture_output=True, text=True, check=True
+            [*command, "--start", self.start, "--end", self.position()],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         found: Counter[str] = Counter()
         for kind, count, size in re.findall(_RECORD, ended.stdout, re.MULTILINE):
@@ -159,12 +190,15 @@ _RECORD = r"^(\S+/\S+)\s+(\d+) \(.*?\)\s+\d+ \(.*?\)\s+\d+ \(.*?\)\s+(\d+) \("
 
 @pytest.fixture
 def server(open_path: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(open_path / "pg", durable=False, settings=SETTINGS, temporary=True) as server:
+    with EmbeddedPostgres(
+        open_path / "pg", durable=False, settings=SETTINGS, temporary=True
+    ) as server:
         yield server
 
 
 def test_most_updates_stay_on_their_page(server: EmbeddedPostgres) -> None:
-    """Most settlements of the ledger are HOT, and so are most heartbeats and late starts in the queue.
+    """Most settlements of the ledger are HOT, and so are most heartbeats and late starts in the
+    queue.
 
     Dead rows are bounded: neither the queue nor the room for a slot grows in the second half.
     """
@@ -185,20 +219,31 @@ def test_most_updates_stay_on_their_page(server: EmbeddedPostgres) -> None:
 
 
 def _report(growth: Growth, counts: dict[str, Counts], written: Counter[str]) -> str:
-    shares = {f"HOT, {kind}": found["hot"] / found["updated"] for kind, found in growth.queue.items()}
+    shares = {
+        f"HOT, {kind}": found["hot"] / found["updated"]
+        for kind, found in growth.queue.items()
+    }
     shares["HOT, ledger"] = counts["slots"].hot / counts["slots"].updated
-    entries = sum(count for kind, count in written.items() if kind.startswith("Btree/INSERT"))
+    entries = sum(
+        count for kind, count in written.items() if kind.startswith("Btree/INSERT")
+    )
     slots = JOBS * max(SLOTS // 2 // JOBS // 10, 1)
     lines = [f"{name}: {share:.1%}" for name, share in shares.items()]
     for name, found in counts.items():
         sizes = f"{found.size / 1e6:.1f} MB, indexes {found.indexes / 1e6:.1f} MB"
-        lines.append(f"{name}: {sizes}; dead rows {found.dead}, at most {growth.most_dead[name]}")
+        lines.append(
+            f"{name}: {sizes}; dead rows {found.dead}, at most {growth.most_dead[name]}"
+        )
     return "\n".join(
-        [*lines, f"per slot: {entries / slots:.2f} index entries, {written['bytes'] / slots:.0f} bytes of WAL"]
+        [
+            *lines,
+            f"per slot: {entries / slots:.2f} index entries, "
+            f"{written['bytes'] / slots:.0f} bytes of WAL",
+        ]
     )
 
 
-# -- pruning ------------------------------------------------------------------------------------------------------
+# -- pruning --------------------------------------------------------------------------------------
 
 #: Old slots of 1,000 jobs, and as many of one-time tasks under ids of their own.
 HISTORY = """
@@ -215,7 +260,9 @@ VACUUM ANALYZE scheduled_slots"""
 
 
 def test_pruning_keeps_its_pace(server: EmbeddedPostgres) -> None:
-    """Each transaction deletes a batch, the last ones as fast as the first; a new process goes on in the middle."""
+    """Each transaction deletes a batch, the last ones as fast as the first; a new process goes on
+    in the middle.
+    """
     provision(url := server.url("postgres"))
     bench = Bench(Database(Settings(database_url=url)))
     with psycopg.connect(url, autocommit=True) as driver:
@@ -224,7 +271,9 @@ def test_pruning_keeps_its_pace(server: EmbeddedPostgres) -> None:
     pages: list[tuple[float, int]] = []
     for most in (SLOTS // 2, SLOTS):
         bench.clock.tick(STALLED + MINUTE)
-        pruner = Pruner(bench.store, keep=timedelta(days=1), failure_retention=timedelta(days=1))
+        pruner = Pruner(
+            bench.store, keep=timedelta(days=1), failure_retention=timedelta(days=1)
+        )
         assert pruner.take_turn(timedelta(hours=1))
         begin = time.monotonic()
         for page in pruner.pages():
@@ -236,21 +285,30 @@ def test_pruning_keeps_its_pace(server: EmbeddedPostgres) -> None:
     pages = [(took, slots) for took, slots in pages if slots]
     tenth = len(pages) // 10
     ends = pages[:tenth], pages[-tenth:]
-    first, last = (sum(slots for _, slots in part) / sum(took for took, _ in part) for part in ends)
+    first, last = (
+        sum(slots for _, slots in part) / sum(took for took, _ in part) for part in ends
+    )
     longest = max(took for took, _ in pages)
-    print(f"\n{first:.0f} rows/s in the first tenth, {last:.0f} in the last, longest transaction {longest:.3f} s")
+    print(
+        f"\n{first:.0f} rows/s in the first tenth, {last:.0f} in the last, longest "
+        f"transaction {longest:.3f} s"
+    )
     assert sum(slots for _, slots in pages) == SLOTS - 1000
     assert max(slots for _, slots in pages) <= BATCH_OF_PRUNER
     assert last >= 0.5 * first
 
 
-#: Due tasks of a backlog whose runs are recorded, and pairs of backlogs without and with pruning. The first of a pair
-#: is faster, so the order alternates, and the number of pairs is even.
+#: Due tasks of a backlog whose runs are recorded, and pairs of backlogs without and with pruning.
+#: The first of a pair is faster, so the order alternates, and the number of pairs is even.
 BACKLOG, PAIRS = 30_000, 6
 
 
-def test_a_backlog_is_worked_off_while_as_many_rows_are_pruned(server: EmbeddedPostgres) -> None:
-    """With a row of the ledger for each task, at nine tenths of the rate without pruning, by the mean of pairs."""
+def test_a_backlog_is_worked_off_while_as_many_rows_are_pruned(
+    server: EmbeddedPostgres,
+) -> None:
+    """With a row of the ledger for each task, at nine tenths of the rate without pruning, by the
+    mean of pairs.
+    """
     provision(url := server.url("postgres"))
     with psycopg.connect(url, autocommit=True) as driver:
         pairs = []
@@ -258,14 +316,19 @@ def test_a_backlog_is_worked_off_while_as_many_rows_are_pruned(server: EmbeddedP
             order = (False, True) if turn % 2 else (True, False)
             rates = {is_pruned: _backlog(driver, url, is_pruned) for is_pruned in order}
             pairs.append(rates[True] / rates[False])
-            print(f"\n{rates[False]:.0f} tasks/s, {rates[True]:.0f} with pruning: {pairs[-1]:.2f}", end="")
+            print(
+                f"\n{rates[False]:.0f} tasks/s, {rates[True]:.0f} with pruning: {pairs[-1]:.2f}",
+                end="",
+            )
     ratio = statistics.geometric_mean(pairs)
     print(f"\nmean {ratio:.2f}")
     assert ratio >= 0.9
 
 
 def _backlog(driver: psycopg.Connection[Any], url: str, is_pruned: bool) -> float:
-    """Return the tasks per second of one worker, in whose process a thread prunes as many rows as are added."""
+    """Return the tasks per second of one worker, in whose process a thread prunes as many rows as
+    are added.
+    """
     driver.execute("TRUNCATE scheduled_tasks, scheduled_slots")
     for statement in HISTORY.format(count=3 * BACKLOG).split(";")[1:]:  # of tasks only
         driver.execute(statement.encode())
@@ -278,17 +341,25 @@ def _backlog(driver: psycopg.Connection[Any], url: str, is_pruned: bool) -> floa
         started[0] = number
 
     registry = JobRegistry(
-        tasks=[task(name="send", record="all")(note)], database_url=url, process_hook=False, threads=100,
-        retention="0s", failure_retention="0s",
-    )  # fmt: skip
-    registry.client.schedule_many("send", [Item(id=str(number), data=None) for number in range(BACKLOG)])
+        tasks=[task(name="send", record="all")(note)],
+        database_url=url,
+        process_hook=False,
+        threads=100,
+        retention="0s",
+        failure_retention="0s",
+    )
+    registry.client.schedule_many(
+        "send", [Item(id=str(number), data=None) for number in range(BACKLOG)]
+    )
     driver.execute("VACUUM ANALYZE scheduled_tasks")
     pruned = 0
 
     def prune() -> None:
         nonlocal pruned
         day = timedelta(days=1)
-        for page in Pruner(Store(registry.database, {}), keep=day, failure_retention=day).pages():
+        for page in Pruner(
+            Store(registry.database, {}), keep=day, failure_retention=day
+        ).pages():
             pruned += page.slots
             while started[0] < pruned and not ended.wait(0.001):
                 pass

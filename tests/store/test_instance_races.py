@@ -1,4 +1,6 @@
-"""An instance that is being made while an order to its whole job comes: neither misses the other. On PostgreSQL."""
+"""An instance that is being made while an order to its whole job comes: neither misses the other.
+On PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,26 @@ from slotwise.schedules import Every
 
 
 @pytest.mark.parametrize("order", ["pause", "delete"])
-def test_an_order_waits_for_an_instance_that_is_being_made(pg_bench: Bench, order: str) -> None:
+def test_an_order_waits_for_an_instance_that_is_being_made(
+    pg_bench: Bench, order: str
+) -> None:
     """It is committed first, and the order is for it, too: the new row sleeps, or goes."""
     operations = pg_bench.client.operations.by("ada")
     with ThreadPoolExecutor(1) as pool:
         with pg_bench.store.transaction() as connection:
-            pg_bench.client.schedule_recurring("plain", "late", Every("1m"), connection=connection)
+            pg_bench.client.schedule_recurring(
+                "plain", "late", Every("1m"), connection=connection
+            )
             ordered = pool.submit(getattr(operations, order), "plain")
             wait_until_blocked(pg_bench)
-            pg_bench.client.schedule_recurring("plain", "later", Every("1m"), connection=connection)
+            pg_bench.client.schedule_recurring(
+                "plain", "later", Every("1m"), connection=connection
+            )
         assert ordered.result(30)
-    states = [getattr(pg_bench.find("plain", instance), "state", "gone") for instance in ("late", "later")]
+    states = [
+        getattr(pg_bench.find("plain", instance), "state", "gone")
+        for instance in ("late", "later")
+    ]
     assert states == ["paused" if order == "pause" else "gone"] * 2
 
 
@@ -32,8 +43,12 @@ def test_an_instance_waits_for_the_pause_that_is_being_ordered(pg_bench: Bench) 
     with ThreadPoolExecutor(1) as pool:
         with pg_bench.store.transaction() as connection:
             dialect.latch(connection, "plain", shared=False)
-            connection.execute(tasks.update().where(tasks.c.task_name == "plain").values(state="paused"))
-            made = pool.submit(pg_bench.client.schedule_recurring, "plain", "late", Every("1m"))
+            connection.execute(
+                tasks.update().where(tasks.c.task_name == "plain").values(state="paused")
+            )
+            made = pool.submit(
+                pg_bench.client.schedule_recurring, "plain", "late", Every("1m")
+            )
             wait_until_blocked(pg_bench)
         made.result(30)
     assert pg_bench.row("plain", "late").state == "paused"

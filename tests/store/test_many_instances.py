@@ -55,13 +55,18 @@ class Cluster:
         self.database.close()
 
     def round(self) -> float:
-        """Claim what is due in this second, settle it, and let a second pass; the seconds that the claim took."""
+        """Claim what is due in this second, settle it, and let a second pass; the seconds that the
+        claim took.
+        """
         started = time.perf_counter()
         _, claims = claim_due(self.store, "host:1:a", BATCH, lease=LEASE, names=["feed"])
         took = time.perf_counter() - started
         assert len(claims) == BATCH
         assert all(
-            settled.transition for settled in self.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+            settled.transition
+            for settled in self.store.settlements.settle(
+                [(claim, Succeeded()) for claim in claims]
+            )
         )
         self.clock.tick(SECOND)
         return took
@@ -74,20 +79,27 @@ a_job_of_instances = a_job("feed", Disabled())
 def clusters(databases: Databases) -> Iterator[tuple[Cluster, Cluster]]:
     """The same work, from few and from many instances."""
     with ExitStack() as stack:
-        made = [Cluster(stack.enter_context(databases.provisioned()), count) for count in (FEW, MANY)]
+        made = [
+            Cluster(stack.enter_context(databases.provisioned()), count)
+            for count in (FEW, MANY)
+        ]
         for cluster in made:
             stack.callback(cluster.close)
         yield made[0], made[1]
 
 
 def test_a_claim_reads_what_is_due(clusters: tuple[Cluster, Cluster]) -> None:
-    """Of 100,000 waiting instances, the hundred that are due: by the index of due rows, never from end to end."""
+    """Of 100,000 waiting instances, the hundred that are due: by the index of due rows, never from
+    end to end.
+    """
     _, many = clusters
     many.round()
     statement = (
         "SELECT ctid FROM scheduled_tasks AS c WHERE c.ctid = ANY (ARRAY("
-        "SELECT d.ctid FROM scheduled_tasks AS d WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= %s"
-        f" AND ({HAS_SLOT}) AND d.task_name = ANY (%s::text[]) ORDER BY d.execution_time LIMIT {WINDOW}))"
+        "SELECT d.ctid FROM scheduled_tasks AS d WHERE NOT d.picked AND d.state "
+        "IS NULL AND d.execution_time <= %s"
+        f" AND ({HAS_SLOT}) AND d.task_name = ANY (%s::text[]) ORDER BY "
+        f"d.execution_time LIMIT {WINDOW}))"
         f" ORDER BY {RANK}, c.execution_time LIMIT 100 FOR UPDATE SKIP LOCKED"
     )
     found = many.driver.execute(
@@ -102,8 +114,12 @@ def test_a_claim_reads_what_is_due(clusters: tuple[Cluster, Cluster]) -> None:
 
 
 @pytest.mark.slow
-def test_many_cost_what_few_cost(clusters: tuple[Cluster, Cluster], capsys: pytest.CaptureFixture[str]) -> None:
-    """A claim of a hundred among 100,000 takes at most 1.2 × what it takes among 100 (measured: see the docs)."""
+def test_many_cost_what_few_cost(
+    clusters: tuple[Cluster, Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A claim of a hundred among 100,000 takes at most 1.2 × what it takes among 100 (measured:
+    see the docs).
+    """
     few, many = clusters
     ratios = []
     for _ in range(5):
@@ -113,5 +129,8 @@ def test_many_cost_what_few_cost(clusters: tuple[Cluster, Cluster], capsys: pyte
         costs = [median(round[number] for round in took) for number in (0, 1)]
         ratios.append(costs[1] / costs[0])
         with capsys.disabled():
-            print(f"\na claim of {BATCH}: of {FEW} {costs[0] * 1000:.2f} ms, of {MANY:,} {costs[1] * 1000:.2f} ms")
+            print(
+                f"\na claim of {BATCH}: of {FEW} {costs[0] * 1000:.2f} ms, of "
+                f"{MANY:,} {costs[1] * 1000:.2f} ms"
+            )
     assert median(ratios) <= 1.2, ratios

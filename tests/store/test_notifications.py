@@ -54,7 +54,9 @@ def test_the_pause_ends_by_itself() -> None:
 
 
 def test_a_turn_is_for_one_word_and_then_the_pause() -> None:
-    """Who takes it sends, and others wait; nobody may take it while a word is owed, which would be overtaken."""
+    """Who takes it sends, and others wait; nobody may take it while a word is owed, which would be
+    overtaken.
+    """
     ear = Ear(LONG)
     assert ear.wake_ups.takes_turn()
     assert not ear.wake_ups.takes_turn()
@@ -74,18 +76,25 @@ def test_of_many_threads_no_word_is_lost() -> None:
     """Race: a word may come while another thread sends what was owed before."""
     ear = Ear(timedelta(microseconds=50))
     threads = [
-        threading.Thread(target=lambda n=n: [ear.wake_ups.tell(f"{n}-{i}") for i in range(50)]) for n in range(8)
+        threading.Thread(
+            target=lambda n=n: [ear.wake_ups.tell(f"{n}-{i}") for i in range(50)]
+        )
+        for n in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
     ear.wake_ups.flush()
-    assert {word for words in ear.sent for word in words} == {f"{n}-{i}" for n in range(8) for i in range(50)}
+    assert {word for words in ear.sent for word in words} == {
+        f"{n}-{i}" for n in range(8) for i in range(50)
+    }
 
 
 def test_nothing_is_sent_after_a_flush_has_returned() -> None:
-    """Race: a timer has begun to flush as the database closes; it must not open a connection after the close."""
+    """Race: a timer has begun to flush as the database closes; it must not open a connection after
+    the close.
+    """
     ear = Ear(LONG)
     timer = threading.Thread(target=ear.wake_ups.flush)
     has_begun, may_go_on = threading.Event(), threading.Event()

@@ -1,4 +1,6 @@
-"""A page of a long ledger is read from an index that has it in order: of what comes before and after it, nothing is."""
+"""A page of a long ledger is read from an index that has it in order: of what comes before and
+after it, nothing is.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.ledger import end_orphans
 
-#: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its slots that did not run.
+#: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its
+#: slots that did not run.
 FILL = """
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
 SELECT 'feed', 'customer-' || n % 600, timestamptz '2026-01-01Z' + n * interval '1 second', 'succeeded', now(), 9
@@ -52,11 +55,24 @@ def long(databases: Databases) -> Iterator[Explained]:
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20)), id="of all instances"),
-        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, ended=True)), id="that have ended"),
-        pytest.param(lambda ledger: list(ledger.slots("feed", "customer-7", limit=20)), id="of one instance"),
-        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, before=DEEP)), id="far down"),
-        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, before=IN_GAPS)), id="far down, ranges"),
+        pytest.param(
+            lambda ledger: list(ledger.slots("feed", limit=20)), id="of all instances"
+        ),
+        pytest.param(
+            lambda ledger: list(ledger.slots("feed", limit=20, ended=True)),
+            id="that have ended",
+        ),
+        pytest.param(
+            lambda ledger: list(ledger.slots("feed", "customer-7", limit=20)),
+            id="of one instance",
+        ),
+        pytest.param(
+            lambda ledger: list(ledger.slots("feed", limit=20, before=DEEP)), id="far down"
+        ),
+        pytest.param(
+            lambda ledger: list(ledger.slots("feed", limit=20, before=IN_GAPS)),
+            id="far down, ranges",
+        ),
         pytest.param(lambda ledger: ledger.standing("feed", limit=20), id="that stand"),
     ],
 )
@@ -70,18 +86,27 @@ def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> No
 
 
 def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) -> None:
-    """A trigger, and a look for slots that have lost their row, of which there is one: a few blocks each."""
+    """A trigger, and a look for slots that have lost their row, of which there is one: a few
+    blocks each.
+    """
     long.driver.execute(
-        "UPDATE scheduled_slots SET finished = NULL WHERE task_instance = 'customer-9' AND slot > '2026-01-01 16:30Z'"
+        "UPDATE scheduled_slots SET finished = NULL WHERE task_instance = "
+        "'customer-9' AND slot > '2026-01-01 16:30Z'"
     )
 
     def play() -> None:
         with long.store.transaction() as connection:
             trigger(long.store, connection, "feed", "customer-8")
-            end_orphans(Transaction(connection, long.store.dialect, DEEP), Key("feed", "customer-9"))
+            end_orphans(
+                Transaction(connection, long.store.dialect, DEEP), Key("feed", "customer-9")
+            )
             connection.rollback()
 
-    sent = [(statement, given) for statement, given in long.sent(play) if "INSERT" not in statement]
+    sent = [
+        (statement, given)
+        for statement, given in long.sent(play)
+        if "INSERT" not in statement
+    ]
     assert len(sent) > 4
     for statement, parameters in sent:
         assert blocks(long, statement, parameters) < 150
@@ -89,7 +114,9 @@ def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) 
 
 def blocks(long: Explained, statement: str, parameters: dict[str, Any]) -> int:
     """How many a statement reads, which is carried out."""
-    row = long.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
+    row = long.driver.execute(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+    ).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     print(json.dumps(plan, indent=1))

@@ -1,4 +1,6 @@
-"""Commands that meet somebody else's open transaction on PostgreSQL: they wait, and answer what is true then."""
+"""Commands that meet somebody else's open transaction on PostgreSQL: they wait, and answer what is
+true then.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ from slotwise import Item, Receipt
 class Rival:
     """An open transaction, and a command that runs into it."""
 
-    def __init__(self, bench: Bench, connection: sa.Connection, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, bench: Bench, connection: sa.Connection, pool: ThreadPoolExecutor
+    ) -> None:
         self.bench, self.connection, self._pool = bench, connection, pool
 
     def change(self, **values: Any) -> None:
         tasks = self.bench.tables.tasks
-        self.connection.execute(tasks.update().where(tasks.c.task_instance == "1").values(**values))
+        self.connection.execute(
+            tasks.update().where(tasks.c.task_instance == "1").values(**values)
+        )
 
     def meet(self, command: Callable[[], Any]) -> Future[Any]:
         """Start the command, and return when it waits for this transaction."""
@@ -51,7 +57,9 @@ def test_two_that_schedule_the_same_id(rival: Rival, commits: bool, status: str)
     """The second waits for the first one's end, and is the first if that came to nothing."""
     client = rival.bench.client
     client.schedule("mail", 1, id="1", connection=rival.connection)
-    with told(rival.meet(lambda: client.schedule("mail", 2, id="1", if_exists="keep")), status):
+    with told(
+        rival.meet(lambda: client.schedule("mail", 2, id="1", if_exists="keep")), status
+    ):
         rival.connection.commit() if commits else rival.connection.rollback()
 
 
@@ -67,11 +75,17 @@ def test_a_row_that_is_claimed_meanwhile(rival: Rival, command: str) -> None:
     """Is running, and keeps its version, due time and data."""
     bench = rival.bench
     bench.client.schedule("mail", 1, id="1")
-    rival.change(picked=True, picked_by="host:1:a", version=bench.tables.tasks.c.version + 1)
+    rival.change(
+        picked=True, picked_by="host:1:a", version=bench.tables.tasks.c.version + 1
+    )
     with told(rival.meet(lambda: COMMANDS[command](bench)), "running"):
         rival.connection.commit()
     row = bench.row("mail", "1")
-    assert (row.picked, row.task_data, row.execution_time) == (True, b"1", bench.clock.now())
+    assert (row.picked, row.task_data, row.execution_time) == (
+        True,
+        b"1",
+        bench.clock.now(),
+    )
     assert (row.cancel_requested is not None) == (command == "cancel")
     assert (row.wanted_due is not None) == (command == "reschedule")
 
@@ -142,7 +156,9 @@ def test_chunks_that_meet_in_several_ids(pg_bench: Bench) -> None:
 
     def put(order: list[str]) -> None:
         for _ in range(10):
-            pg_bench.client.schedule_many("mail", [Item(0, id=name) for name in order], if_exists="replace")
+            pg_bench.client.schedule_many(
+                "mail", [Item(0, id=name) for name in order], if_exists="replace"
+            )
 
     with ThreadPoolExecutor(4) as pool:
         for one in [pool.submit(put, order) for order in (names, names[::-1]) * 2]:

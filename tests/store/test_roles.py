@@ -1,4 +1,6 @@
-"""Each verb of the store under the printed grants: a worker's suffice, an enqueuer's do for its own verbs alone."""
+"""Each verb of the store under the printed grants: a worker's suffice, an enqueuer's do for its
+own verbs alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from slotwise.store.connect.database_errors import lacks_permission
 from slotwise.store.slots.store import Store
 
 #: What an enqueuer may do; besides scheduling it only reads, and nothing of payloads.
-OWN = {"schedule", "next_due", "next_due_of_tasks", "next_due_of_many", "due_tasks", "look", "held_by"}
+OWN = {
+    "schedule",
+    "next_due",
+    "next_due_of_tasks",
+    "next_due_of_many",
+    "due_tasks",
+    "look",
+    "held_by",
+}
 
 
 @pytest.fixture
@@ -35,7 +45,11 @@ def test_a_worker_may_send_each_statement(planned: str, verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_enqueuer_may_not(planned: str, verb: str) -> None:
     """The database refuses the rest, whatever else is wrong with it."""
-    with granted(planned, "enqueuer") as theirs, opened(planned) as database, opened(theirs) as narrow:
+    with (
+        granted(planned, "enqueuer") as theirs,
+        opened(planned) as database,
+        opened(theirs) as narrow,
+    ):
         stage = Stage(Bench(database))
         play = VERBS[verb](stage)
         stage.store = Store(narrow, stage.store.definitions)
@@ -44,4 +58,6 @@ def test_an_enqueuer_may_not(planned: str, verb: str) -> None:
             return
         with pytest.raises((DBAPIError, DatabaseProblem)) as refused:
             play()
-        assert lacks_permission(refused.value) or "permission denied" in str(refused.value), refused.value
+        assert lacks_permission(refused.value) or "permission denied" in str(
+            refused.value
+        ), refused.value

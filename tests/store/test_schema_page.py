@@ -1,4 +1,6 @@
-"""The page of the tables is the tables; each index is used by the statement that the page names; revisions stay."""
+"""The page of the tables is the tables; each index is used by the statement that the page names;
+revisions stay.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ ANALYZE;
 def rows_of(section: str) -> list[list[str]]:
     """The rows of the table in a section of the page, with the code of their cells."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return [
+        line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")
+    ]
 
 
 def name_in(cell: str) -> str:
@@ -65,7 +69,10 @@ def name_in(cell: str) -> str:
 
 def test_the_page_has_each_table_and_column() -> None:
     """In their order, and none that is not there; those of db-scheduler are marked."""
-    found = {table.name: [column.name for column in table.columns] for table in tables().metadata.tables.values()}
+    found = {
+        table.name: [column.name for column in table.columns]
+        for table in tables().metadata.tables.values()
+    }
     assert {name: [name_in(row[0]) for row in rows_of(name)] for name in found} == found
     marked = [name_in(row[0]) for row in rows_of("scheduled_tasks") if row[0].endswith("*")]
     assert marked == found["scheduled_tasks"][:12]
@@ -74,16 +81,29 @@ def test_the_page_has_each_table_and_column() -> None:
 
 def test_the_page_has_each_index() -> None:
     """In the order of the tables."""
-    found = [str(index.name) for table in tables().metadata.sorted_tables for index in table.indexes]
+    found = [
+        str(index.name)
+        for table in tables().metadata.sorted_tables
+        for index in table.indexes
+    ]
     assert sorted(name_in(row[0]) for row in rows_of("Indexes")) == sorted(found)
 
 
 def test_each_index_is_used(pg_url: str) -> None:
-    """By a statement that is sent, or by the one that the page gives for a later feature: what none uses only costs."""
-    stage = Explained(pg_url, [a_job("job", Every("1d")), a_job("off", Disabled()), a_task("mail")])
+    """By a statement that is sent, or by the one that the page gives for a later feature: what
+    none uses only costs.
+    """
+    stage = Explained(
+        pg_url, [a_job("job", Every("1d")), a_job("off", Disabled()), a_task("mail")]
+    )
     try:
         stage.driver.execute(FILL)
-        used = {index for play in _plays(stage) for sent in stage.sent(play) for index in _indexes(stage, sent)}
+        used = {
+            index
+            for play in _plays(stage)
+            for sent in stage.sent(play)
+            for index in _indexes(stage, sent)
+        }
         for row in rows_of("Indexes"):
             if (statement := name_in(row[1]) if "`" in row[1] else None) is not None:
                 used |= _indexes(stage, (statement, {}))
@@ -103,18 +123,33 @@ def _plays(stage: Explained) -> list[Callable[[], Any]]:
         lambda: client.operations.trigger("job", dry_run=True),
         lambda: list(reader.slots("job", limit=10)),
         lambda: failed_attempts(store, store.now() - timedelta(days=1), limit=50),
-        lambda: list(Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()),
+        lambda: list(
+            Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()
+        ),
     ]
 
 
 def _indexes(stage: Explained, sent: Any) -> set[str]:
-    if not sent[0].lstrip("( \n").upper().startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT")):
+    if (
+        not sent[0]
+        .lstrip("( \n")
+        .upper()
+        .startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT"))
+    ):
         return set()
-    return {node["Index Name"] for node in nodes(stage.plan(sent, "custom")) if "Index Name" in node}
+    return {
+        node["Index Name"]
+        for node in nodes(stage.plan(sent, "custom"))
+        if "Index Name" in node
+    }
 
 
 def test_revisions_are_append_only() -> None:
-    """A revision that was released never changes: tables that it has made would differ from those that it makes."""
+    """A revision that was released never changes: tables that it has made would differ from those
+    that it makes.
+    """
     files = sorted((migrate.scripts() / "versions").glob("sw*.py"))
-    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
+    found = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files
+    }
     assert {name: found.get(name) for name in REVISIONS} == REVISIONS

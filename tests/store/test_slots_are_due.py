@@ -38,11 +38,16 @@ WORLDS: dict[str, tuple[Callable[[Bench], object], bool]] = {
 
 
 @pytest.mark.parametrize(("bring", "are_due"), WORLDS.values(), ids=list(WORLDS))
-def test_what_a_claim_has_seen(bench: Bench, bring: Callable[[Bench], object], are_due: bool) -> None:
+def test_what_a_claim_has_seen(
+    bench: Bench, bring: Callable[[Bench], object], are_due: bool
+) -> None:
     """Slots, and tasks that were lost before, by whomever they are to be run."""
     bring(bench)
     bench.client.schedule("mail", id="1")
-    assert len(bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])) == 1
+    assert (
+        len(bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"]))
+        == 1
+    )
     assert bench.store.claims.slots_may_be_due is are_due
 
 

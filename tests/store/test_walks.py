@@ -1,4 +1,6 @@
-"""How many modules a slot and a task walk through: whoever changes the hot path has to open these files."""
+"""How many modules a slot and a task walk through: whoever changes the hot path has to open these
+files.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ PERIODS = {"first": 1000, "second": 1001, "walked": 1002}
 
 
 class Walk:
-    """The modules of slotwise in which a function is entered while ``is_open``, on any thread that begins meanwhile.
+    """The modules of slotwise in which a function is entered while ``is_open``, on any thread that
+    begins meanwhile.
 
-    Integrations do not count: a test of one that ran in this process before may have left a guard or a listener.
+    Integrations do not count: a test of one that ran in this process before may have left a guard
+    or a listener.
     """
 
     def __init__(self) -> None:
@@ -43,7 +47,9 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if self.is_open and event == "call":
             module = frame.f_globals.get("__name__", "")
-            if module.startswith("slotwise.") and not module.startswith("slotwise.contrib."):
+            if module.startswith("slotwise.") and not module.startswith(
+                "slotwise.contrib."
+            ):
                 self.modules.add(module)
 
     @contextmanager
@@ -71,10 +77,17 @@ def walk() -> Iterator[Walk]:
 def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
     pg_bench: Bench, walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot on time that succeeds, by the database's clock, with the worker's caches warm and its threads started."""
+    """A slot on time that succeeds, by the database's clock, with the worker's caches warm and its
+    threads started.
+    """
     database = pg_bench.database
-    bench = Bench(database, [a_job(name, Every(timedelta(days=days))) for name, days in PERIODS.items()])
-    worker = Worker(database.settings, bench.definitions, database=database, listeners=Listeners())
+    bench = Bench(
+        database,
+        [a_job(name, Every(timedelta(days=days))) for name, days in PERIODS.items()],
+    )
+    worker = Worker(
+        database.settings, bench.definitions, database=database, listeners=Listeners()
+    )
     worker.entrance.plan()
     ended, wake = threading.Event(), worker.settler.wake
     monkeypatch.setattr(worker.settler, "wake", lambda: (wake(), ended.set()))
@@ -96,9 +109,16 @@ def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
     worker.runner.close()
 
     assert [len(bench.slots(name)) for name in PERIODS] == [1, 1, 1]
-    assert {outcome for name in PERIODS for _, outcome in bench.outcomes(name)} == {"succeeded"}
-    cure = "a gate or a policy took the job off the one-statement path (see Gate.names), or a step enters more modules:"
-    assert len(walk.modules) <= FROM_POLL_TO_SETTLED, "\n".join([cure, *sorted(walk.modules)])
+    assert {outcome for name in PERIODS for _, outcome in bench.outcomes(name)} == {
+        "succeeded"
+    }
+    cure = (
+        "a gate or a policy took the job off the one-statement path (see Gate.names), "
+        "or a step enters more modules:"
+    )
+    assert len(walk.modules) <= FROM_POLL_TO_SETTLED, "\n".join(
+        [cure, *sorted(walk.modules)]
+    )
 
 
 def _make_due(bench: Bench, name: str) -> None:
@@ -106,12 +126,18 @@ def _make_due(bench: Bench, name: str) -> None:
     tasks = bench.tables.tasks
     row, period = bench.row(name), timedelta(days=PERIODS[name])
     assert row.slot is not None
-    moved = {"slot": row.slot - period, "execution_time": row.slot - period, "next_slot": row.slot}
+    moved = {
+        "slot": row.slot - period,
+        "execution_time": row.slot - period,
+        "next_slot": row.slot,
+    }
     with bench.store.transaction() as connection:
         connection.execute(tasks.update().where(tasks.c.task_name == name).values(moved))
 
 
-def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(pg_bench: Bench, walk: Walk) -> None:
+def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(
+    pg_bench: Bench, walk: Walk
+) -> None:
     """A task with data for now, in a transaction of its own, with the client's caches warm."""
     bench = Bench(pg_bench.database, [a_task("mail")])
     inserts: list[str] = []
@@ -129,4 +155,6 @@ def test_few_modules_lie_between_a_call_of_schedule_and_its_insert(pg_bench: Ben
         bench.client.schedule("mail", {"to": "you"}, at=NOON)
 
     assert len(inserts) == 3
-    assert len(walk.modules) <= FROM_SCHEDULE_TO_INSERT, "\n".join(["", *sorted(walk.modules)])
+    assert len(walk.modules) <= FROM_SCHEDULE_TO_INSERT, "\n".join(
+        ["", *sorted(walk.modules)]
+    )

@@ -24,15 +24,28 @@ SHORT = timedelta(seconds=3)
         pytest.param(100, 100, 1.0, SHORT, 37, id="a part of a short lease"),
         pytest.param(1, 1, 5.0, SHORT, 1, id="never none"),
         pytest.param(FIRST, FIRST, 0.04, MINUTE, 2 * FIRST, id="at once, and full: more"),
-        pytest.param(FIRST, 1, 0.04, MINUTE, 2 * FIRST, id="one late row does not make claims small"),
-        pytest.param(FIRST - 1, 1, 0.04, MINUTE, FIRST, id="not full: as before, also with a late row"),
+        pytest.param(
+            FIRST, 1, 0.04, MINUTE, 2 * FIRST, id="one late row does not make claims small"
+        ),
+        pytest.param(
+            FIRST - 1,
+            1,
+            0.04,
+            MINUTE,
+            FIRST,
+            id="not full: as before, also with a late row",
+        ),
         pytest.param(FIRST, 1, 0.06, MINUTE, 16, id="a dear late row does"),
         pytest.param(FIRST, 0, 0.0, MINUTE, 2 * FIRST, id="full, and all on time: more"),
         pytest.param(FIRST - 1, 0, 0.0, MINUTE, FIRST, id="not full: as before"),
     ],
 )
-def test_what_the_next_claim_may_take(taken: int, late: int, took: float, lease: timedelta, expected: int) -> None:
-    """As many late ones as can be decided within a second, or an eighth of the lease; of those on time ever more."""
+def test_what_the_next_claim_may_take(
+    taken: int, late: int, took: float, lease: timedelta, expected: int
+) -> None:
+    """As many late ones as can be decided within a second, or an eighth of the lease; of those on
+    time ever more.
+    """
     portion = BatchSize(MOST)
     assert portion.size == FIRST
     portion.learn(taken, late, took, lease)

@@ -1,4 +1,6 @@
-"""Slots that a calendar passes over: they exist, do not run, and the ledger says so; nothing else changes."""
+"""Slots that a calendar passes over: they exist, do not run, and the ledger says so; nothing else
+changes.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ def gap(first: datetime, last: datetime, count: int, reason: str) -> Gap:
     return Gap(first=first, last=last, count=count, reason=reason)
 
 
-# Pure. ------------------------------------------------------------------------------------------------------------
+# Pure.
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_runs_of_passed_over_slots_are_gaps() -> None:
     """Each run one gap; none where there is none."""
-    assert passed_over(NINE, at(0), at(9)) == (gap(at(1), at(3), 3, "calendar"), gap(at(9), at(9), 1, "calendar"))
+    assert passed_over(NINE, at(0), at(9)) == (
+        gap(at(1), at(3), 3, "calendar"),
+        gap(at(9), at(9), 1, "calendar"),
+    )
     assert passed_over(NINE, at(2), at(2)) == (gap(at(2), at(2), 1, "calendar"),)
     assert passed_over(NINE, at(4), at(8)) == ()
     assert passed_over(Cron("0 9 * * *"), at(0), at(9)) == ()
@@ -68,14 +74,20 @@ def test_gaps_are_cut_around_passed_over_slots() -> None:
         pytest.param(NINE, at(0), at(0), id="a slot that runs: at its time"),
         pytest.param(NINE, at(3), at(4), id="the next one that runs is within a day: then"),
         pytest.param(NINE, at(1), at(1), id="it is not: at its own time"),
-        pytest.param(HOURLY, at(1, 0), at(1, 23), id="many within a day: at the last of them"),
-        pytest.param(HOURLY, at(3, 20), at(4, 0), id="many, then one that runs: at that one"),
+        pytest.param(
+            HOURLY, at(1, 0), at(1, 23), id="many within a day: at the last of them"
+        ),
+        pytest.param(
+            HOURLY, at(3, 20), at(4, 0), id="many, then one that runs: at that one"
+        ),
     ],
 )
 def test_a_passed_over_slot_is_due_when_it_can_be_written_down(
     schedule: Schedule, slot: datetime, due: datetime
 ) -> None:
-    """At most a day after its time, together with its neighbours; and the claim takes the longer path."""
+    """At most a day after its time, together with its neighbours; and the claim takes the longer
+    path.
+    """
     assert due_at(schedule, slot) == due
     following = slot_after(schedule, slot)
     assert following is not None
@@ -87,7 +99,8 @@ def test_the_slot_after_one_that_runs_is_the_next_that_runs() -> None:
     assert slot_after(NINE, at(0)) == at(4)
 
 
-# With a worker. ---------------------------------------------------------------------------------------------------
+# With a worker.
+# ---------------------------------------------------------------------------------------------------
 
 
 class Job(DistributedJob):
@@ -110,10 +123,14 @@ def at_work(schedule: Schedule, **policies: Any) -> Iterator[tuple[ManualWorker,
         yield worker, job
 
 
-def told(worker: ManualWorker) -> list[tuple[datetime, datetime | None, str, str | None, int]]:
+def told(
+    worker: ManualWorker,
+) -> list[tuple[datetime, datetime | None, str, str | None, int]]:
     """Ledger and gaps, the oldest first."""
     lines: list[SlotInfo] = list(Reader(worker.store).slots("job"))
-    return sorted((line.slot, line.last, line.outcome, line.reason, line.count) for line in lines)
+    return sorted(
+        (line.slot, line.last, line.outcome, line.reason, line.count) for line in lines
+    )
 
 
 def work_until(worker: ManualWorker, instant: datetime, step: timedelta = HOUR) -> None:
@@ -123,7 +140,9 @@ def work_until(worker: ManualWorker, instant: datetime, step: timedelta = HOUR) 
 
 
 def check_books(worker: ManualWorker, schedule: Schedule) -> None:
-    """Every slot that has passed stands in one place; as the calendar's exactly if the calendar passes over it."""
+    """Every slot that has passed stands in one place; as the calendar's exactly if the calendar
+    passes over it.
+    """
     lines, tasks = told(worker), worker.store.tables.tasks
     with worker.store.transaction() as connection:
         row = connection.execute(sa.select(tasks.c.slot)).one()
@@ -137,7 +156,9 @@ def check_books(worker: ManualWorker, schedule: Schedule) -> None:
 
 
 def test_a_long_weekend() -> None:
-    """Thursday runs, Friday to Sunday are skipped by the calendar, Monday runs on time, as if nothing lay between."""
+    """Thursday runs, Friday to Sunday are skipped by the calendar, Monday runs on time, as if
+    nothing lay between.
+    """
     with at_work(NINE) as (worker, job):
         work_until(worker, at(5, 0))
         assert job.ran == [(at(0), 0, THURSDAY - DAY + 9 * HOUR), (at(4), 0, at(0))]
@@ -163,7 +184,9 @@ def test_a_weekend_of_hours_takes_a_claim_a_day() -> None:
 
 
 def test_an_outage_over_a_weekend_collapses_only_what_would_have_run() -> None:
-    """From Thursday to Tuesday nobody worked: Monday's slot stands for Thursday's, not for the weekend's."""
+    """From Thursday to Tuesday nobody worked: Monday's slot stands for Thursday's, not for the
+    weekend's.
+    """
     with at_work(NINE) as (worker, job):
         work_until(worker, at(4, 12), step=at(4, 12) - THURSDAY)
         assert job.ran == [(at(4), 1, at(0))]
@@ -188,7 +211,9 @@ def test_an_outage_that_ends_on_a_closed_day_runs_what_was_missed_before() -> No
 
 
 def test_a_run_over_the_weekend_cuts_its_overlap() -> None:
-    """Held from Thursday to Monday noon: Monday's slot is overlap's, those between are the calendar's."""
+    """Held from Thursday to Monday noon: Monday's slot is overlap's, those between are the
+    calendar's.
+    """
     with at_work(NINE) as (worker, _):
         worker.tick(at(0) - THURSDAY)
         (claim,) = worker.poll()
@@ -204,7 +229,9 @@ def test_a_run_over_the_weekend_cuts_its_overlap() -> None:
 
 
 def test_a_new_schedule_on_a_closed_day_leaves_the_past_to_the_old_one() -> None:
-    """Deployed on Saturday: Friday's and Saturday's slots were the old text's, and are written down as such."""
+    """Deployed on Saturday: Friday's and Saturday's slots were the old text's, and are written
+    down as such.
+    """
     with at_work(HOURLY) as (worker, job):
         work_until(worker, at(2, 12))
         job.schedule = NINE
@@ -217,7 +244,9 @@ def test_a_new_schedule_on_a_closed_day_leaves_the_past_to_the_old_one() -> None
 
 POLICIES = st.fixed_dictionaries(
     {
-        "catch_up": st.sampled_from([CatchUp.latest(), CatchUp.first(), CatchUp.none(), CatchUp.all(max=5)]),
+        "catch_up": st.sampled_from(
+            [CatchUp.latest(), CatchUp.first(), CatchUp.none(), CatchUp.all(max=5)]
+        ),
         "overlap": st.sampled_from([Overlap.skip(), Overlap.queue(2), Overlap.queue_all()]),
     }
 )
@@ -233,12 +262,22 @@ PAUSES = st.lists(st.timedeltas(timedelta(minutes=1), 3 * DAY), min_size=3, max_
 
 
 @pytest.mark.extended
-@given(schedule=SCHEDULES, policies=POLICIES, pauses=PAUSES, runs=st.lists(st.timedeltas(HOUR / 60, DAY), max_size=5))
+@given(
+    schedule=SCHEDULES,
+    policies=POLICIES,
+    pauses=PAUSES,
+    runs=st.lists(st.timedeltas(HOUR / 60, DAY), max_size=5),
+)
 @settings(max_examples=12, deadline=None)
 def test_the_books_are_right_whatever_happens(
-    schedule: Schedule, policies: dict[str, Any], pauses: list[timedelta], runs: list[timedelta]
+    schedule: Schedule,
+    policies: dict[str, Any],
+    pauses: list[timedelta],
+    runs: list[timedelta],
 ) -> None:
-    """Outages, long runs and every policy: each slot in one place, the calendar's where it belongs, and none runs."""
+    """Outages, long runs and every policy: each slot in one place, the calendar's where it
+    belongs, and none runs.
+    """
     with at_work(schedule, **policies) as (worker, job):
         for pause in pauses:
             worker.tick(pause)

@@ -31,7 +31,12 @@ def ics(*events: str) -> str:
 
 @pytest.mark.parametrize(
     ("code", "day"),
-    [("AT", date(2026, 10, 26)), ("at", date(2027, 1, 6)), ("DE-BY", date(2026, 1, 6)), ("XNYS", date(2026, 11, 26))],
+    [
+        ("AT", date(2026, 10, 26)),
+        ("at", date(2027, 1, 6)),
+        ("DE-BY", date(2026, 1, 6)),
+        ("XNYS", date(2026, 11, 26)),
+    ],
 )
 def test_holidays_of_countries_parts_and_markets(code: str, day: date) -> None:
     """Each day with a name, in whatever language, and only those of the years asked for."""
@@ -48,7 +53,11 @@ def test_the_weekend_is_the_countrys() -> None:
 
 @pytest.mark.parametrize(
     ("code", "hint"),
-    [("AUX", "did you mean"), ("DE-BX", "DE-B"), ("??", "codes are like AT, DE-BY or XNYS")],
+    [
+        ("AUX", "did you mean"),
+        ("DE-BX", "DE-B"),
+        ("??", "codes are like AT, DE-BY or XNYS"),
+    ],
 )
 def test_unknown_codes_name_near_ones(code: str, hint: str) -> None:
     """In one line."""
@@ -59,7 +68,9 @@ def test_unknown_codes_name_near_ones(code: str, hint: str) -> None:
 
 
 def test_all_day_events_are_days() -> None:
-    """One day, several (the end is the day after), each year again; what has a time or is cancelled is not a day."""
+    """One day, several (the end is the day after), each year again; what has a time or is
+    cancelled is not a day.
+    """
     text = ics(
         "DTSTART;VALUE=DATE:20260105\nSUMMARY:Inventory",
         "DTSTART;VALUE=DATE:20261230\nDTEND;VALUE=DATE:20270103\nSUMMARY:Closed",
@@ -89,18 +100,28 @@ BOMBS = [
 
 @pytest.mark.parametrize("rule", BOMBS)
 def test_a_rule_within_a_day_is_never_written_out(rule: str) -> None:
-    """An all-day event with one is refused by its name, in one line; one with a time of day is ignored as ever."""
-    with pytest.raises(ConfigurationError, match=r'event "Drip": RRULE:FREQ=.* is not for whole days; write FREQ'):
+    """An all-day event with one is refused by its name, in one line; one with a time of day is
+    ignored as ever.
+    """
+    with pytest.raises(
+        ConfigurationError,
+        match=r'event "Drip": RRULE:FREQ=.* is not for whole days; write FREQ',
+    ):
         from_ics(ics(f"DTSTART;VALUE=DATE:20260105\nRRULE:{rule}\nSUMMARY:Drip"), [2026])
     fine = "DTSTART;VALUE=DATE:20260814\nSUMMARY:Outing"
-    found = from_ics(ics(f"DTSTART:20260301T090000Z\nRRULE:{rule}\nSUMMARY:Drip", fine), [2026])
+    found = from_ics(
+        ics(f"DTSTART:20260301T090000Z\nRRULE:{rule}\nSUMMARY:Drip", fine), [2026]
+    )
     assert (list(found.days.values()), found.ignored) == (["Outing"], ("Drip",))
 
 
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        ("DTSTART;VALUE=DATE:20261224\nDTEND;VALUE=DATE:20261220", "it ends before it begins"),
+        (
+            "DTSTART;VALUE=DATE:20261224\nDTEND;VALUE=DATE:20261220",
+            "it ends before it begins",
+        ),
         ("DTSTART;VALUE=DATE:20261224\nDURATION:-P3D", "it ends before it begins"),
         ("DURATION:P3D", "it has no DTSTART"),
     ],
@@ -117,13 +138,24 @@ def test_an_event_that_means_nothing_is_refused(event: str, told: str) -> None:
     ("events", "told"),
     [
         (["DTSTART;VALUE=DATE:19000101\nRRULE:FREQ=DAILY"] * 20, "it repeats too often"),
-        (["DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=31"], "it repeats too often"),
-        (["DTSTART;VALUE=DATE:20200101\nDURATION:P36500D\nRRULE:FREQ=DAILY"] * 2, "it repeats too often"),
-        (["DTSTART;VALUE=DATE:20260101"] * 31, "this calendar has 31 events, at most 30 are read"),
+        (
+            ["DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=31"],
+            "it repeats too often",
+        ),
+        (
+            ["DTSTART;VALUE=DATE:20200101\nDURATION:P36500D\nRRULE:FREQ=DAILY"] * 2,
+            "it repeats too often",
+        ),
+        (
+            ["DTSTART;VALUE=DATE:20260101"] * 31,
+            "this calendar has 31 events, at most 30 are read",
+        ),
     ],
     ids=["old", "never", "long", "many"],
 )
-def test_a_calendar_that_would_take_minutes(events: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calendar_that_would_take_minutes(
+    events: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is refused before anything is walked, whatever it would come to."""
     monkeypatch.setattr(calendars, "_MOST_EVENTS", 30)
     began = time.process_time()
@@ -134,15 +166,24 @@ def test_a_calendar_that_would_take_minutes(events: list[str], told: str, monkey
 
 def test_a_large_calendar_is_read() -> None:
     """Four holidays in each month that repeat since 1970; two hundred take a second."""
-    yearly = [f"DTSTART;VALUE=DATE:197001{day:02}\nRRULE:FREQ=YEARLY;BYMONTH={month};BYDAY=2MO\nSUMMARY:h"
-              for day in range(1, 5) for month in range(1, 13)]  # fmt: skip
+    yearly = [
+        f"DTSTART;VALUE=DATE:197001{day:02}\nRRULE:FREQ=YEARLY;BYMONTH={month};BYDAY=2MO\nSUMMARY:h"
+        for day in range(1, 5)
+        for month in range(1, 13)
+    ]
     assert len(from_ics(ics(*yearly), [2026, 2027]).days) == 24
 
 
 def test_an_event_of_ages_costs_a_year() -> None:
     """Each year asked for has its days, and nothing walks the others."""
-    found = from_ics(ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:21000101\nSUMMARY:Ever"), [2026])
-    assert (min(found.days), max(found.days), len(found.days)) == (date(2026, 1, 1), date(2026, 12, 31), 365)
+    found = from_ics(
+        ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:21000101\nSUMMARY:Ever"), [2026]
+    )
+    assert (min(found.days), max(found.days), len(found.days)) == (
+        date(2026, 1, 1),
+        date(2026, 12, 31),
+        365,
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,8 +204,12 @@ def test_what_is_no_calendar_is_refused(text: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("library", "read"), [("holidays", from_holidays), ("icalendar", from_ics)])
-def test_without_the_extra(library: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("library", "read"), [("holidays", from_holidays), ("icalendar", from_ics)]
+)
+def test_without_the_extra(
+    library: str, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message says what to install."""
     importing = builtins.__import__
 

@@ -1,4 +1,6 @@
-"""``--app``: which registry a text names, and how an application that cannot be imported is told."""
+"""``--app``: which registry a text names, and how an application that cannot be imported is
+told.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ MODULES = {
     "app_lacks": "import app_nowhere.deep\n",
     "app_exits": "import sys\nsys.exit(3)\n",
     "app_invalid": "from slotwise import JobRegistry\n\nregistry = JobRegistry(jobs=[None])\n",
-    "app_invalid_make": "from slotwise import JobRegistry\ndef make(): return JobRegistry(jobs=[None])\n",
+    "app_invalid_make": "from slotwise import JobRegistry\ndef make(): return "
+    "JobRegistry(jobs=[None])\n",
     "app_away": """
         from slotwise.errors import DatabaseRefused
 
@@ -74,11 +77,21 @@ def app_dir(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "spec",
-    ["app_one", "app_one:registry", "app_one:again", "app_one:holder.registry", "app_one:builder", "app_one:make",
-     "app_package.jobs", "app_package.jobs:registry"],
-)  # fmt: skip
+    [
+        "app_one",
+        "app_one:registry",
+        "app_one:again",
+        "app_one:holder.registry",
+        "app_one:builder",
+        "app_one:make",
+        "app_package.jobs",
+        "app_package.jobs:registry",
+    ],
+)
 def test_found(app_dir: Path, spec: str) -> None:
-    """A module's only registry is found by itself; a name may be a path, a builder or a function."""
+    """A module's only registry is found by itself; a name may be a path, a builder or a
+    function.
+    """
     assert [job.name for job in load_registry(spec, app_dir).jobs] == ["tick"]
 
 
@@ -86,14 +99,29 @@ def test_found(app_dir: Path, spec: str) -> None:
     ("spec", "words"),
     [
         ("app_two", ["app_two has 2 registries", "--app app_two:one or --app app_two:two"]),
-        ("app_none", ["app_none.py) has no JobRegistry", "add one: registry = JobRegistry(jobs=[…])"]),
+        (
+            "app_none",
+            [
+                "app_none.py) has no JobRegistry",
+                "add one: registry = JobRegistry(jobs=[…])",
+            ],
+        ),
         ("app_package", ["has no JobRegistry"]),
         ("app_one:regsitry", ["there is no 'regsitry'", "registries of app_one: registry"]),
         ("app_one:registry.jobz", ["there is no 'jobz'"]),
-        ("app_one:tick", ["--app app_one:tick is of type FunctionJob; expected a JobRegistry"]),
+        (
+            "app_one:tick",
+            ["--app app_one:tick is of type FunctionJob; expected a JobRegistry"],
+        ),
         ("app_one:make_wrong", ["is of type int; expected a JobRegistry"]),
         ("app_one:needs", ["a function that needs arguments"]),
-        ("app_ona", ["there is no module app_ona, neither installed nor in", "did you mean app_one?"]),
+        (
+            "app_ona",
+            [
+                "there is no module app_ona, neither installed nor in",
+                "did you mean app_one?",
+            ],
+        ),
         ("zzz", ["there is no module zzz", "give --app-dir, or install the application"]),
         ("app_package.jobz", ["there is no module app_package.jobz"]),
         ("app_one.py", ["expected a module, not a file; e.g. --app app_one"]),
@@ -103,7 +131,10 @@ def test_found(app_dir: Path, spec: str) -> None:
         ("app_one:", ["expected package.module or package.module:registry"]),
         ("a b", ["expected package.module"]),
         ("", ["expected package.module"]),
-        ("app_exits", ["importing app_exits ends the program (exit 3)", "if __name__ == '__main__':"]),
+        (
+            "app_exits",
+            ["importing app_exits ends the program (exit 3)", "if __name__ == '__main__':"],
+        ),
         ("app_invalid", ["a job cannot be None", "app_invalid.py, line 3"]),
         ("app_invalid_make:make", ["a job cannot be None"]),
     ],
@@ -118,12 +149,16 @@ def test_told_in_one_line(app_dir: Path, spec: str, words: list[str]) -> None:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["61 * * * *", "-"], ids=["a wrong text", "an unknown name"])
+@pytest.mark.parametrize(
+    "text", ["61 * * * *", "-"], ids=["a wrong text", "an unknown name"]
+)
 def test_a_schedule_of_the_settings_is_not_blamed_on_the_application(
     app_dir: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """Its place is the settings file, or the variable."""
-    (app_dir / "ops.toml").write_text(f'[schedules]\n{"tick" if text != "-" else "tock"} = "{text}"\n')
+    (app_dir / "ops.toml").write_text(
+        f'[schedules]\n{"tick" if text != "-" else "tock"} = "{text}"\n'
+    )
     monkeypatch.setenv("SLOTWISE_CONFIG", str(app_dir / "ops.toml"))
     with pytest.raises(ConfigurationError) as caught:
         load_registry("app_one", app_dir)
@@ -134,7 +169,10 @@ def test_a_schedule_of_the_settings_is_not_blamed_on_the_application(
     ("spec", "words"),
     [
         ("app_syntax", ["app_syntax.py", "SyntaxError"]),
-        ("app_raises", ["app_raises.py", "in compute", "ZeroDivisionError", "RuntimeError: no way"]),
+        (
+            "app_raises",
+            ["app_raises.py", "in compute", "ZeroDivisionError", "RuntimeError: no way"],
+        ),
         (
             "app_lacks",
             ["app_lacks.py", "import app_nowhere.deep", "No module named 'app_nowhere'"],
@@ -143,7 +181,9 @@ def test_a_schedule_of_the_settings_is_not_blamed_on_the_application(
     ],
 )
 def test_own_traceback(app_dir: Path, spec: str, words: list[str]) -> None:
-    """What the application raised is told as a traceback of its own lines: none of slotwise, none of the import's."""
+    """What the application raised is told as a traceback of its own lines: none of slotwise, none
+    of the import's.
+    """
     with pytest.raises(ApplicationFailed) as caught:
         load_registry(spec, app_dir)
     text = str(caught.value)
@@ -165,7 +205,9 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 def test_a_database_that_the_module_needs(
     app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the place in the module, and the status of a database: a supervisor may wait for it."""
+    """One line with the place in the module, and the status of a database: a supervisor may wait
+    for it.
+    """
     monkeypatch.chdir(app_dir)
     assert status(["worker", "--app", "app_away"]) == exits.DATABASE
     (line,) = capsys.readouterr().err.splitlines()
@@ -174,7 +216,9 @@ def test_a_database_that_the_module_needs(
 
 
 def test_appended(app_dir: Path, importable: Callable[[str], None]) -> None:
-    """The application's directory hides nothing that is installed: it stands at the end of ``sys.path``."""
+    """The application's directory hides nothing that is installed: it stands at the end of
+    ``sys.path``.
+    """
     importable("app_one")
     with pytest.raises(ConfigurationError, match="has no JobRegistry"):
         load_registry("app_one", app_dir)

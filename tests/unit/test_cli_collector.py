@@ -34,7 +34,9 @@ def test_what_is_there_is_not_looked_through_again() -> None:
     ],
 )
 def test_how_often_it_comes(before: int, after: int) -> None:
-    """Not with every hundredth claim; but an application that wants it less often, or never, is heard."""
+    """Not with every hundredth claim; but an application that wants it less often, or never, is
+    heard.
+    """
     gc.set_threshold(before, 10, 10)
     _spare_the_collector()
     assert gc.get_threshold() == (after, 10, 10)

@@ -15,18 +15,41 @@ from typing import Any, get_origin, get_type_hints
 
 import pytest
 
-from slotwise.contrib.logging import HumanFormatter, JsonFormatter, LogListener, configure, escaped, escaped_lines
+from slotwise.contrib.logging import (
+    HumanFormatter,
+    JsonFormatter,
+    LogListener,
+    configure,
+    escaped,
+    escaped_lines,
+)
 from slotwise.model import events
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTLED = events.Settled(
-    worker="host:1:f00", job="nightly", id="recurring", slot=NOON, attempt=2, token=17, outcome="failed",
+    worker="host:1:f00",
+    job="nightly",
+    id="recurring",
+    slot=NOON,
+    attempt=2,
+    token=17,
+    outcome="failed",
     error="ValueError: no\n\x1b[31mway",
-)  # fmt: skip
+)
 DOCUMENTED = {
-    "poll-begin", "claimed", "handler-start", "handler-end", "settle-sent", "settled", "claim-lost", "heartbeat",
-    "reaped", "planned", "drain-begin", "drain-end",
-}  # fmt: skip
+    "poll-begin",
+    "claimed",
+    "handler-start",
+    "handler-end",
+    "settle-sent",
+    "settled",
+    "claim-lost",
+    "heartbeat",
+    "reaped",
+    "planned",
+    "drain-begin",
+    "drain-end",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +77,13 @@ def all_events(base: type[events.Event] = events.Event) -> list[type[events.Even
 def example(kind: type[events.Event]) -> events.Event:
     """An event of this kind with every field set."""
     samples: dict[Any, Any] = {
-        str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5), BaseException: None,
-    }  # fmt: skip
+        str: "text",
+        int: 3,
+        float: 0.5,
+        datetime: NOON,
+        timedelta: timedelta(seconds=1.5),
+        BaseException: None,
+    }
     hints = get_type_hints(
         kind,
         vars(events)
@@ -65,13 +93,17 @@ def example(kind: type[events.Event]) -> events.Event:
     values = {}
     for spec in fields(kind):
         parts = getattr(hints[spec.name], "__args__", (hints[spec.name],))
-        values[spec.name] = () if get_origin(hints[spec.name]) is Sequence else samples[parts[0]]
+        values[spec.name] = (
+            () if get_origin(hints[spec.name]) is Sequence else samples[parts[0]]
+        )
     return kind(**values)
 
 
 @pytest.mark.parametrize("kind", all_events(), ids=lambda kind: kind.__name__)
 def test_every_event(kind: type[events.Event], stream: io.StringIO) -> None:
-    """Each event is one line in either format, flushed at once, with its name and all its fields."""
+    """Each event is one line in either format, flushed at once, with its name and all its
+    fields.
+    """
     event = example(kind)
     for format in ("human", "json"):
         handler = configure(format, "DEBUG", stream)
@@ -91,7 +123,9 @@ def test_documented_events() -> None:
 
 
 def test_json_line(stream: io.StringIO) -> None:
-    """The fields under their names: instants in UTC, the rest as it is; control characters cannot break the line."""
+    """The fields under their names: instants in UTC, the rest as it is; control characters cannot
+    break the line.
+    """
     configure("json", "INFO", stream)
     LogListener()(SETTLED)
     assert stream.getvalue().count("\n") == 1
@@ -99,14 +133,24 @@ def test_json_line(stream: io.StringIO) -> None:
     datetime.fromisoformat(line.pop("time"))
     assert line.pop("message").startswith("settled job=nightly")
     assert line == {
-        "level": "INFO", "event": "settled", "logger": "slotwise", "job": "nightly", "id": "recurring",
-        "slot": "2026-01-31T12:00:00Z", "attempt": 2, "outcome": "failed", "error": SETTLED.error, "token": 17,
+        "level": "INFO",
+        "event": "settled",
+        "logger": "slotwise",
+        "job": "nightly",
+        "id": "recurring",
+        "slot": "2026-01-31T12:00:00Z",
+        "attempt": 2,
+        "outcome": "failed",
+        "error": SETTLED.error,
+        "token": 17,
         "worker": "host:1:f00",
-    }  # fmt: skip
+    }
 
 
 def test_human_line(stream: io.StringIO) -> None:
-    """One line, nothing in it that a terminal would obey, and no word about what goes without saying."""
+    """One line, nothing in it that a terminal would obey, and no word about what goes without
+    saying.
+    """
     configure("human", "INFO", stream)
     LogListener()(SETTLED)
     time, level, text = stream.getvalue().rstrip("\n").split(maxsplit=2)
@@ -119,16 +163,25 @@ def test_human_line(stream: io.StringIO) -> None:
 
 
 def test_other_records(stream: io.StringIO) -> None:
-    """Whatever else is logged comes out, too: with its logger, what it carries, its traceback and our worker."""
+    """Whatever else is logged comes out, too: with its logger, what it carries, its traceback and
+    our worker.
+    """
     handler = configure("json", "INFO", stream)
     assert isinstance(handler.formatter, JsonFormatter)
     handler.formatter.worker = "host:1:f00"
     try:
         raise ValueError("no\x1b[31m way")
     except ValueError:
-        logging.getLogger("shop").exception("could not %s", "sell", extra={"job": "nightly"})
+        logging.getLogger("shop").exception(
+            "could not %s", "sell", extra={"job": "nightly"}
+        )
     line = json.loads(stream.getvalue())
-    assert (line["event"], line["logger"], line["job"], line["worker"]) == ("log", "shop", "nightly", "host:1:f00")
+    assert (line["event"], line["logger"], line["job"], line["worker"]) == (
+        "log",
+        "shop",
+        "nightly",
+        "host:1:f00",
+    )
     assert line["message"] == "could not sell"
     assert line["traceback"].endswith("ValueError: no\x1b[31m way")
 
@@ -163,12 +216,18 @@ def test_warnings(stream: io.StringIO) -> None:
 
 
 def test_own_logging(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever brings a logging of their own gets a readable message, and the fields on the record."""
+    """Whoever brings a logging of their own gets a readable message, and the fields on the
+    record.
+    """
     with caplog.at_level(logging.INFO, "slotwise"):
         LogListener()(SETTLED)
     (record,) = caplog.records
     assert record.getMessage().startswith("settled job=nightly slot=2026-01-31T12:00:00Z")
-    assert (vars(record)["event"], vars(record)["slot"], vars(record)["token"]) == ("settled", NOON, 17)
+    assert (vars(record)["event"], vars(record)["slot"], vars(record)["token"]) == (
+        "settled",
+        NOON,
+        17,
+    )
 
 
 def test_nothing_at_import() -> None:
@@ -182,9 +241,17 @@ def test_nothing_at_import() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("plain", "plain"), ("a\nb", r"a\nb"), ("\x1b[2J", r"\x1b[2J"), ("\u2028\x7f\x9b", r"\u2028\x7f\x9b"),
-     ("Grüße 🎉", "Grüße 🎉"), ("\udc80", r"\udc80"), ("\u202egnp", r"\u202egnp"), ("back\\slash", "back\\slash")],
-)  # fmt: skip
+    [
+        ("plain", "plain"),
+        ("a\nb", r"a\nb"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\u2028\x7f\x9b", r"\u2028\x7f\x9b"),
+        ("Grüße 🎉", "Grüße 🎉"),
+        ("\udc80", r"\udc80"),
+        ("\u202egnp", r"\u202egnp"),
+        ("back\\slash", "back\\slash"),
+    ],
+)
 def test_escaped(text: str, shown: str) -> None:
     """What could move a cursor, begin a line or turn text around is spelled out; letters stay."""
     assert escaped(text) == shown
@@ -193,17 +260,28 @@ def test_escaped(text: str, shown: str) -> None:
 
 def test_human_formatter_alone() -> None:
     """The formatters work in anybody's handler."""
-    record = logging.makeLogRecord({"name": "a", "msg": "%d %s", "args": (1, "b"), "levelname": "INFO"})
+    record = logging.makeLogRecord(
+        {"name": "a", "msg": "%d %s", "args": (1, "b"), "levelname": "INFO"}
+    )
     assert HumanFormatter().format(record).endswith("INFO     a: 1 b")
 
 
 def test_a_traceback_in_both_formats(stream: io.StringIO) -> None:
-    """Below the line for people, with real newlines and nothing that a terminal would obey; one field for programs."""
+    """Below the line for people, with real newlines and nothing that a terminal would obey; one
+    field for programs.
+    """
     try:
         raise ValueError("no\x1b[31m such file")
     except ValueError as error:
         event = events.SettledFailed(
-            worker="w", job="nightly", id="recurring", slot=NOON, attempt=1, token=1, outcome="failed", exception=error
+            worker="w",
+            job="nightly",
+            id="recurring",
+            slot=NOON,
+            attempt=1,
+            token=1,
+            outcome="failed",
+            exception=error,
         )
     for format in ("human", "json"):
         handler = configure(format, "INFO", stream)
@@ -211,7 +289,10 @@ def test_a_traceback_in_both_formats(stream: io.StringIO) -> None:
         logging.getLogger().removeHandler(handler)
     line, head, place, source, *_, last, machine = stream.getvalue().splitlines()
     assert " ERROR " in line
-    assert (head, last) == ("Traceback (most recent call last):", "ValueError: no\\x1b[31m such file")
+    assert (head, last) == (
+        "Traceback (most recent call last):",
+        "ValueError: no\\x1b[31m such file",
+    )
     assert place.startswith('  File "')
     assert "raise ValueError" in source
     told = json.loads(machine)

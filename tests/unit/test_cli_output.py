@@ -21,7 +21,11 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
     [
         ("UTC", NOON, "2026-01-31T12:00:00Z"),
         ("Europe/Vienna", NOON, "2026-01-31T13:00:00+01:00"),
-        ("Europe/Vienna", NOON + timedelta(hours=11, minutes=30), "2026-02-01T00:30:00+01:00"),
+        (
+            "Europe/Vienna",
+            NOON + timedelta(hours=11, minutes=30),
+            "2026-02-01T00:30:00+01:00",
+        ),
         ("America/New_York", NOON, "2026-01-31T07:00:00-05:00"),
         ("Europe/London", NOON, "2026-01-31T12:00:00+00:00"),
         ("Europe/Vienna", datetime(2026, 7, 1, tzinfo=UTC), "2026-07-01T02:00:00+02:00"),
@@ -36,9 +40,20 @@ def test_moment(zone: str, instant: datetime | None, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0 ms"), (0.0314, "31 ms"), (-0.0001, "0 ms"), (-0.25, "-250 ms"), (1, "1.0 s"), (59.94, "59.9 s"),
-     (60, "1 min 0 s"), (3599, "59 min 59 s"), (7260, "2 h 1 min"), (172_800, "2 d 0 h"), (1e7, "115 d 17 h")],
-)  # fmt: skip
+    [
+        (0, "0 ms"),
+        (0.0314, "31 ms"),
+        (-0.0001, "0 ms"),
+        (-0.25, "-250 ms"),
+        (1, "1.0 s"),
+        (59.94, "59.9 s"),
+        (60, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (7260, "2 h 1 min"),
+        (172_800, "2 d 0 h"),
+        (1e7, "115 d 17 h"),
+    ],
+)
 def test_span(seconds: float, said: str) -> None:
     """A duration as people say it."""
     assert span(timedelta(seconds=seconds)) == said
@@ -57,11 +72,16 @@ def test_shortened(worker: str, said: str) -> None:
 
 
 COLUMNS = ["JOB", "STATE", "FAILURES", "NOTE"]
-ROWS = [["a-job", "waiting", "–", "x" * 60], ["other", "failed", "3", "no\x1b[31m way [bold]"]]
+ROWS = [
+    ["a-job", "waiting", "–", "x" * 60],
+    ["other", "failed", "3", "no\x1b[31m way [bold]"],
+]
 
 
 def test_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal: one line per row, however long, without escape codes; what is in a cell stays text."""
+    """Without a terminal: one line per row, however long, without escape codes; what is in a cell
+    stays text.
+    """
     monkeypatch.setenv("COLUMNS", "30")
     print_table(COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
@@ -72,8 +92,12 @@ def test_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert not any(line != line.rstrip() or "\x1b" in line for line in lines)
 
 
-def test_narrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal that is too narrow, a row becomes a few lines; what begins like a number says what it is."""
+def test_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal that is too narrow, a row becomes a few lines; what begins like a number says
+    what it is.
+    """
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
@@ -92,10 +116,18 @@ class Line:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """An array with one object per line: instants in UTC, durations in seconds; empty is an array, too."""
-    print_json_list([Line(slot=NOON, took=timedelta(seconds=1.5)), Line(slot=NOON, took=None)])
+    """An array with one object per line: instants in UTC, durations in seconds; empty is an array,
+    too.
+    """
+    print_json_list(
+        [Line(slot=NOON, took=timedelta(seconds=1.5)), Line(slot=NOON, took=None)]
+    )
     text = capsys.readouterr().out
-    assert json.loads(text)[0] == {"slot": "2026-01-31T12:00:00Z", "took": 1.5, "tags": ["a"]}
+    assert json.loads(text)[0] == {
+        "slot": "2026-01-31T12:00:00Z",
+        "took": 1.5,
+        "tags": ["a"],
+    }
     assert json.loads(text)[1]["took"] is None
     assert len(text.splitlines()) == 4
     print_json_list([])

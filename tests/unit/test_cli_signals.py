@@ -24,13 +24,17 @@ def _former_handlers() -> Iterator[None]:
 
 
 def test_reaction() -> None:
-    """Each signal is one call, on a thread, with its count; a lock that the main thread holds is no danger."""
+    """Each signal is one call, on a thread, with its count; a lock that the main thread holds is
+    no danger.
+    """
     calls: queue.SimpleQueue[tuple[int, int, bool]] = queue.SimpleQueue()
     lock, times = threading.Lock(), iter([0.0, 2.0])
 
     def react(number: int, count: int) -> None:
         with lock:
-            calls.put((number, count, threading.current_thread() is threading.main_thread()))
+            calls.put(
+                (number, count, threading.current_thread() is threading.main_thread())
+            )
 
     with StopSignals(react, elapsed=lambda: next(times)) as signals:
         with lock:
@@ -57,10 +61,14 @@ def test_echoes(times: list[float], counts: list[int | None]) -> None:
 
 
 def test_blocked_main_thread() -> None:
-    """The reaction does not need the main thread, which may be waiting for it without ever looking up."""
+    """The reaction does not need the main thread, which may be waiting for it without ever looking
+    up.
+    """
     heard = threading.Event()
     with StopSignals(lambda number, count: heard.set()):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so that another thread is interrupted
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, [signal.SIGTERM]
+        )  # so that another thread is interrupted
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             assert heard.wait(PATIENCE)

@@ -21,21 +21,38 @@ HOSTILE = "a\x1b[2J\nerror: forged\r\u202egnp.exe\x07\u2028b\x9b31m"
 def ways_to_print(tree: ast.AST) -> Iterator[str]:
     """Calls and attributes that write to a stream."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "input"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("print", "input")
+        ):
             yield node.func.id
         if isinstance(node, ast.Attribute):
             text = ast.unparse(node)
-            if text in ("click.echo", "click.secho", "click.confirm", "click.prompt", "click.style", "rich.print"):
+            if text in (
+                "click.echo",
+                "click.secho",
+                "click.confirm",
+                "click.prompt",
+                "click.style",
+                "rich.print",
+            ):
                 yield text
-            if text.endswith(("stdout.write", "stderr.write", "stdout.writelines", "stderr.writelines")):
+            if text.endswith(
+                ("stdout.write", "stderr.write", "stdout.writelines", "stderr.writelines")
+            ):
                 yield text
 
 
-@pytest.mark.parametrize("file", sorted(CLI.rglob("*.py")), ids=lambda file: str(file.relative_to(CLI)))
+@pytest.mark.parametrize(
+    "file", sorted(CLI.rglob("*.py")), ids=lambda file: str(file.relative_to(CLI))
+)
 def test_one_module_prints(file: Path) -> None:
     """A command that printed by itself would print a stored name as it is."""
     found = set(ways_to_print(ast.parse(file.read_text(encoding="utf-8"))))
-    assert not found or str(file.relative_to(CLI)) in PRINTERS, f"use slotwise.cli.shared.terminal, not {found}"
+    assert not found or str(file.relative_to(CLI)) in PRINTERS, (
+        f"use slotwise.cli.shared.terminal, not {found}"
+    )
 
 
 def test_the_lint_finds_what_it_looks_for() -> None:
@@ -50,7 +67,9 @@ def harmless(text: str, lines: int) -> None:
     assert all(char.isprintable() or char == "\n" for char in text), text
 
 
-def test_hostile_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Escapes, newlines and bidirectional marks are printed as text: one argument is one line."""
     say(HOSTILE, HOSTILE)
     harmless(capsys.readouterr().out, 2)

@@ -1,4 +1,6 @@
-"""A CommandJob: what it accepts, what a command finds around it, and how its end becomes the attempt's."""
+"""A CommandJob: what it accepts, what a command finds around it, and how its end becomes the
+attempt's.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,12 @@ def error_of(command: Any, **given: Any) -> str:
     return line.error
 
 
-def timed_out(script: str, timeout: str, on_line: Callable[[str, Callable[[], object]], None]) -> str:
-    """What the ledger keeps of a command whose time is up as soon as it has written ``working``."""
+def timed_out(
+    script: str, timeout: str, on_line: Callable[[str, Callable[[], object]], None]
+) -> str:
+    """What the ledger keeps of a command whose time is up as soon as it has written
+    ``working``.
+    """
     with ManualWorker([a_job(script, timeout=timeout)]) as worker:
         worker.tick("1m")
         on_line("working", lambda: (worker.tick(timeout), worker.watch()))
@@ -68,7 +74,9 @@ def told(error: str) -> str:
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """The lines that commands have written so far, as the log has them."""
     caplog.set_level(logging.INFO, logger="slotwise.job")
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "slotwise.job"]
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.name == "slotwise.job"
+    ]
 
 
 @pytest.fixture
@@ -92,12 +100,15 @@ def on_line() -> Iterator[Callable[[str, Callable[[], object]], None]]:
 def alive(pid: int) -> bool:
     """Whether a process of this number runs; a zombie does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in (
+            "Z",
+            "X",
+        )
     except FileNotFoundError:
         return False
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,13 +119,19 @@ def alive(pid: int) -> bool:
         pytest.param({"command": 5}, "command is 5", id="number"),
         pytest.param({"command": ["a", 5]}, "command has 5", id="number-in-list"),
         pytest.param({"command": "a\0b"}, "NUL", id="nul"),
-        pytest.param({"command": ["a"], "shell": "/bin/sh"}, "no shell runs it", id="list-and-shell"),
+        pytest.param(
+            {"command": ["a"], "shell": "/bin/sh"}, "no shell runs it", id="list-and-shell"
+        ),
         pytest.param({"env": {"A=B": "c"}}, "env has the name 'A=B'", id="env-name"),
         pytest.param({"env": {"A": 5}}, "env['A'] is 5", id="env-value"),
         pytest.param({"env": "A=B"}, "env is a str", id="env-text"),
         pytest.param({"inherit_env": "PATH"}, "inherit_env is 'PATH'", id="inherit-text"),
-        pytest.param({"timeout": "soon"}, "timeout: 'soon' is not a duration", id="timeout"),
-        pytest.param({"timeout": "0s"}, "timeout is '0s'; expected more than zero", id="timeout-zero"),
+        pytest.param(
+            {"timeout": "soon"}, "timeout: 'soon' is not a duration", id="timeout"
+        ),
+        pytest.param(
+            {"timeout": "0s"}, "timeout is '0s'; expected more than zero", id="timeout-zero"
+        ),
         pytest.param({"stdin": 5}, "stdin is a int", id="stdin"),
         pytest.param({"user": ""}, "user is ''", id="user"),
         pytest.param({"timout": "5s"}, "did you mean timeout?", id="typo"),
@@ -131,25 +148,39 @@ def test_what_could_never_run_is_refused(given: dict[str, Any], words: str) -> N
 
 
 def test_it_is_a_job_like_any_other() -> None:
-    """Policies are keywords, and reach the definition; its timeout is the engine's, and there is no other."""
+    """Policies are keywords, and reach the definition; its timeout is the engine's, and there is
+    no other.
+    """
     retry = Retry(max_attempts=2)
     definition = define(a_job(["true"], retry=retry, max_lost=5, timeout="1h"))
     assert (definition.name, definition.retry, definition.max_lost) == ("job", retry, 5)
     assert definition.timeout == timedelta(hours=1)
 
 
-# -- how it ends ------------------------------------------------------------------------------------------------
+# -- how it ends ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("command", "last"),
     [
-        pytest.param("echo a; echo b >&2; exit 3", "exit status 3; its last line: b", id="status"),
+        pytest.param(
+            "echo a; echo b >&2; exit 3", "exit status 3; its last line: b", id="status"
+        ),
         pytest.param("exit 1", "exit status 1; it wrote nothing", id="silent"),
         pytest.param("kill -SEGV $$", "ended by SIGSEGV; it wrote nothing", id="signal"),
-        pytest.param("sh -c 'kill -9 $$'; exit 137", "exit status 137 (of a shell: ended by SIGKILL)", id="shell"),
-        pytest.param("no-such-program", "exit status 127 (not found; PATH is /usr/bin:/bin)", id="not-found"),
-        pytest.param("/etc/passwd", "exit status 126 (it cannot be executed)", id="not-executable"),
+        pytest.param(
+            "sh -c 'kill -9 $$'; exit 137",
+            "exit status 137 (of a shell: ended by SIGKILL)",
+            id="shell",
+        ),
+        pytest.param(
+            "no-such-program",
+            "exit status 127 (not found; PATH is /usr/bin:/bin)",
+            id="not-found",
+        ),
+        pytest.param(
+            "/etc/passwd", "exit status 126 (it cannot be executed)", id="not-executable"
+        ),
     ],
 )
 def test_a_bad_end_is_a_failure_that_says_how(command: str, last: str) -> None:
@@ -165,10 +196,18 @@ def test_exit_status_zero_is_success(command: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        pytest.param({"command": ["/no/such"]}, "No such file or directory: '/no/such'", id="program"),
-        pytest.param({"shell": "/no/sh"}, "No such file or directory: '/no/sh'", id="shell"),
+        pytest.param(
+            {"command": ["/no/such"]}, "No such file or directory: '/no/such'", id="program"
+        ),
+        pytest.param(
+            {"shell": "/no/sh"}, "No such file or directory: '/no/sh'", id="shell"
+        ),
         pytest.param({"cwd": "/no/where"}, "its directory is /no/where", id="directory"),
-        pytest.param({"user": "nobody-at-all"}, "there is no user 'nobody-at-all' on this host", id="user"),
+        pytest.param(
+            {"user": "nobody-at-all"},
+            "there is no user 'nobody-at-all' on this host",
+            id="user",
+        ),
     ],
 )
 def test_what_cannot_start_fails_with_the_reason(given: dict[str, Any], words: str) -> None:
@@ -179,15 +218,23 @@ def test_what_cannot_start_fails_with_the_reason(given: dict[str, Any], words: s
 def test_the_ledger_keeps_the_end_of_the_output() -> None:
     """The last hundred lines, whole, whatever came before them."""
     error = error_of("seq 1 100000; exit 2")
-    assert [line.strip() for line in error.splitlines() if line.startswith("  ") and line.strip().isdigit()] == [
-        str(number) for number in range(99_901, 100_001)
-    ]
+    assert [
+        line.strip()
+        for line in error.splitlines()
+        if line.startswith("  ") and line.strip().isdigit()
+    ] == [str(number) for number in range(99_901, 100_001)]
     assert told(error) == "exit status 2; its last line: 100000"
 
 
-def test_endless_lines_and_bytes_of_no_text_are_kept_in_bounds(said: Callable[[], list[str]]) -> None:
-    """A line of a megabyte comes in pieces; what is no UTF-8 is replaced; the ledger's part stays small."""
-    error = error_of(r"head -c 1000000 /dev/zero | tr '\0' x; printf '\nbad \377\r\n'; exit 1")
+def test_endless_lines_and_bytes_of_no_text_are_kept_in_bounds(
+    said: Callable[[], list[str]],
+) -> None:
+    """A line of a megabyte comes in pieces; what is no UTF-8 is replaced; the ledger's part stays
+    small.
+    """
+    error = error_of(
+        r"head -c 1000000 /dev/zero | tr '\0' x; printf '\nbad \377\r\n'; exit 1"
+    )
     assert said()[-1] == "bad �"
     assert {len(line) for line in said()[:100]} == {8192}
     assert sum(map(len, said())) == 1_000_000 + len("bad ?")
@@ -203,13 +250,15 @@ def test_an_unknown_status_is_no_success() -> None:
         signal.signal(signal.SIGCHLD, former)
 
 
-# -- while it runs ----------------------------------------------------------------------------------------------
+# -- while it runs --------------------------------------------------------------------------------
 
 
 def test_output_is_passed_on_while_the_command_runs(
     tmp_path: Path, on_line: Callable[[str, Callable[[], object]], None]
 ) -> None:
-    """A line reaches the log before the command ends: here it ends only because its line has been seen."""
+    """A line reaches the log before the command ends: here it ends only because its line has been
+    seen.
+    """
     go = tmp_path / "go"
     on_line("ready", go.touch)
     ended = run(f"echo ready; until [ -e {go} ]; do sleep 0.02; done", timeout="30s")
@@ -231,7 +280,9 @@ def test_both_streams_come_in_order(said: Callable[[], list[str]]) -> None:
         pytest.param("x" * 1_000_000, ["1000000"], id="much"),
     ],
 )
-def test_stdin(stdin: str | bytes | None, lines: list[str], said: Callable[[], list[str]]) -> None:
+def test_stdin(
+    stdin: str | bytes | None, lines: list[str], said: Callable[[], list[str]]
+) -> None:
     """What is given is read; nothing else, least of all the worker's own."""
     run("wc -c", stdin=stdin)
     assert [line.strip() for line in said()] == lines
@@ -243,7 +294,9 @@ def test_a_command_need_not_read_its_input() -> None:
 
 
 def test_a_timeout_ends_all_that_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_line: Callable[[str, Callable[[], object]], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_line: Callable[[str, Callable[[], object]], None],
 ) -> None:
     """Children and grandchildren, those too that are deaf to SIGTERM; and the ledger says so."""
     monkeypatch.setattr(command, "KILL_AFTER", command.LOOK * 3)
@@ -258,7 +311,10 @@ def test_a_timeout_ends_all_that_was_started(
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 4
     assert [pid for pid in pids if alive(pid)] == []
-    assert told(error) == "timed out after 500ms; ended with all that it had started; its last line: working"
+    assert (
+        told(error)
+        == "timed out after 500ms; ended with all that it had started; its last line: working"
+    )
 
 
 def test_a_program_under_a_shell_may_clean_up(
@@ -271,16 +327,22 @@ def test_a_program_under_a_shell_may_clean_up(
     assert (tmp_path / "done").read_text() == "cleaned\n"
 
 
-def test_a_lost_claim_ends_the_command(tmp_path: Path, on_line: Callable[[str, Callable[[], object]], None]) -> None:
+def test_a_lost_claim_ends_the_command(
+    tmp_path: Path, on_line: Callable[[str, Callable[[], object]], None]
+) -> None:
     """Whoever holds the claim now runs the command, and we no longer do."""
-    with ManualWorker([a_job(f"echo $$ > {tmp_path}/pid; echo ready; exec sleep 300")]) as worker:
+    with ManualWorker(
+        [a_job(f"echo $$ > {tmp_path}/pid; echo ready; exec sleep 300")]
+    ) as worker:
         worker.tick("1m")
         on_line("ready", lambda: worker.tick("1h"))
         worker.run_due()
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_what_is_left_in_the_background_goes_on(tmp_path: Path, said: Callable[[], list[str]]) -> None:
+def test_what_is_left_in_the_background_goes_on(
+    tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
     """The command's own end is the attempt's, though a child of it holds the output."""
     ended = run(f"sleep 300 & echo $! > {tmp_path}/pid; echo started")
     pid = int((tmp_path / "pid").read_text())
@@ -292,7 +354,7 @@ def test_what_is_left_in_the_background_goes_on(tmp_path: Path, said: Callable[[
         os.kill(pid, signal.SIGKILL)
 
 
-# -- around it --------------------------------------------------------------------------------------------------
+# -- around it ------------------------------------------------------------------------------------
 
 
 def environment_of(said: Callable[[], list[str]], **given: Any) -> dict[str, str]:
@@ -306,15 +368,28 @@ def test_the_environment_is_inherited_with_additions(
     """By default a command finds what the worker has, and what the job adds."""
     monkeypatch.setenv("OF_WORKER", "1")
     found = environment_of(said, env={"OF_JOB": "2"})
-    assert (found["OF_WORKER"], found["OF_JOB"], found["PATH"]) == ("1", "2", os.environ["PATH"])
+    assert (found["OF_WORKER"], found["OF_JOB"], found["PATH"]) == (
+        "1",
+        "2",
+        os.environ["PATH"],
+    )
 
 
-def test_a_clean_environment_is_crons(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without inheritance there is what cron gives, the named variables, the job's own, and the slot's."""
+def test_a_clean_environment_is_crons(
+    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without inheritance there is what cron gives, the named variables, the job's own, and the
+    slot's.
+    """
     monkeypatch.setenv("SECRET", "1")
     monkeypatch.setenv("NAMED", "2")
     account = pwd.getpwuid(os.geteuid())
-    found = environment_of(said, inherit_env=["NAMED", "MISSING"], env={"PATH": "/usr/bin:/bin:/x"}, shell="/bin/sh")
+    found = environment_of(
+        said,
+        inherit_env=["NAMED", "MISSING"],
+        env={"PATH": "/usr/bin:/bin:/x"},
+        shell="/bin/sh",
+    )
     del found["PWD"]
     found.pop("_", None)
     assert found == {
@@ -334,7 +409,10 @@ def test_a_clean_environment_is_crons(said: Callable[[], list[str]], monkeypatch
 
 def test_slotwise_may_be_called_from_a_command() -> None:
     """The slot's variables look like settings, and are not taken for any."""
-    assert run([sys.executable, "-m", "slotwise", "db", "sql", "--dialect", "sqlite"]).outcome == "succeeded"
+    assert (
+        run([sys.executable, "-m", "slotwise", "db", "sql", "--dialect", "sqlite"]).outcome
+        == "succeeded"
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,7 +425,9 @@ def test_slotwise_may_be_called_from_a_command() -> None:
         pytest.param({}, str(Path.cwd()), id="workers"),
     ],
 )
-def test_directory(given: dict[str, Any], where: str, said: Callable[[], list[str]]) -> None:
+def test_directory(
+    given: dict[str, Any], where: str, said: Callable[[], list[str]]
+) -> None:
     run("pwd", **given)
     assert said()[-1] == where
 
@@ -359,11 +439,17 @@ def test_a_shell_runs_texts_and_nobody_runs_lists(said: Callable[[], list[str]])
 
 
 @AS_ROOT
-def test_root_becomes_the_user(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_becomes_the_user(
+    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the user's own groups and home, and nothing of the worker's environment."""
     monkeypatch.setenv("SECRET", "1")
     nobody = pwd.getpwnam("nobody")
-    run("id -u; id -g; id -G; echo $HOME $LOGNAME $USER ${SECRET-none}", user="nobody", cwd="/")
+    run(
+        "id -u; id -g; id -G; echo $HOME $LOGNAME $USER ${SECRET-none}",
+        user="nobody",
+        cwd="/",
+    )
     groups = " ".join(map(str, os.getgrouplist("nobody", nobody.pw_gid)))
     names = f"{nobody.pw_dir} nobody nobody none"
     assert said() == [str(nobody.pw_uid), str(nobody.pw_gid), groups, names]
@@ -376,7 +462,9 @@ def test_another_users_command_is_ended_too(
     """Root may, whoever it runs as."""
     open_path.chmod(0o777)
     pid = open_path / "pid"
-    with ManualWorker([a_job(f"echo $$ > {pid}; echo ready; exec sleep 300", user="nobody", cwd="/")]) as worker:
+    with ManualWorker(
+        [a_job(f"echo $$ > {pid}; echo ready; exec sleep 300", user="nobody", cwd="/")]
+    ) as worker:
         worker.tick("1m")
         on_line("ready", lambda: worker.tick("1h"))
         worker.run_due()
@@ -387,11 +475,16 @@ def test_nobody_but_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) 
     """The message names both, and both ways out."""
     monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("daemon").pw_uid)
     assert account_of("daemon").switch() == {}
-    with pytest.raises(CommandFailed, match=r"only root .* as 'nobody', and this process runs as 'daemon'; run it as"):
+    with pytest.raises(
+        CommandFailed,
+        match=r"only root .* as 'nobody', and this process runs as 'daemon'; run it as",
+    ):
         account_of("nobody")
 
 
-def test_a_number_without_an_account_has_the_environments_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_without_an_account_has_the_environments_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A container may run under any number."""
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
     monkeypatch.setenv("HOME", "/work")

@@ -54,7 +54,10 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 def start(started: list[subprocess.Popen[str]], *commands: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, *commands], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKER, *commands],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     started.append(process)
     return process
@@ -67,7 +70,10 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in (
+            "Z",
+            "X",
+        )
     except FileNotFoundError:
         return False
 
@@ -94,23 +100,37 @@ def guardian_of(process: subprocess.Popen[str], besides: int = 0) -> int:
 
 
 def guardians(process: subprocess.Popen[str]) -> list[int]:
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     rows = (row.split(None, 2) for row in listed.splitlines())
-    return [int(pid) for pid, parent, words in rows if int(parent) == process.pid and "slotwise guardian" in words]
+    return [
+        int(pid)
+        for pid, parent, words in rows
+        if int(parent) == process.pid and "slotwise guardian" in words
+    ]
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("command", [STAYING, DEAF], ids=["staying", "deaf"])
-def test_commands_end_with_a_killed_worker(command: str, started: list[subprocess.Popen[str]]) -> None:
-    """SIGKILL leaves a worker no time; its commands are asked to end, and killed when they do not."""
+def test_commands_end_with_a_killed_worker(
+    command: str, started: list[subprocess.Popen[str]]
+) -> None:
+    """SIGKILL leaves a worker no time; its commands are asked to end, and killed when they do
+    not.
+    """
     process = start(started, command, command)
     pids = [int(line(process)), int(line(process))]
     process.kill()
     assert all(gone(pid) for pid in pids)
 
 
-def test_what_has_ended_is_forgotten(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
-    """A group that ended well is not ours to end, whoever has its number by now; and the guardian leaves."""
+def test_what_has_ended_is_forgotten(
+    started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A group that ended well is not ours to end, whoever has its number by now; and the guardian
+    leaves.
+    """
     process = start(started, f"(sleep 300 & echo $! > {tmp_path}/pid) > /dev/null 2>&1")
     assert line(process) == "all ended"
     left = int((tmp_path / "pid").read_text())
@@ -123,7 +143,9 @@ def test_what_has_ended_is_forgotten(started: list[subprocess.Popen[str]], tmp_p
         os.kill(left, signal.SIGKILL)
 
 
-def test_a_killed_guardian_is_replaced(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_a_killed_guardian_is_replaced(
+    started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
     """The next command that starts or ends finds it gone; the new one knows all that run."""
     waiting = f"echo $$; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo over"
     process = start(started, STAYING, waiting)
@@ -138,7 +160,9 @@ def test_a_killed_guardian_is_replaced(started: list[subprocess.Popen[str]], tmp
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_signal_for_everybody_does_not_end_it(started: list[subprocess.Popen[str]]) -> None:
+def test_a_signal_for_everybody_does_not_end_it(
+    started: list[subprocess.Popen[str]],
+) -> None:
     """Ctrl-C in a terminal, or a supervisor that ends a whole group, must leave it at its post."""
     process = start(started, STAYING)
     pid = int(line(process))

@@ -1,4 +1,6 @@
-"""The lines of a crontab: what each means, as cron means it, and what is said about those that cannot run."""
+"""The lines of a crontab: what each means, as cron means it, and what is said about those that
+cannot run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from slotwise.contrib.crontab import Crontabs, Entry, parse_crontab
 from slotwise.contrib.crontab.reader import read_assignment, split_input
 from slotwise.jobs.definition import define
 
-#: As packages of a Linux distribution put them into /etc/crontab and /etc/cron.d, in words of our own.
+#: As packages of a Linux distribution put them into /etc/crontab and /etc/cron.d, in words of our
+#: own.
 SYSTEM = """\
 # the times are the machine's
 SHELL=/bin/sh
@@ -40,10 +43,13 @@ def entry(line: str, **given: Any) -> Entry:
 
 def said(text: str, **given: Any) -> list[tuple[int | None, str, str]]:
     """Line, level and what is wrong."""
-    return [(problem.line, problem.level, problem.text) for problem in parse_crontab(text, **given).problems]
+    return [
+        (problem.line, problem.level, problem.text)
+        for problem in parse_crontab(text, **given).problems
+    ]
 
 
-# -- lines that run ---------------------------------------------------------------------------------------------
+# -- lines that run -------------------------------------------------------------------------------
 
 
 def test_lines_of_packages() -> None:
@@ -51,10 +57,19 @@ def test_lines_of_packages() -> None:
     found = parse_crontab(SYSTEM, system=True)
     assert found.problems == ()
     assert [one.name.rpartition("-")[0] for one in found.entries] == [
-        "run-parts-cron.hourly", "run-parts-cron.daily", "run-parts-cron.weekly", "invoke-rc.d", "sessionclean",
-        "checkarray", "debian-sa1", "certbot", "e2scrub_all_cron",
-    ]  # fmt: skip
-    assert {(one.user, one.shell, tuple(one.env)) for one in found.entries} == {("root", "/bin/sh", ("SHELL", "PATH"))}
+        "run-parts-cron.hourly",
+        "run-parts-cron.daily",
+        "run-parts-cron.weekly",
+        "invoke-rc.d",
+        "sessionclean",
+        "checkarray",
+        "debian-sa1",
+        "certbot",
+        "e2scrub_all_cron",
+    ]
+    assert {(one.user, one.shell, tuple(one.env)) for one in found.entries} == {
+        ("root", "/bin/sh", ("SHELL", "PATH"))
+    }
     assert "$(date +%d)" in found.entries[5].command
     assert r"-a \! -d" in found.entries[7].command
     assert [one.line for one in found.entries] == [5, 6, 7, 8, 9, 10, 11, 12, 13]
@@ -63,19 +78,33 @@ def test_lines_of_packages() -> None:
 @pytest.mark.parametrize(
     ("line", "time", "command"),
     [
-        pytest.param("0 2 * * * a b  c", "0 2 * * *", "a b  c", id="blanks-in-the-command-stay"),
+        pytest.param(
+            "0 2 * * * a b  c", "0 2 * * *", "a b  c", id="blanks-in-the-command-stay"
+        ),
         pytest.param(" \t0\t2  * * *\t a", "0 2 * * *", "a", id="tabs"),
         pytest.param("@daily a", "@daily", "a", id="macro"),
         pytest.param("0 2 * JAN-MAR mon,fri a", "0 2 * JAN-MAR mon,fri", "a", id="names"),
-        pytest.param("0 2 * * * A=1 b # no comment", "0 2 * * *", "A=1 b # no comment", id="hash-in-the-command"),
-        pytest.param("*/5 * * * * -q -n a -n", "*/5 * * * *", "a -n", id="options-of-other-crons"),
+        pytest.param(
+            "0 2 * * * A=1 b # no comment",
+            "0 2 * * *",
+            "A=1 b # no comment",
+            id="hash-in-the-command",
+        ),
+        pytest.param(
+            "*/5 * * * * -q -n a -n", "*/5 * * * *", "a -n", id="options-of-other-crons"
+        ),
         pytest.param("0 2 * * * a;\\", "0 2 * * *", "a;\\", id="backslash-at-the-end"),
     ],
 )
 def test_a_users_line(line: str, time: str, command: str) -> None:
     """Five fields or a macro, then the command, up to the end of the line."""
     found = entry(line)
-    assert (found.time, found.user, found.command, found.stdin) == (time, None, command, None)
+    assert (found.time, found.user, found.command, found.stdin) == (
+        time,
+        None,
+        command,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +113,9 @@ def test_a_users_line(line: str, time: str, command: str) -> None:
         pytest.param("0 2 * * * root a b", "root", "a b", id="fields"),
         pytest.param("@daily\twww-data  a b", "www-data", "a b", id="macro"),
         pytest.param("@daily host$ a", "host$", "a", id="strange-name"),
-        pytest.param("@daily jane.doe@example.org a", "jane.doe@example.org", "a", id="of-a-domain"),
+        pytest.param(
+            "@daily jane.doe@example.org a", "jane.doe@example.org", "a", id="of-a-domain"
+        ),
     ],
 )
 def test_a_system_line(line: str, user: str, command: str) -> None:
@@ -109,21 +140,27 @@ def test_a_system_line(line: str, user: str, command: str) -> None:
     ],
 )
 def test_percent_signs(text: str, command: str, stdin: str | None) -> None:
-    """The first ends the command, the others are newlines of its input, escaped ones are themselves."""
+    """The first ends the command, the others are newlines of its input, escaped ones are
+    themselves.
+    """
     assert split_input(text) == (command, stdin)
 
 
 def test_days_are_crons() -> None:
     """Both day fields, one of them with a star: as Debian's cron takes it, not as POSIX."""
     schedule = entry("0 0 */2 * sun a").schedule
-    slots = list(schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC)))
+    slots = list(
+        schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, tzinfo=UTC))
+    )
     assert [slot.day for slot in slots] == [11, 25]  # odd days that are Sundays
     schedule = entry("0 0 13 * fri a").schedule
-    slots = list(schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC)))
+    slots = list(
+        schedule.slots(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC))
+    )
     assert [slot.day for slot in slots] == [2, 9, 13, 16]
 
 
-# -- variables --------------------------------------------------------------------------------------------------
+# -- variables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,7 +190,9 @@ def test_a_line_with_an_equals_sign_may_run_something(line: str) -> None:
 
 
 def test_variables_hold_for_the_lines_below() -> None:
-    """Each line has what has been set above it; a later value takes the place of an earlier one."""
+    """Each line has what has been set above it; a later value takes the place of an earlier
+    one.
+    """
     found = parse_crontab("@daily a\nA=1\nSHELL=/bin/bash\n@daily b\nA=2\n@daily c\n")
     envs = [dict(one.env) for one in found.entries]
     assert envs == [{}, {"A": "1", "SHELL": "/bin/bash"}, {"A": "2", "SHELL": "/bin/bash"}]
@@ -161,12 +200,18 @@ def test_variables_hold_for_the_lines_below() -> None:
 
 
 def test_zones() -> None:
-    """CRON_TZ moves the lines below it; TZ, as in cron, is the commands'; without either it is what the reader says."""
+    """CRON_TZ moves the lines below it; TZ, as in cron, is the commands'; without either it is
+    what the reader says.
+    """
     text = "@daily a\nCRON_TZ=Europe/Vienna\nTZ=Asia/Tokyo\n@daily b\nCRON_TZ=\n@daily c\n"
     for tz, zone in ((None, "UTC"), ("America/New_York", "America/New_York")):
         found = parse_crontab(text, tz=tz).entries
         assert [one.schedule.zone.key for one in found] == [zone, "Europe/Vienna", zone]
-        assert [dict(one.env) for one in found] == [{}, {"TZ": "Asia/Tokyo"}, {"TZ": "Asia/Tokyo"}]
+        assert [dict(one.env) for one in found] == [
+            {},
+            {"TZ": "Asia/Tokyo"},
+            {"TZ": "Asia/Tokyo"},
+        ]
         assert [one.zone_said for one in found] == [tz is not None, True, tz is not None]
 
 
@@ -176,26 +221,49 @@ def test_an_unknown_zone_of_the_reader_is_an_error() -> None:
 
 
 def test_our_own_variables() -> None:
-    """A timeout and a policy for the lines below, in words that cron takes for variables; no command sees them."""
-    text = "SLOTWISE_TIMEOUT=10m\nSLOTWISE_ON_LOST=give_up\n@daily a\nSLOTWISE_TIMEOUT=\nSLOTWISE_ON_LOST=\n@daily b\n"
+    """A timeout and a policy for the lines below, in words that cron takes for variables; no
+    command sees them.
+    """
+    text = (
+        "SLOTWISE_TIMEOUT=10m\nSLOTWISE_ON_LOST=give_up\n@daily "
+        "a\nSLOTWISE_TIMEOUT=\nSLOTWISE_ON_LOST=\n@daily b\n"
+    )
     first, second = parse_crontab(text).entries
-    assert (first.timeout, first.on_lost, dict(first.env)) == (timedelta(minutes=10), "give_up", {})
+    assert (first.timeout, first.on_lost, dict(first.env)) == (
+        timedelta(minutes=10),
+        "give_up",
+        {},
+    )
     assert (second.timeout, second.on_lost) == (None, "rerun")
 
 
 def test_a_line_becomes_a_job() -> None:
     """With cron's environment: nothing of the worker's but what is named; in the user's home."""
-    text = "SHELL=/bin/bash\nA=1\nSLOTWISE_TIMEOUT=1h\nSLOTWISE_ON_LOST=give_up\n@daily www-data a%b"
+    text = (
+        "SHELL=/bin/bash\nA=1\nSLOTWISE_TIMEOUT=1h\nSLOTWISE_ON_LOST=give_up\n@daily "
+        "www-data a%b"
+    )
     one = entry(text, system=True)
     job = one.job(("NAMED",))
-    assert (job.command.argv, job.command.env) == (["/bin/bash", "-c", "a"], {"SHELL": "/bin/bash", "A": "1"})
+    assert (job.command.argv, job.command.env) == (
+        ["/bin/bash", "-c", "a"],
+        {"SHELL": "/bin/bash", "A": "1"},
+    )
     assert (job.command.inherit_env, job.command.cwd) == (("NAMED",), "~")
-    assert (job.command.user, job.command.stdin, job.timeout) == ("www-data", "b\n", timedelta(hours=1))
+    assert (job.command.user, job.command.stdin, job.timeout) == (
+        "www-data",
+        "b\n",
+        timedelta(hours=1),
+    )
     definition = define(job)
-    assert (definition.name, definition.schedule, definition.on_lost) == (one.name, one.schedule, "give_up")
+    assert (definition.name, definition.schedule, definition.on_lost) == (
+        one.name,
+        one.schedule,
+        "give_up",
+    )
 
 
-# -- what is said -----------------------------------------------------------------------------------------------
+# -- what is said ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,22 +274,48 @@ def test_a_line_becomes_a_job() -> None:
         pytest.param("0 5 30 2 * a", False, "can never fire", id="never"),
         pytest.param("* * * * *", False, "the command is missing", id="no-command"),
         pytest.param("* * * * * %x", False, "the command is missing", id="only-input"),
-        pytest.param("* * * * *", True, "the user and the command are missing", id="no-user"),
-        pytest.param("* * * * * root", True, "the command is missing", id="no-command-of-user"),
+        pytest.param(
+            "* * * * *", True, "the user and the command are missing", id="no-user"
+        ),
+        pytest.param(
+            "* * * * * root", True, "the command is missing", id="no-command-of-user"
+        ),
         pytest.param("* * * * * * a", False, "six time fields", id="seconds"),
         pytest.param("* * * * * * root a", True, "six time fields", id="seconds-system"),
-        pytest.param("* * * * * /usr/bin/a", True, "'/usr/bin/a' stands where", id="command-as-user"),
-        pytest.param("0 2 a", False, "neither a variable nor a command with its time", id="words"),
+        pytest.param(
+            "* * * * * /usr/bin/a", True, "'/usr/bin/a' stands where", id="command-as-user"
+        ),
+        pytest.param(
+            "0 2 a", False, "neither a variable nor a command with its time", id="words"
+        ),
         pytest.param("=a", False, "neither a variable nor", id="no-name"),
-        pytest.param("@reboot a", False, "a cluster has no moment at which it boots", id="reboot"),
-        pytest.param("@REBOOT root a", True, "a cluster has no moment at which it boots", id="reboot-system"),
-        pytest.param("@every_minute a", False, "@every_minute is not known", id="every-minute"),
+        pytest.param(
+            "@reboot a", False, "a cluster has no moment at which it boots", id="reboot"
+        ),
+        pytest.param(
+            "@REBOOT root a",
+            True,
+            "a cluster has no moment at which it boots",
+            id="reboot-system",
+        ),
+        pytest.param(
+            "@every_minute a", False, "@every_minute is not known", id="every-minute"
+        ),
         pytest.param("@every 5m a", False, "'@every' is not a macro", id="every"),
         pytest.param("0~59 2 * * * a", False, "has a ~, a random time", id="random"),
         pytest.param('A="b', False, "the quotes around the value of A", id="quotes"),
-        pytest.param("CRON_TZ=Europe/Viena", False, "did you mean Europe/Vienna", id="zone"),
-        pytest.param("SLOTWISE_TIMEOUT=5", False, "SLOTWISE_TIMEOUT=5: '5' is not a duration", id="timeout"),
-        pytest.param("SLOTWISE_ON_LOST=stop", False, "expected rerun or give_up", id="on-lost"),
+        pytest.param(
+            "CRON_TZ=Europe/Viena", False, "did you mean Europe/Vienna", id="zone"
+        ),
+        pytest.param(
+            "SLOTWISE_TIMEOUT=5",
+            False,
+            "SLOTWISE_TIMEOUT=5: '5' is not a duration",
+            id="timeout",
+        ),
+        pytest.param(
+            "SLOTWISE_ON_LOST=stop", False, "expected rerun or give_up", id="on-lost"
+        ),
         pytest.param("* * * * * a\0b", False, "NUL", id="nul"),
         pytest.param("#!/bin/sh", False, "this is a script, not a crontab", id="script"),
     ],
@@ -233,7 +327,9 @@ def test_errors(line: str, system: bool, words: str) -> None:
     (problem,) = found.problems
     assert words in problem.text
     assert (problem.level, problem.cure != "") == ("error", True)
-    assert str(problem).startswith("shop: error: " if "script" in words else "shop:1: error: ")
+    assert str(problem).startswith(
+        "shop: error: " if "script" in words else "shop:1: error: "
+    )
     assert "\n" not in str(problem)
 
 
@@ -241,15 +337,27 @@ def test_errors(line: str, system: bool, words: str) -> None:
     ("text", "level", "words"),
     [
         pytest.param("MAILTO=joe\n", "note", "no mail is sent", id="mail"),
-        pytest.param("RANDOM_DELAY=30\n", "note", "RANDOM_DELAY is ignored", id="random-delay"),
-        pytest.param("LOGNAME=joe\n", "note", "LOGNAME is ignored, as by cron", id="logname"),
+        pytest.param(
+            "RANDOM_DELAY=30\n", "note", "RANDOM_DELAY is ignored", id="random-delay"
+        ),
+        pytest.param(
+            "LOGNAME=joe\n", "note", "LOGNAME is ignored, as by cron", id="logname"
+        ),
         pytest.param("TZ=Asia/Tokyo\n", "note", "moves no schedule", id="tz"),
-        pytest.param("PATH=$HOME/bin:/bin\n", "warning", "PATH has a $ in it", id="expansion"),
-        pytest.param("@daily root a\n", "warning", "the command is 'root'", id="user-column"),
+        pytest.param(
+            "PATH=$HOME/bin:/bin\n", "warning", "PATH has a $ in it", id="expansion"
+        ),
+        pytest.param(
+            "@daily root a\n", "warning", "the command is 'root'", id="user-column"
+        ),
         pytest.param("@daily a \\\n", "warning", "ends with a backslash", id="continued"),
         pytest.param("-@daily a\n", "note", "the - before the time is ignored", id="minus"),
-        pytest.param("@daily a\n@daily a\n", "warning", "the same line is in crontab:1", id="double"),
-        pytest.param("@daily a", "note", "the last line does not end with a newline", id="no-newline"),
+        pytest.param(
+            "@daily a\n@daily a\n", "warning", "the same line is in crontab:1", id="double"
+        ),
+        pytest.param(
+            "@daily a", "note", "the last line does not end with a newline", id="no-newline"
+        ),
         pytest.param("@daily a\r\n", "note", "CR LF", id="cr-lf"),
     ],
 )
@@ -281,26 +389,42 @@ def test_line_ends() -> None:
 def test_all_problems_at_once() -> None:
     """Every line is read, whatever is wrong with those before it."""
     text = "61 * * * * a\n@daily b\n@reboot c\n* * *\n"
-    assert [(line, level) for line, level, _ in said(text)] == [(1, "error"), (3, "error"), (4, "error")]
+    assert [(line, level) for line, level, _ in said(text)] == [
+        (1, "error"),
+        (3, "error"),
+        (4, "error"),
+    ]
     assert [one.command for one in parse_crontab(text).entries] == ["b"]
 
 
 def test_nothing_runs_under_a_variable_that_cannot_be_read() -> None:
-    """At a wrong hour or with a wrong PATH would be worse than not at all; once it is set again, lines run."""
-    text = "@daily a\nCRON_TZ=Nowhere\n@daily b\nCRON_TZ=UTC\n@daily c\nA='b\n@daily d\nA=b\n@daily e\n"
+    """At a wrong hour or with a wrong PATH would be worse than not at all; once it is set again,
+    lines run.
+    """
+    text = (
+        "@daily a\nCRON_TZ=Nowhere\n@daily b\nCRON_TZ=UTC\n@daily c\nA='b\n@daily "
+        "d\nA=b\n@daily e\n"
+    )
     assert [one.command for one in parse_crontab(text).entries] == ["a", "c", "e"]
 
 
 def test_jobs_are_all_or_none() -> None:
-    """An error is not passed over, unless that is asked for; the exception has them all, a line each."""
+    """An error is not passed over, unless that is asked for; the exception has them all, a line
+    each.
+    """
     found = parse_crontab("@daily a\n@reboot b\n61 * * * * c\n", file="shop")
     with pytest.raises(InvalidCrontab) as refused:
         found.jobs()
-    assert [line.split(": ")[0] for line in str(refused.value).splitlines()] == ["shop:2", "shop:3"]
+    assert [line.split(": ")[0] for line in str(refused.value).splitlines()] == [
+        "shop:2",
+        "shop:3",
+    ]
     assert [job.command.command for job in found.jobs(skip_errors=True)] == ["a"]
 
 
 def test_comments_stay_with_their_line() -> None:
     """Those right above it; a blank line or a variable separates them."""
-    found: Crontabs = parse_crontab("# file\n\n# one\n# two\n@daily a\n# three\nA=1\n@daily b\n")
+    found: Crontabs = parse_crontab(
+        "# file\n\n# one\n# two\n@daily a\n# three\nA=1\n@daily b\n"
+    )
     assert [one.comment for one in found.entries] == [("# one", "# two"), ()]

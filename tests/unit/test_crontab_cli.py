@@ -33,7 +33,12 @@ Capture = pytest.CaptureFixture[str]
 def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory and no settings around."""
     monkeypatch.chdir(tmp_path)
-    for name in ("DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_APP", "SLOTWISE_CONFIG"):
+    for name in (
+        "DATABASE_URL",
+        "SLOTWISE_DATABASE_URL",
+        "SLOTWISE_APP",
+        "SLOTWISE_CONFIG",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -53,7 +58,7 @@ def write(file: Path, text: str) -> Path:
     return file
 
 
-# -- check ------------------------------------------------------------------------------------------------------
+# -- check ----------------------------------------------------------------------------------------
 
 
 def test_check_says_what_would_run(good: Path, capsys: Capture) -> None:
@@ -67,9 +72,14 @@ def test_check_says_what_would_run(good: Path, capsys: Capture) -> None:
     assert err == "all lines can run: 1\n"
 
 
-def test_check_says_all_that_is_wrong(bad: Path, good: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_check_says_all_that_is_wrong(
+    bad: Path, good: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """One line for each problem, the place first, over all files; and failure, for pipelines."""
-    assert status(["crontab", "check", str(bad), str(good), str(tmp_path / "none")]) == exits.FAILED
+    assert (
+        status(["crontab", "check", str(bad), str(good), str(tmp_path / "none")])
+        == exits.FAILED
+    )
     places = [line.split(" ")[:2] for line in capsys.readouterr().err.splitlines()]
     assert places == [
         [f"{bad}:2:", "error:"],
@@ -90,64 +100,108 @@ def test_check_can_be_strict(tmp_path: Path) -> None:
 
 
 def test_check_for_programs(bad: Path, capsys: Capture) -> None:
-    """--json has the jobs, the problems and the verdict in one object, and nothing else is written."""
+    """--json has the jobs, the problems and the verdict in one object, and nothing else is
+    written.
+    """
     assert status(["crontab", "check", "--json", str(bad)]) == exits.FAILED
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["ok"], err) == (False, "")
     assert [(each["file"], each["line"], each["level"]) for each in found["problems"]] == [
-        (str(bad), 2, "error"), (str(bad), 4, "error"), (str(bad), 5, "warning"),
-    ]  # fmt: skip
+        (str(bad), 2, "error"),
+        (str(bad), 4, "error"),
+        (str(bad), 5, "warning"),
+    ]
     assert all(each["text"] and each["cure"] for each in found["problems"])
     (job,) = found["jobs"]
-    assert {name: job[name] for name in ("file", "line", "time", "zone", "user", "command", "stdin", "env")} == {
-        "file": str(bad), "line": 3, "time": "@daily", "zone": "UTC", "user": None, "command": "/bin/b",
-        "stdin": None, "env": {},
-    }  # fmt: skip
+    assert {
+        name: job[name]
+        for name in ("file", "line", "time", "zone", "user", "command", "stdin", "env")
+    } == {
+        "file": str(bad),
+        "line": 3,
+        "time": "@daily",
+        "zone": "UTC",
+        "user": None,
+        "command": "/bin/b",
+        "stdin": None,
+        "env": {},
+    }
     assert job["next_slot"].endswith("T00:00:00Z")
 
 
 def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) -> None:
-    """By the name of the job, the second of two equal lines too; and the other lines are planned as ever."""
-    file = write(tmp_path / "crontab", "CRON_TZ=UTC\nH H(1-5) * * * /bin/a\nH H(1-5) * * * /bin/a\n@daily /bin/b\n")
+    """By the name of the job, the second of two equal lines too; and the other lines are planned
+    as ever.
+    """
+    file = write(
+        tmp_path / "crontab",
+        "CRON_TZ=UTC\nH H(1-5) * * * /bin/a\nH H(1-5) * * * /bin/a\n@daily /bin/b\n",
+    )
     assert status(["crontab", "check", "--json", str(file)]) == exits.OK
-    found = {job["job"]: job["next_slot"] for job in json.loads(capsys.readouterr().out)["jobs"]}
+    found = {
+        job["job"]: job["next_slot"] for job in json.loads(capsys.readouterr().out)["jobs"]
+    }
     jobs = read_crontabs(file).jobs()
     now = datetime.now(UTC)
-    assert [found[job.name] for job in jobs] == [plain(job.schedule.bind(job.name).next_after(now)) for job in jobs]
+    assert [found[job.name] for job in jobs] == [
+        plain(job.schedule.bind(job.name).next_after(now)) for job in jobs
+    ]
     assert len(set(found.values())) == 3
     assert status(["crontab", "check", str(file)]) == exits.OK
 
 
-def test_check_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_check_reads_the_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     """As in ``crontab -l | slotwise crontab check -``; options say the format and the zone."""
     reading, writing = os.pipe()
     os.write(writing, b"0 2 * * * www-data /bin/a\n")
     os.close(writing)
     with os.fdopen(reading) as given:
         monkeypatch.setattr(sys, "stdin", given)
-        words = ["crontab", "check", "--json", "--crontab-format", "system", "--crontab-tz", "Europe/Vienna", "-"]
+        words = [
+            "crontab",
+            "check",
+            "--json",
+            "--crontab-format",
+            "system",
+            "--crontab-tz",
+            "Europe/Vienna",
+            "-",
+        ]
         assert status(words) == exits.OK
     (job,) = json.loads(capsys.readouterr().out)["jobs"]
-    assert (job["file"], job["user"], job["zone"]) == ("(stdin)", "www-data", "Europe/Vienna")
+    assert (job["file"], job["user"], job["zone"]) == (
+        "(stdin)",
+        "www-data",
+        "Europe/Vienna",
+    )
 
 
 def test_nothing_in_a_crontab_moves_the_terminal(tmp_path: Path, capsys: Capture) -> None:
     """Control characters are spelled out wherever they are shown."""
-    file = write(tmp_path / "crontab", "CRON_TZ=\x1b[31m\n@daily \x1b[2Ja\n61 \x07 * * * a\n")
+    file = write(
+        tmp_path / "crontab", "CRON_TZ=\x1b[31m\n@daily \x1b[2Ja\n61 \x07 * * * a\n"
+    )
     status(["crontab", "check", str(file)])
     assert "\x1b" not in "".join(capsys.readouterr())
 
 
-# -- import -----------------------------------------------------------------------------------------------------
+# -- import ---------------------------------------------------------------------------------------
 
 
 def test_import_makes_a_module_that_runs_the_same(tmp_path: Path, capsys: Capture) -> None:
     """The jobs of the module are those that a worker would make of the file, names included."""
-    text = f'SLOTWISE_TIMEOUT=90s\nSLOTWISE_ON_LOST=give_up\n{SYSTEM}CRON_TZ=Europe/Vienna\n# say "it\'s"\n'
+    text = (
+        f"SLOTWISE_TIMEOUT=90s\nSLOTWISE_ON_LOST=give_up\n{SYSTEM}CRON_TZ=Europe/Vienna\n# "
+        'say "it\'s"\n'
+    )
     text += '0 2 * * * nobody mail \'a b\' "c"%it\'s "d"%\\%\n'
     file = write(tmp_path / "crontab", text)
-    assert status(["crontab", "import", "--crontab-format", "system", str(file)]) == exits.OK
+    assert (
+        status(["crontab", "import", "--crontab-format", "system", str(file)]) == exits.OK
+    )
     module = write(tmp_path / "imported.py", capsys.readouterr().out)
     found = runpy.run_path(str(module))
     assert isinstance(found["registry"], JobRegistry)
@@ -206,22 +260,37 @@ def test_import_is_all_or_nothing(bad: Path, tmp_path: Path, capsys: Capture) ->
     assert status(["crontab", "import", str(bad)]) == exits.FAILED
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.split(" ")[0] for line in err.splitlines()] == [f"{bad}:2:", f"{bad}:4:", "error:"]
+    assert [line.split(" ")[0] for line in err.splitlines()] == [
+        f"{bad}:2:",
+        f"{bad}:4:",
+        "error:",
+    ]
     assert status(["crontab", "import", "--skip-bad-lines", str(bad)]) == exits.OK
     assert capsys.readouterr().out.count("CommandJob(\n") == 1
-    assert status(["crontab", "import", str(write(tmp_path / "empty", "# nothing\n"))]) == exits.FAILED
+    assert (
+        status(["crontab", "import", str(write(tmp_path / "empty", "# nothing\n"))])
+        == exits.FAILED
+    )
     assert "no line to import" in capsys.readouterr().err
 
 
-# -- the worker's choice ----------------------------------------------------------------------------------------
+# -- the worker's choice --------------------------------------------------------------------------
 
 
 def test_a_worker_runs_all_lines_or_none(bad: Path, capsys: Capture) -> None:
     """All errors are shown at once; the others run only if that is asked for."""
-    with pytest.raises(InvalidCrontab, match=r"^2 problems in .*bad; fix them, or pass --skip-bad-lines$"):
+    with pytest.raises(
+        InvalidCrontab, match=r"^2 problems in .*bad; fix them, or pass --skip-bad-lines$"
+    ):
         CrontabChoice(files=(str(bad),)).jobs()
-    assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == [f"{bad}:2:", f"{bad}:4:"]
-    assert [job.command.command for job in CrontabChoice(files=(str(bad),), skip_bad_lines=True).jobs()] == ["/bin/b"]
+    assert [line.split(" ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"{bad}:2:",
+        f"{bad}:4:",
+    ]
+    assert [
+        job.command.command
+        for job in CrontabChoice(files=(str(bad),), skip_bad_lines=True).jobs()
+    ] == ["/bin/b"]
 
 
 def test_a_file_that_is_not_there_is_never_passed_over(good: Path, tmp_path: Path) -> None:
@@ -233,7 +302,9 @@ def test_a_file_that_is_not_there_is_never_passed_over(good: Path, tmp_path: Pat
 def test_a_worker_needs_the_users_of_its_lines(tmp_path: Path) -> None:
     """What is a warning to a check elsewhere is an error where the lines are to run."""
     me = pwd.getpwuid(os.geteuid()).pw_name
-    file = write(tmp_path / "crontab", f"CRON_TZ=UTC\n@daily no-such-user a\n@daily {me} b\n")
+    file = write(
+        tmp_path / "crontab", f"CRON_TZ=UTC\n@daily no-such-user a\n@daily {me} b\n"
+    )
     choice = CrontabChoice(files=(str(file),), format="system")
     with pytest.raises(InvalidCrontab):
         choice.jobs()
@@ -241,7 +312,9 @@ def test_a_worker_needs_the_users_of_its_lines(tmp_path: Path) -> None:
     assert [job.command.command for job in skipping.jobs()] == ["b"]
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "A=1\n"], ids=["empty", "comment", "variable"])
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "A=1\n"], ids=["empty", "comment", "variable"]
+)
 def test_a_crontab_without_lines_is_refused(text: str, tmp_path: Path) -> None:
     """A worker with nothing to do is a mistake."""
     file = write(tmp_path / "crontab", text)
@@ -252,12 +325,21 @@ def test_a_crontab_without_lines_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_choice_is_handed_on_whole() -> None:
     """The children of a worker with several processes read the same files in the same way."""
     choice = CrontabChoice(
-        files=("a,b", "-c"), format="system", tz="Europe/Vienna", env=("A", "B"), skip_bad_lines=True
+        files=("a,b", "-c"),
+        format="system",
+        tz="Europe/Vienna",
+        env=("A", "B"),
+        skip_bad_lines=True,
     )
     assert list(choice.flags()) == [
-        "--crontab=a,b", "--crontab=-c", "--crontab-env=A", "--crontab-env=B", "--crontab-tz=Europe/Vienna",
-        "--crontab-format=system", "--skip-bad-lines",
-    ]  # fmt: skip
+        "--crontab=a,b",
+        "--crontab=-c",
+        "--crontab-env=A",
+        "--crontab-env=B",
+        "--crontab-tz=Europe/Vienna",
+        "--crontab-format=system",
+        "--skip-bad-lines",
+    ]
     assert list(CrontabChoice().flags()) == ["--crontab-format=auto"]
 
 

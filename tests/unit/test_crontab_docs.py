@@ -25,11 +25,27 @@ def test_the_crontab_shown_has_no_problem() -> None:
 
 def test_every_variable_is_listed() -> None:
     """Those that steer, those that are ignored, and those that a command finds."""
-    listed = {name for cell, _ in table(PAGE, "### Variables with a meaning") for name in re.findall(r"\w+", cell)}
-    assert listed == {"SHELL", "PATH", "HOME", "TZ", *reader.STEERING, *reader.FIXED, *reader.IGNORED}
+    listed = {
+        name
+        for cell, _ in table(PAGE, "### Variables with a meaning")
+        for name in re.findall(r"\w+", cell)
+    }
+    assert listed == {
+        "SHELL",
+        "PATH",
+        "HOME",
+        "TZ",
+        *reader.STEERING,
+        *reader.FIXED,
+        *reader.IGNORED,
+    }
     given = {name for name, _ in table(PAGE, "### CommandJob")}
-    assert given == {f"SLOTWISE_{word}" for word in ("JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY")}
-    assert given < OTHERS_VARIABLES  # a command that calls slotwise must not meet them as settings
+    assert given == {
+        f"SLOTWISE_{word}" for word in ("JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY")
+    }
+    assert (
+        given < OTHERS_VARIABLES
+    )  # a command that calls slotwise must not meet them as settings
 
 
 @pytest.mark.parametrize("macro", MACROS)
@@ -38,11 +54,17 @@ def test_every_macro_is_listed(macro: str) -> None:
 
 
 def test_options_exist() -> None:
-    """Those that the page names, of the worker and of the commands; and none of the worker's is left out."""
+    """Those that the page names, of the worker and of the commands; and none of the worker's is
+    left out.
+    """
     text = PAGE.read_text()
     crontab = cli.commands["crontab"]
     assert isinstance(crontab, click.Group)
-    known = {option for command in (cli.commands["worker"], *crontab.commands.values()) for option in _options(command)}
+    known = {
+        option
+        for command in (cli.commands["worker"], *crontab.commands.values())
+        for option in _options(command)
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z-]+\w", text)) - {"--quiet", "--all"} <= known
     for option in _options(cli.commands["worker"]):
         assert "crontab" not in option or option in text

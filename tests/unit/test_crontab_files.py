@@ -34,44 +34,66 @@ def lines(found: Crontabs) -> list[tuple[str, str | None, str]]:
 
 
 def test_a_folder_is_read_as_cron_reads_it(folder: Path) -> None:
-    """Names of letters, digits, - and _; links to files; by name. What is left out is said, but for hidden files."""
+    """Names of letters, digits, - and _; links to files; by name. What is left out is said, but
+    for hidden files.
+    """
     found = read_crontabs(folder)
-    assert lines(found) == [("a_1-X", "root", "/bin/a_1-X"), ("b", "root", "/bin/b"), ("link", "root", "/bin/b")]
-    notes = [Path(problem.file).name for problem in found.problems if problem.level == "note"]
+    assert lines(found) == [
+        ("a_1-X", "root", "/bin/a_1-X"),
+        ("b", "root", "/bin/b"),
+        ("link", "root", "/bin/b"),
+    ]
+    notes = [
+        Path(problem.file).name for problem in found.problems if problem.level == "note"
+    ]
     assert notes == ["broken", "c.bak", "d~", "e.dpkg-old", "f.cron", "sub"]
     assert found.errors == []
 
 
-def test_a_file_is_a_users_unless_its_place_says_otherwise(folder: Path, tmp_path: Path) -> None:
+def test_a_file_is_a_users_unless_its_place_says_otherwise(
+    folder: Path, tmp_path: Path
+) -> None:
     """What its name is does not matter when it is named; the place decides, or the reader."""
     mine = tmp_path / "my.crontab"
     mine.write_text("@daily /bin/a\n")
     assert lines(read_crontabs(mine, folder / "f.cron")) == [
-        ("my.crontab", None, "/bin/a"), ("f.cron", "root", "/bin/f.cron"),
-    ]  # fmt: skip
+        ("my.crontab", None, "/bin/a"),
+        ("f.cron", "root", "/bin/f.cron"),
+    ]
     mine.write_text(LINE)
     assert lines(read_crontabs(mine, format="system")) == [("my.crontab", "root", "/bin/a")]
     assert lines(read_crontabs(folder / "b", format="user")) == [("b", None, "root /bin/b")]
 
 
-def test_users_crontabs_belong_to_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_crontabs_belong_to_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where cron keeps them, a file's name is its user's."""
     monkeypatch.setattr(crontabs_module, "_SPOOLS", (str(tmp_path),))
     (tmp_path / "jane.doe").write_text("@daily /bin/a\n")
     (tmp_path / ".tmp").write_text("@daily /bin/b\n")
     assert lines(read_crontabs(tmp_path)) == [("jane.doe", "jane.doe", "/bin/a")]
-    assert lines(read_crontabs(tmp_path / "jane.doe")) == [("jane.doe", "jane.doe", "/bin/a")]
+    assert lines(read_crontabs(tmp_path / "jane.doe")) == [
+        ("jane.doe", "jane.doe", "/bin/a")
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         pytest.param("missing", None, "there is no such file", id="missing"),
-        pytest.param("anacrontab", "1 5 cron.daily run-parts /etc/cron.daily\n", "another format", id="anacron"),
+        pytest.param(
+            "anacrontab",
+            "1 5 cron.daily run-parts /etc/cron.daily\n",
+            "another format",
+            id="anacron",
+        ),
         pytest.param("script", "#!/bin/sh\nexit\n", "this is a script", id="script"),
     ],
 )
-def test_what_is_no_crontab_is_one_error(name: str, text: str | None, words: str, tmp_path: Path) -> None:
+def test_what_is_no_crontab_is_one_error(
+    name: str, text: str | None, words: str, tmp_path: Path
+) -> None:
     """Not one for each of its lines; and the other files are read all the same."""
     if text is not None:
         (tmp_path / name).write_text(text)
@@ -79,7 +101,11 @@ def test_what_is_no_crontab_is_one_error(name: str, text: str | None, words: str
     good.write_text("@daily /bin/a\n")
     found = read_crontabs(tmp_path / name, good)
     (problem,) = found.problems
-    assert (problem.file, problem.line, problem.level) == (str(tmp_path / name), None, "error")
+    assert (problem.file, problem.line, problem.level) == (
+        str(tmp_path / name),
+        None,
+        "error",
+    )
     assert words in problem.text
     assert lines(found) == [("good", None, "/bin/a")]
 
@@ -102,14 +128,16 @@ def test_doubles_count_over_all_files(tmp_path: Path) -> None:
     assert (problem.level, problem.place) == ("warning", f"{tmp_path / 'b'}:1")
 
 
-# -- the machine ------------------------------------------------------------------------------------------------
+# -- the machine ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "cron.d" / "a"
     file.parent.mkdir()
-    file.write_text("CRON_TZ=UTC\nSHELL=/no/shell\n@daily no-such-user a\n@hourly no-such-user b\n")
+    file.write_text(
+        "CRON_TZ=UTC\nSHELL=/no/shell\n@daily no-such-user a\n@hourly no-such-user b\n"
+    )
     file.chmod(0o644)
     return file
 
@@ -118,7 +146,10 @@ def test_what_the_machine_lacks_is_said_once_a_file(file: Path) -> None:
     """With the first line that needs it; the level is the asker's."""
     found = read_crontabs(file)
     problems = host_problems(found.entries, "warning")
-    assert [(problem.level, problem.line) for problem in problems] == [("warning", 3), ("warning", 3)]
+    assert [(problem.level, problem.line) for problem in problems] == [
+        ("warning", 3),
+        ("warning", 3),
+    ]
     assert "there is no user 'no-such-user' on this host" in problems[0].text
     assert "SHELL /no/shell cannot be executed" in problems[1].text
     assert not any(map(runnable, found.entries))
@@ -149,15 +180,21 @@ def test_root_runs_no_file_of_another_account(file: Path) -> None:
     os.chown(file, 65534, 65534)
     found = read_crontabs(file)
     assert found.entries == ()
-    assert [problem.text for problem in found.problems] == ["it belongs to another account (uid 65534)"]
+    assert [problem.text for problem in found.problems] == [
+        "it belongs to another account (uid 65534)"
+    ]
     os.chown(file, 0, 0)
     file.parent.chmod(0o777)
-    assert [problem.cure for problem in read_crontabs(file).problems] == [f"chmod o-w {file.parent}"]
+    assert [problem.cure for problem in read_crontabs(file).problems] == [
+        f"chmod o-w {file.parent}"
+    ]
     file.parent.chmod(0o1777)
     assert read_crontabs(file).problems == ()
 
 
-def test_the_machines_own_zone_is_worth_a_warning(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machines_own_zone_is_worth_a_warning(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """cron would have gone by it; whoever says a zone, any, has thought of it."""
     me = pwd.getpwuid(os.geteuid()).pw_name
     monkeypatch.setenv("TZ", "Europe/Vienna")
@@ -165,7 +202,10 @@ def test_the_machines_own_zone_is_worth_a_warning(file: Path, monkeypatch: pytes
     try:
         file.write_text(f"@daily {me} a\n")
         (problem,) = host_problems(read_crontabs(file).entries)
-        assert (problem.level, "cron would read them as CET" in problem.text) == ("warning", True)
+        assert (problem.level, "cron would read them as CET" in problem.text) == (
+            "warning",
+            True,
+        )
         assert host_problems(read_crontabs(file, tz="UTC").entries) == []
         file.write_text(f"CRON_TZ=UTC\n@daily {me} a\n")
         assert host_problems(read_crontabs(file).entries) == []

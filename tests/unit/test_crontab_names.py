@@ -23,9 +23,12 @@ def names(text: str, **given: object) -> list[str]:
 
 
 def test_the_table() -> None:
-    """Whoever changes a rule renames everybody's jobs, and their history with them: then this table fails."""
+    """Whoever changes a rule renames everybody's jobs, and their history with them: then this
+    table fails.
+    """
     found = parse_crontab(
-        "@daily root /opt/report\nA=1\nCRON_TZ=Europe/Vienna\n0 2 * * MON bob cd /x && ./a%b\n", system=True
+        "@daily root /opt/report\nA=1\nCRON_TZ=Europe/Vienna\n0 2 * * MON bob cd /x && ./a%b\n",
+        system=True,
     )
     assert [one.name for one in found.entries] == ["report-b56c35fc82", "a-c744ce2683"]
 
@@ -61,7 +64,14 @@ def test_another_user_is_another_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["MAILTO=joe", "RANDOM_DELAY=5", "SLOTWISE_TIMEOUT=5m", "SLOTWISE_ON_LOST=give_up", "CRON_TZ=UTC"]
+    "head",
+    [
+        "MAILTO=joe",
+        "RANDOM_DELAY=5",
+        "SLOTWISE_TIMEOUT=5m",
+        "SLOTWISE_ON_LOST=give_up",
+        "CRON_TZ=UTC",
+    ],
 )
 def test_what_changes_neither_time_nor_command_is_the_same_job(head: str) -> None:
     """It keeps its history."""
@@ -71,8 +81,11 @@ def test_what_changes_neither_time_nor_command_is_the_same_job(head: str) -> Non
 def test_doubles_are_numbered() -> None:
     """They are different jobs, and it does not matter which of them is which."""
     assert names("@daily a\n@hourly a\n@daily a\n@daily a\n") == [
-        (first := names("@daily a\n")[0]), names("@hourly a\n")[0], f"{first}-2", f"{first}-3",
-    ]  # fmt: skip
+        (first := names("@daily a\n")[0]),
+        names("@hourly a\n")[0],
+        f"{first}-2",
+        f"{first}-3",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +94,14 @@ def test_doubles_are_numbered() -> None:
         ("/opt/shop/report.sh --all", "report.sh"),
         ("cd /srv/app && ./manage.py clearsessions", "manage.py"),
         ("cd / && run-parts --report /etc/cron.hourly", "run-parts-cron.hourly"),
-        ("test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )", "run-parts-cron.daily"),
-        ("if [ -x /x ] && [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray --cron; fi", "checkarray"),
+        (
+            "test -x /usr/sbin/anacron || ( cd / && run-parts /etc/cron.daily )",
+            "run-parts-cron.daily",
+        ),
+        (
+            "if [ -x /x ] && [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray --cron; fi",
+            "checkarray",
+        ),
         ("command -v debian-sa1 > /dev/null && debian-sa1 1 1", "debian-sa1"),
         ("perl -e 'sleep int(rand(9))' && certbot -q renew", "certbot"),
         ("A=1 B='x y' /bin/a", "a"),
@@ -112,7 +131,11 @@ def test_hostile_commands_make_short_printable_names() -> None:
     """Whatever stands in a line, its name fits into a database and a terminal."""
     source = random.Random(1)
     for _ in range(500):
-        command = "".join(source.choices("ab/'\"`$(){}[];|&<> \\\t\x1b\x07é\udc80#-._=", k=source.randrange(1, 60)))
+        command = "".join(
+            source.choices(
+                "ab/'\"`$(){}[];|&<> \\\t\x1b\x07é\udc80#-._=", k=source.randrange(1, 60)
+            )
+        )
         for name in names(f"@daily {command}\n"):
             assert name.isascii()
             assert name.isprintable()

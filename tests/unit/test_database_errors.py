@@ -16,7 +16,9 @@ from slotwise.store.connect.dsn import database_url
 
 def wrapped(error: BaseException, *, invalidated: bool = False) -> DBAPIError:
     """As SQLAlchemy hands it on."""
-    return OperationalError("SELECT secret", {"payload": "geheim"}, error, connection_invalidated=invalidated)
+    return OperationalError(
+        "SELECT secret", {"payload": "geheim"}, error, connection_invalidated=invalidated
+    )
 
 
 def sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -53,7 +55,10 @@ def test_states_that_pass(state: str) -> None:
     assert is_transient(wrapped(error))
 
 
-@pytest.mark.parametrize("state", ["22001", "22P02", "23505", "42501", "42601", "42703", "42P01", "0A000", "28000"])
+@pytest.mark.parametrize(
+    "state",
+    ["22001", "22P02", "23505", "42501", "42601", "42703", "42P01", "0A000", "28000"],
+)
 def test_states_that_stay(state: str) -> None:
     """Wrong statements, missing tables and bad data will be as wrong after a pause."""
     error = psycopg.errors.lookup(state)("x")
@@ -79,7 +84,9 @@ def test_states_that_stay(state: str) -> None:
     ids=repr,
 )
 def test_errors_that_pass(error: BaseException) -> None:
-    """Errors of drivers, pools and sockets without a SQLSTATE; also as the cause of another error."""
+    """Errors of drivers, pools and sockets without a SQLSTATE; also as the cause of another
+    error.
+    """
     assert is_transient(error)
     outer = RuntimeError("while polling")
     outer.__cause__ = error
@@ -106,13 +113,20 @@ def test_errors_that_stay(error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (wrapped(psycopg.errors.AdminShutdown("terminating connection\nSSL closed")), "terminating connection [57P01]"),
+        (
+            wrapped(psycopg.errors.AdminShutdown("terminating connection\nSSL closed")),
+            "terminating connection [57P01]",
+        ),
         (
             wrapped(psycopg.errors.DiskFull("could not extend: No space left")),
-            "could not extend: No space left [53100]; the disk of the database server is full; make room there",
+            "could not extend: No space left [53100]; the disk of the database "
+            "server is full; make room there",
         ),
         (wrapped(sqlite3.OperationalError("database is locked")), "database is locked"),
-        (psycopg.OperationalError("\n  bad\t dsn: host=h password=geheim\nmore"), "bad dsn: host=h password=***"),
+        (
+            psycopg.OperationalError("\n  bad\t dsn: host=h password=geheim\nmore"),
+            "bad dsn: host=h password=***",
+        ),
         (psycopg.OperationalError("postgresql://u:geheim@h/d?"), "postgresql://u:***@h/d?"),
         (ValueError(), "ValueError"),
     ],
@@ -125,7 +139,10 @@ def test_describe(error: BaseException, expected: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "cure"),
     [
-        ('FATAL: password authentication failed for user "u"', "correct the user or the password"),
+        (
+            'FATAL: password authentication failed for user "u"',
+            "correct the user or the password",
+        ),
         ("fe_sendauth: no password supplied", "correct the user or the password"),
         ('FATAL: no pg_hba.conf entry for host "1.2.3.4"', "pg_hba.conf"),
         ('FATAL: database "d" does not exist', "createdb d"),
@@ -135,7 +152,10 @@ def test_describe(error: BaseException, expected: str) -> None:
         ("connection timeout expired", "check the network"),
         ("FATAL: sorry, too many clients already", "raise max_connections"),
         ('FATAL: too many connections for role "wk"', 'ALTER ROLE "wk" CONNECTION LIMIT'),
-        ('FATAL: too many connections for database "jobs"', 'ALTER DATABASE "jobs" CONNECTION LIMIT'),
+        (
+            'FATAL: too many connections for database "jobs"',
+            'ALTER DATABASE "jobs" CONNECTION LIMIT',
+        ),
         ("FATAL: the database system is starting up", "wait until"),
         ("server does not support SSL, but SSL was required", "sslmode"),
         ("bad value for connect_timeout: 'soon'", "correct this option"),
@@ -145,7 +165,10 @@ def test_describe(error: BaseException, expected: str) -> None:
 )
 def test_unreachable(reason: str, cure: str) -> None:
     """Host, port, database, the driver's reason and what to do; no password."""
-    error = unreachable(database_url("postgresql://u:g!heim@h:5433/d"), psycopg.OperationalError(f"{reason} g!heim"))
+    error = unreachable(
+        database_url("postgresql://u:g!heim@h:5433/d"),
+        psycopg.OperationalError(f"{reason} g!heim"),
+    )
     message = str(error)
     assert "'d' at host h, port 5433" in message
     assert reason in message

@@ -60,7 +60,7 @@ def refusal(subject: object) -> str:
     return str(refused.value)
 
 
-# -- what is taken ----------------------------------------------------------------------------------------------
+# -- what is taken --------------------------------------------------------------------------------
 
 
 class InConstructor(DistributedJob):
@@ -99,7 +99,9 @@ class ByMethod(Report):
         pytest.param(ByProperty(), id="properties"),
         pytest.param(ByMethod(), id="methods"),
         pytest.param(ByMethod, id="a class without arguments"),
-        pytest.param(job(name="report", schedule=HOURLY, max_lost=5)(print), id="a function"),
+        pytest.param(
+            job(name="report", schedule=HOURLY, max_lost=5)(print), id="a function"
+        ),
     ],
 )
 def test_every_way_of_saying_it(subject: object) -> None:
@@ -143,7 +145,11 @@ def test_a_task_is_tried_ten_times_without_saying_so() -> None:
     ("subject", "is_async"),
     [
         pytest.param(Report(), False, id="def"),
-        pytest.param(type("Later", (Report,), {"execute": lambda self, ctx: None})(), False, id="lambda"),
+        pytest.param(
+            type("Later", (Report,), {"execute": lambda self, ctx: None})(),
+            False,
+            id="lambda",
+        ),
     ],
 )
 def test_def_runs_on_a_thread(subject: object, is_async: bool) -> None:
@@ -159,7 +165,11 @@ async def _later_with(word: str, ctx: JobContext) -> None:
     pass
 
 
-@pytest.mark.parametrize("function", [_later, functools.partial(_later_with, "hello")], ids=["function", "partial"])
+@pytest.mark.parametrize(
+    "function",
+    [_later, functools.partial(_later_with, "hello")],
+    ids=["function", "partial"],
+)
 def test_async_def_runs_on_the_loop(function: Any) -> None:
     """Also where it is wrapped in a partial."""
     assert define(job(name="report", schedule=HOURLY)(function)).is_async
@@ -180,10 +190,15 @@ def test_the_decorated_function_can_still_be_called() -> None:
 
 def test_attributes_of_the_users_own_are_none_of_our_business() -> None:
     """Any name that is not nearly one of ours."""
-    assert define(a_job(template="x", database=object(), repository=1, _retries=3, items=[])).name == "report"
+    assert (
+        define(
+            a_job(template="x", database=object(), repository=1, _retries=3, items=[])
+        ).name
+        == "report"
+    )
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,8 +207,16 @@ def test_attributes_of_the_users_own_are_none_of_our_business() -> None:
         pytest.param(None, "cannot be None", id="None"),
         pytest.param("report", "'report' is not a job", id="a text"),
         pytest.param(print, "is not a job", id="a bare function"),
-        pytest.param(InConstructor, "InConstructor is a class and cannot be made without arguments", id="a class"),
-        pytest.param(DistributedJob, "DistributedJob is a class and cannot be made", id="the base itself"),
+        pytest.param(
+            InConstructor,
+            "InConstructor is a class and cannot be made without arguments",
+            id="a class",
+        ),
+        pytest.param(
+            DistributedJob,
+            "DistributedJob is a class and cannot be made",
+            id="the base itself",
+        ),
     ],
 )
 def test_what_is_no_job(subject: object, words: str) -> None:
@@ -268,11 +291,20 @@ def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
 
 @pytest.mark.parametrize(
     ("attribute", "meant"),
-    [("payload_versoin", "payload_version"), ("paylaod", "payload"), ("upgrade", "upgrades"), ("codecs", "codec")],
+    [
+        ("payload_versoin", "payload_version"),
+        ("paylaod", "payload"),
+        ("upgrade", "upgrades"),
+        ("codecs", "codec"),
+    ],
 )
 def test_a_near_miss_of_what_is_said_of_the_data(attribute: str, meant: str) -> None:
     """As of any other word: on a class, and as a keyword."""
-    source = type("Ship", (OneTimeTask,), {"name": "ship", "execute": lambda self, ctx: None, attribute: 1})
+    source = type(
+        "Ship",
+        (OneTimeTask,),
+        {"name": "ship", "execute": lambda self, ctx: None, attribute: 1},
+    )
     for subject in (source(), task(name="ship", **{attribute: 1})(print)):
         with pytest.raises(InvalidJob, match=rf"did you mean {meant}\?"):
             define(subject)
@@ -309,16 +341,26 @@ class RetryService:
 
 
 LOOKS_LIKE_OURS: list[tuple[str, Any, str]] = [
-    ("queue", "emails", "runs_on"), ("tags", ["gpu", "big"], "runs_on"), ("tags", {"gpu"}, "runs_on"),
-    ("rate", "5/m", "rate_limit"), ("retries", 3, "retry"), ("retries", Retry(), "retry"),
-    ("tag", "gpu", "runs_on"), ("max_attempts", 3, "retry"), ("failure_policy", Retry(), "retry"),
-]  # fmt: skip
+    ("queue", "emails", "runs_on"),
+    ("tags", ["gpu", "big"], "runs_on"),
+    ("tags", {"gpu"}, "runs_on"),
+    ("rate", "5/m", "rate_limit"),
+    ("retries", 3, "retry"),
+    ("retries", Retry(), "retry"),
+    ("tag", "gpu", "runs_on"),
+    ("max_attempts", 3, "retry"),
+    ("failure_policy", Retry(), "retry"),
+]
 
 
 @pytest.mark.parametrize("make", [a_job, a_task])
 @pytest.mark.parametrize(("name", "value", "meant"), LOOKS_LIKE_OURS)
-def test_a_setting_under_another_librarys_name(make: Any, name: str, value: Any, meant: str) -> None:
-    """Would change nothing: refused with the right name, as a class attribute, on self and as a keyword."""
+def test_a_setting_under_another_librarys_name(
+    make: Any, name: str, value: Any, meant: str
+) -> None:
+    """Would change nothing: refused with the right name, as a class attribute, on self and as a
+    keyword.
+    """
     if make is a_job and meant == "rate_limit":
         meant = "min_interval"  # there is no rate_limit for jobs
     assert refusal(make(**{name: value})).endswith(
@@ -327,20 +369,37 @@ def test_a_setting_under_another_librarys_name(make: Any, name: str, value: Any,
     subject = make()
     vars(subject)[name] = value
     assert f".{name}: did you mean {meant}?" in refusal(subject)
-    keyword = job(name="t", schedule=HOURLY, **{name: value}) if make is a_job else task(name="t", **{name: value})
+    keyword = (
+        job(name="t", schedule=HOURLY, **{name: value})
+        if make is a_job
+        else task(name="t", **{name: value})
+    )
     assert refusal(keyword(print)).endswith(f".{name}: did you mean {meant}?")
 
 
 def test_a_policy_under_any_name() -> None:
     """Is one of ours by its type: refused unless the job has the right name for it, too."""
-    assert "Report.if_missed: did you mean catch_up?" in refusal(a_job(if_missed=CatchUp.none()))
-    assert "Report.parallel: did you mean overlap?" in refusal(a_job(parallel=Overlap.allow(2)))
+    assert "Report.if_missed: did you mean catch_up?" in refusal(
+        a_job(if_missed=CatchUp.none())
+    )
+    assert "Report.parallel: did you mean overlap?" in refusal(
+        a_job(parallel=Overlap.allow(2))
+    )
     assert define(a_job(usual=Retry(), retry=Retry())).retry is not None
 
 
 @pytest.mark.parametrize("make", [a_job, a_task])
 @pytest.mark.parametrize(
-    "value", [RetryService(), Queue(), [RetryService()], [], None, print, property(lambda self: 1 / 0)]
+    "value",
+    [
+        RetryService(),
+        Queue(),
+        [RetryService()],
+        [],
+        None,
+        print,
+        property(lambda self: 1 / 0),
+    ],
 )
 def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
     """Is the user's own, and left alone; what a property gives is not asked."""
@@ -357,57 +416,124 @@ def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
             "Report.retry is a RetryService, expected Retry or None; write "
             "Retry.exponential(max_attempts=3), or rename your own attribute",
         ),
-        ("catch_up", "latest", "Report.catch_up is 'latest', expected CatchUp; write CatchUp.latest(), .none(), "),
-        ("catch_up", "newest", "write CatchUp.latest(), .none(), .first() or .all(), or rename your own attribute"),
-        ("overlap", "skip", "Report.overlap is 'skip', expected Overlap; write Overlap.skip(), .queue() or"),
+        (
+            "catch_up",
+            "latest",
+            "Report.catch_up is 'latest', expected CatchUp; write CatchUp.latest(), .none(), ",
+        ),
+        (
+            "catch_up",
+            "newest",
+            "write CatchUp.latest(), .none(), .first() or .all(), or rename your own attribute",
+        ),
+        (
+            "overlap",
+            "skip",
+            "Report.overlap is 'skip', expected Overlap; write Overlap.skip(), .queue() or",
+        ),
         ("overlap", None, "Report.overlap is None, expected Overlap"),
-        ("retry", 3, "Report.retry is 3, expected Retry or None; write Retry.exponential(max_attempts=3), or rename"),
+        (
+            "retry",
+            3,
+            "Report.retry is 3, expected Retry or None; write "
+            "Retry.exponential(max_attempts=3), or rename",
+        ),
         ("on_lost", 3, 'Report.on_lost is 3, expected str; write "rerun" or "give_up"'),
         ("on_lost", "retry", 'expected "rerun" or "give_up"'),
-        ("max_lost", "3", "Report.max_lost is '3', expected int; write a whole number such as 3"),
-        ("max_lost", True, "Report.max_lost is True, expected int; write a whole number such as 3"),
+        (
+            "max_lost",
+            "3",
+            "Report.max_lost is '3', expected int; write a whole number such as 3",
+        ),
+        (
+            "max_lost",
+            True,
+            "Report.max_lost is True, expected int; write a whole number such as 3",
+        ),
         ("max_lost", 0, "expected a whole number, 1 or more"),
         (
             "min_interval",
             60,
-            'Report.min_interval is 60, expected timedelta or str or None; write "5m" or a timedelta',
+            "Report.min_interval is 60, expected timedelta or str or None; write "
+            '"5m" or a timedelta',
         ),
-        ("timeout", 2.5, 'Report.timeout is 2.5, expected timedelta or str or None; write "5m" or a timedelta'),
+        (
+            "timeout",
+            2.5,
+            'Report.timeout is 2.5, expected timedelta or str or None; write "5m" or a timedelta',
+        ),
         (
             "start_within",
             [5],
-            'Report.start_within is [5], expected timedelta or str or None; write "5m" or a timedelta',
+            "Report.start_within is [5], expected timedelta or str or None; write "
+            '"5m" or a timedelta',
         ),
-        ("min_interval", "0s", "Report.min_interval is '0s'; expected more than zero, or None"),
+        (
+            "min_interval",
+            "0s",
+            "Report.min_interval is '0s'; expected more than zero, or None",
+        ),
         ("spread", "soon", "Report.spread: 'soon' is not a duration"),
-        ("priority", "high", "Report.priority is 'high', expected int; write a whole number such as 50"),
+        (
+            "priority",
+            "high",
+            "Report.priority is 'high', expected int; write a whole number such as 50",
+        ),
         (
             "priority",
             40_000,
-            "Report.priority is 40000; expected a whole number, -32767 to 32767, for instance 10 to 90",
+            "Report.priority is 40000; expected a whole number, -32767 to 32767, "
+            "for instance 10 to 90",
         ),
-        ("runs_on", "gpu", "Report.runs_on is 'gpu'; expected a set of tags: write {'gpu'}"),
+        (
+            "runs_on",
+            "gpu",
+            "Report.runs_on is 'gpu'; expected a set of tags: write {'gpu'}",
+        ),
         ("runs_on", ["gpu", ""], "Report.runs_on has ''; expected tags such as 'gpu'"),
-        ("runs_on", ["gpu big"], "Report.runs_on has 'gpu big'; expected tags such as 'gpu'"),
-        ("runs_on", ["gpu,big"], "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'"),
+        (
+            "runs_on",
+            ["gpu big"],
+            "Report.runs_on has 'gpu big'; expected tags such as 'gpu'",
+        ),
+        (
+            "runs_on",
+            ["gpu,big"],
+            "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'",
+        ),
     ],
 )
-def test_a_policy_of_the_wrong_type_is_refused(attribute: str, value: Any, words: str) -> None:
+def test_a_policy_of_the_wrong_type_is_refused(
+    attribute: str, value: Any, words: str
+) -> None:
     """The error names the attribute, what it is and what is expected."""
     assert words in refusal(a_job(**{attribute: value}))
 
 
 def test_a_policy_may_be_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where it is declared so: elsewhere True is no number, and 1 is not True here."""
-    monkeypatch.setitem(POLICIES, "quiet", Policy((bool,), "True or False", lambda value, where: value, "jobs"))
-    assert [policy_of(a_job(quiet=value), "Report", "quiet") for value in (True, False)] == [True, False]
-    with pytest.raises(InvalidJob, match=r"Report\.quiet is 1, expected bool; write True or False"):
+    monkeypatch.setitem(
+        POLICIES,
+        "quiet",
+        Policy((bool,), "True or False", lambda value, where: value, "jobs"),
+    )
+    assert [
+        policy_of(a_job(quiet=value), "Report", "quiet") for value in (True, False)
+    ] == [True, False]
+    with pytest.raises(
+        InvalidJob, match=r"Report\.quiet is 1, expected bool; write True or False"
+    ):
         policy_of(a_job(quiet=1), "Report", "quiet")
 
 
 def test_where_it_runs_and_what_goes_first() -> None:
-    """Jobs and tasks alike; a worker carries all the tags that are asked for, or it may not run it."""
-    for found in (define(a_job(runs_on=["gpu", "big"], priority=90)), define(a_task(runs_on={"gpu", "big"}))):
+    """Jobs and tasks alike; a worker carries all the tags that are asked for, or it may not run
+    it.
+    """
+    for found in (
+        define(a_job(runs_on=["gpu", "big"], priority=90)),
+        define(a_task(runs_on={"gpu", "big"})),
+    ):
         assert found.may_run_on({"gpu", "big", "fast"})
         assert not found.may_run_on({"gpu"})
     assert define(a_job(priority=90)).priority == 90
@@ -415,21 +541,30 @@ def test_where_it_runs_and_what_goes_first() -> None:
 
 
 def test_a_spread_is_the_schedules() -> None:
-    """It stands in the text, so that the row says all; a job that is disabled has nothing to spread."""
+    """It stands in the text, so that the row says all; a job that is disabled has nothing to
+    spread.
+    """
     assert str(define(a_job(spread="1h")).schedule).startswith("SPREAD(EVERY|1h")
     assert str(define(a_job(schedule=Disabled(), spread="1h")).schedule) == "-"
-    assert "there is nothing to spread" in refusal(a_job(schedule=FixedDelay("1h"), spread="1h"))
+    assert "there is nothing to spread" in refusal(
+        a_job(schedule=FixedDelay("1h"), spread="1h")
+    )
 
 
 def test_a_catch_up_must_come_to_an_end() -> None:
     """As a pace does, starts that are far apart keep it from ever catching up."""
-    words = "(min_interval=1h) never catches up with a schedule that comes every 1h; make it shorter"
+    words = (
+        "(min_interval=1h) never catches up with a schedule that comes every 1h; make "
+        "it shorter"
+    )
     assert words in refusal(a_job(catch_up=CatchUp.all(), min_interval="1h"))
     once = a_job(schedule=Once("2026-01-01T00:00:00Z"), catch_up=CatchUp.all())
     assert "misses one slot at most: CatchUp.all() means nothing" in refusal(once)
 
 
-@pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode)
+@pytest.mark.parametrize(
+    "overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode
+)
 def test_slots_side_by_side_keep_no_distance(overlap: Overlap) -> None:
     """Two starts at once, or far apart: one of them."""
     words = f"min_interval contradicts Overlap.{overlap.mode}; drop one of them"
@@ -444,8 +579,12 @@ def test_a_task_has_no_slots(word: str) -> None:
 
 def test_a_retry_contradicts_giving_up() -> None:
     """At most one start, or further attempts: one of them."""
-    assert "retry contradicts" in refusal(a_job(on_lost="give_up", retry=Retry(max_attempts=2)))
-    assert "retry contradicts" in refusal(a_task(on_lost="give_up", retry=Retry(max_attempts=2)))
+    assert "retry contradicts" in refusal(
+        a_job(on_lost="give_up", retry=Retry(max_attempts=2))
+    )
+    assert "retry contradicts" in refusal(
+        a_task(on_lost="give_up", retry=Retry(max_attempts=2))
+    )
     assert define(a_task(on_lost="give_up")).retry is None
 
 
@@ -459,7 +598,7 @@ def test_a_function_is_named_in_the_error() -> None:
     assert refusal(nightly).startswith("nightly.name")
 
 
-# -- the fingerprint --------------------------------------------------------------------------------------------
+# -- the fingerprint ------------------------------------------------------------------------------
 
 
 def test_the_fingerprint_tells_definitions_apart() -> None:
@@ -468,7 +607,12 @@ def test_the_fingerprint_tells_definitions_apart() -> None:
     def fingerprint(**attributes: Any) -> str:
         return define(a_job(**attributes)).fingerprint
 
-    same = {fingerprint(), fingerprint(), fingerprint(schedule=Every("60m")), fingerprint(template="x")}
+    same = {
+        fingerprint(),
+        fingerprint(),
+        fingerprint(schedule=Every("60m")),
+        fingerprint(template="x"),
+    }
     others = [
         fingerprint(schedule=Every("2h")),
         fingerprint(schedule=Cron("0 2 * * *")),

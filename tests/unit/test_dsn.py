@@ -22,38 +22,96 @@ WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
         ("postgresql://", {}),
         ("postgres://u@h/d", {"user": "u", "host": "h", "dbname": "d"}),
         ("POSTGRES://u@h/d", {"user": "u", "host": "h", "dbname": "d"}),
-        ("postgresql://u:p@h:5433/d", {"user": "u", "password": "p", "host": "h", "port": "5433", "dbname": "d"}),
-        ("postgresql://h:0/d", {"host": "h", "port": "0", "dbname": "d"}),  # libpq rejects it
+        (
+            "postgresql://u:p@h:5433/d",
+            {"user": "u", "password": "p", "host": "h", "port": "5433", "dbname": "d"},
+        ),
+        (
+            "postgresql://h:0/d",
+            {"host": "h", "port": "0", "dbname": "d"},
+        ),  # libpq rejects it
         ("postgresql+psycopg://h/d", {"host": "h", "dbname": "d"}),
         ("postgresql+psycopg2://h/d", {"host": "h", "dbname": "d"}),
-        ("postgresql+asyncpg://h/d?ssl=require", {"host": "h", "dbname": "d", "sslmode": "require"}),
-        ("jdbc:postgresql://h:1/d?user=u&password=p&ssl=true",
-         {"host": "h", "port": "1", "dbname": "d", "user": "u", "password": "p", "sslmode": "require"}),
+        (
+            "postgresql+asyncpg://h/d?ssl=require",
+            {"host": "h", "dbname": "d", "sslmode": "require"},
+        ),
+        (
+            "jdbc:postgresql://h:1/d?user=u&password=p&ssl=true",
+            {
+                "host": "h",
+                "port": "1",
+                "dbname": "d",
+                "user": "u",
+                "password": "p",
+                "sslmode": "require",
+            },
+        ),
         ("postgresql:///d?host=/tmp", {"dbname": "d", "host": "/tmp"}),
-        ("postgresql:///d?host=/tmp&port=5433", {"dbname": "d", "host": "/tmp", "port": "5433"}),
+        (
+            "postgresql:///d?host=/tmp&port=5433",
+            {"dbname": "d", "host": "/tmp", "port": "5433"},
+        ),
         ("postgresql://u@%2Fvar%2Frun/d", {"user": "u", "dbname": "d", "host": "/var/run"}),
         ("postgresql://[::1]:5433/d", {"host": "::1", "port": "5433", "dbname": "d"}),
         ("postgresql://my_db.internal/d", {"host": "my_db.internal", "dbname": "d"}),
-        ("postgresql://a:1,b/d?target_session_attrs=read-write",
-         {"host": "a,b", "port": "1,", "dbname": "d", "target_session_attrs": "read-write"}),
-        ("postgresql:///d?host=a:1&host=b:2", {"host": "a,b", "port": "1,2", "dbname": "d"}),
-        ("postgresql:///d?host=a,b&port=1,2", {"host": "a,b", "port": "1,2", "dbname": "d"}),
-        ("postgresql://h/d?sslmode=verify-full&application_name=my+app",
-         {"host": "h", "dbname": "d", "sslmode": "verify-full", "application_name": "my+app"}),
-        ("postgresql://h/d?options=-c%20statement_timeout%3D5s",
-         {"host": "h", "dbname": "d", "options": "-c statement_timeout=5s"}),
-        ("postgresql://h/d?options=-c+a%3Db", {"host": "h", "dbname": "d", "options": "-c a=b"}),
+        (
+            "postgresql://a:1,b/d?target_session_attrs=read-write",
+            {
+                "host": "a,b",
+                "port": "1,",
+                "dbname": "d",
+                "target_session_attrs": "read-write",
+            },
+        ),
+        (
+            "postgresql:///d?host=a:1&host=b:2",
+            {"host": "a,b", "port": "1,2", "dbname": "d"},
+        ),
+        (
+            "postgresql:///d?host=a,b&port=1,2",
+            {"host": "a,b", "port": "1,2", "dbname": "d"},
+        ),
+        (
+            "postgresql://h/d?sslmode=verify-full&application_name=my+app",
+            {
+                "host": "h",
+                "dbname": "d",
+                "sslmode": "verify-full",
+                "application_name": "my+app",
+            },
+        ),
+        (
+            "postgresql://h/d?options=-c%20statement_timeout%3D5s",
+            {"host": "h", "dbname": "d", "options": "-c statement_timeout=5s"},
+        ),
+        (
+            "postgresql://h/d?options=-c+a%3Db",
+            {"host": "h", "dbname": "d", "options": "-c a=b"},
+        ),
         ("host=/tmp dbname=x user=y", {"host": "/tmp", "dbname": "x", "user": "y"}),
-        ("host = h password = 'a b\\'c' port=5433", {"host": "h", "password": "a b'c", "port": "5433"}),
+        (
+            "host = h password = 'a b\\'c' port=5433",
+            {"host": "h", "password": "a b'c", "port": "5433"},
+        ),
         ("service=mine", {"service": "mine"}),
         ("host=@abstract dbname=x", {"host": "@abstract", "dbname": "x"}),
-        ("postgresql://u@tenant:p@h/d", {"user": "u@tenant", "password": "p", "host": "h", "dbname": "d"}),
-        (f"postgresql://u:{WILD}@h/d", {"user": "u", "password": WILD, "host": "h", "dbname": "d"}),
-        ("postgresql://u:p%40s%2Fs@h/d", {"user": "u", "password": "p@s/s", "host": "h", "dbname": "d"}),
+        (
+            "postgresql://u@tenant:p@h/d",
+            {"user": "u@tenant", "password": "p", "host": "h", "dbname": "d"},
+        ),
+        (
+            f"postgresql://u:{WILD}@h/d",
+            {"user": "u", "password": WILD, "host": "h", "dbname": "d"},
+        ),
+        (
+            "postgresql://u:p%40s%2Fs@h/d",
+            {"user": "u", "password": "p@s/s", "host": "h", "dbname": "d"},
+        ),
         ("  postgresql://h/d\n", {"host": "h", "dbname": "d"}),
     ],
     ids=lambda value: value.strip()[:50] if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_postgresql_spellings(text: str, expected: dict[str, str]) -> None:
     """Each becomes psycopg's URL with libpq's keywords, and SQLAlchemy accepts it."""
     url = database_url(text)
@@ -86,11 +144,17 @@ def test_no_address(text: str | None) -> None:
     """All four places where one can be given are named."""
     with pytest.raises(InvalidSetting) as caught:
         database_url(text)
-    for place in ("--database-url", "SLOTWISE_DATABASE_URL", " DATABASE_URL", "slotwise.toml"):
+    for place in (
+        "--database-url",
+        "SLOTWISE_DATABASE_URL",
+        " DATABASE_URL",
+        "slotwise.toml",
+    ):
         assert place in str(caught.value)
 
 
-#: Addresses that cannot be parsed or are not supported, and what the message says. ``sesame`` is the secret.
+#: Addresses that cannot be parsed or are not supported, and what the message says. ``sesame`` is
+#: the secret.
 WRONG = [
     ("sesame", "begins with neither"),
     ("sesame://", "begins with neither"),
@@ -177,7 +241,9 @@ def test_safe_text(text: str) -> None:
     assert "***" in shown
 
 
-@pytest.mark.parametrize("text", ["sqlite:///a.db", "postgresql://h/d", "host=h user=u", "postgresql://h:5432/d"])
+@pytest.mark.parametrize(
+    "text", ["sqlite:///a.db", "postgresql://h/d", "host=h user=u", "postgresql://h:5432/d"]
+)
 def test_safe_leaves_the_rest(text: str) -> None:
     """What holds no password stays readable."""
     assert hide_password(text) == text
@@ -201,7 +267,9 @@ def test_safe_leaves_the_rest(text: str) -> None:
     ],
 )
 def test_hiding_takes_linear_time(piece: str) -> None:
-    """Whoever writes a row or an error chooses this text: a megabyte of it costs as much as ten tenths of it."""
+    """Whoever writes a row or an error chooses this text: a megabyte of it costs as much as ten
+    tenths of it.
+    """
     long = (piece * (1 << 20))[: 1 << 20]
     for end in ("", "\\", "@"):
         assert seconds(long + end) < 40 * max(seconds(long[: len(long) // 10] + end), 0.001)
@@ -216,8 +284,11 @@ def seconds(text: str) -> float:
 def test_importing_slotwise_does_not_import_a_driver() -> None:
     """An application that only declares jobs needs neither libpq nor the time to load it."""
     program = (
-        "import sys, slotwise, slotwise.settings, slotwise.store.connect.database, slotwise.store.connect.dsn\n"
+        "import sys, slotwise, slotwise.settings, "
+        "slotwise.store.connect.database, slotwise.store.connect.dsn\n"
         "sys.exit(sorted(name for name in sys.modules if name.startswith('psycopg')) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

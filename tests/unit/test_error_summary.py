@@ -13,7 +13,8 @@ from slotwise.model.error_text import LIMIT, error_summary
 
 def _of_a_driver() -> NoReturn:
     raise ValueError(
-        'relation "nope" does not exist\nLINE 1: insert into nope\n[SQL: insert]\n(Background on: https://x)'
+        'relation "nope" does not exist\nLINE 1: insert into nope\n[SQL: '
+        "insert]\n(Background on: https://x)"
     )
 
 
@@ -49,7 +50,9 @@ def _long() -> NoReturn:
     ],
     ids=lambda one: one.__name__.strip("_") if callable(one) else "",
 )
-def test_of_a_traceback_the_line_that_names_the_exception(fail: Callable[[], NoReturn], said: str) -> None:
+def test_of_a_traceback_the_line_that_names_the_exception(
+    fail: Callable[[], NoReturn], said: str
+) -> None:
     """Not what a driver or a note adds below it."""
     with pytest.raises(Exception) as raised:  # noqa: PT011
         fail()
@@ -58,9 +61,15 @@ def test_of_a_traceback_the_line_that_names_the_exception(fail: Callable[[], NoR
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("timed out after 5s", "timed out after 5s"), ("\nsorry\nmore", "sorry"), ("  indented\n", "indented"), ("", ""),
-     (None, ""), ("Traceback (most recent call last):", "Traceback (most recent call last):")],
-)  # fmt: skip
+    [
+        ("timed out after 5s", "timed out after 5s"),
+        ("\nsorry\nmore", "sorry"),
+        ("  indented\n", "indented"),
+        ("", ""),
+        (None, ""),
+        ("Traceback (most recent call last):", "Traceback (most recent call last):"),
+    ],
+)
 def test_of_any_other_text_the_first_line(text: str | None, said: str) -> None:
     """A reason that somebody gave, or nothing."""
     assert error_summary(text) == said

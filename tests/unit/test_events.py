@@ -17,7 +17,11 @@ POLL = PollBegan(worker="w", capacity=3)
 
 
 def every_event() -> list[type[Event]]:
-    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+    kinds = [
+        kind
+        for kind in vars(events).values()
+        if isinstance(kind, type) and issubclass(kind, Event)
+    ]
     return [kind for kind in kinds if isinstance(vars(kind).get("name"), str)]
 
 
@@ -25,9 +29,19 @@ def test_the_documented_names_are_there() -> None:
     """What operators and tests wait for."""
     names = {kind.name for kind in every_event()}
     assert names >= {
-        "poll-begin", "claimed", "handler-start", "handler-end", "settle-sent", "settled", "claim-lost",
-        "heartbeat", "reaped", "planned", "drain-begin", "drain-end",
-    }  # fmt: skip
+        "poll-begin",
+        "claimed",
+        "handler-start",
+        "handler-end",
+        "settle-sent",
+        "settled",
+        "claim-lost",
+        "heartbeat",
+        "reaped",
+        "planned",
+        "drain-begin",
+        "drain-end",
+    }
 
 
 def test_no_two_events_share_a_name() -> None:
@@ -40,9 +54,13 @@ def test_an_attempts_event_says_where_it_is_from() -> None:
     """Job, instance, slot, attempt, token, worker; what is not known is left out."""
     claim = a_claim("report")
     assert Claimed(**about(claim)).facts() == {
-        "worker": "host:1:a", "job": "report", "id": "recurring", "slot": NOON, "attempt": 1,
+        "worker": "host:1:a",
+        "job": "report",
+        "id": "recurring",
+        "slot": NOON,
+        "attempt": 1,
         "token": claim.token,
-    }  # fmt: skip
+    }
     assert about(claim, "other")["worker"] == "other"
     assert "slot" not in Claimed(**about(a_claim("mail", schedule=None))).facts()
 
@@ -54,9 +72,13 @@ def test_an_event_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("mine"), SystemExit(1), GeneratorExit()], ids=lambda error: type(error).__name__
+    "error",
+    [ValueError("mine"), SystemExit(1), GeneratorExit()],
+    ids=lambda error: type(error).__name__,
 )
-def test_a_listener_that_fails_changes_nothing(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_fails_changes_nothing(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is logged, and the event goes on to the others; the loop that told it does not end."""
 
     def fails(event: Event) -> None:
@@ -108,7 +130,9 @@ def test_trouble_is_logged_even_if_nobody_listens(caplog: pytest.LogCaptureFixtu
     for listeners in (Listeners(), Listeners((heard.append,))):
         listeners.publish(POLL)
         listeners.publish(LOST)
-    assert [record.getMessage() for record in caplog.records] == ["database-lost worker=w loop=poller error=gone"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "database-lost worker=w loop=poller error=gone"
+    ] * 2
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
@@ -126,5 +150,11 @@ def test_trouble_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_levels_are_meant() -> None:
     """Trouble warns; the rhythm of the loops is for those who look closely."""
     warns = {kind.name for kind in every_event() if kind.level >= logging.WARNING}
-    assert warns == {"claim-suspect", "claim-lost", "reaped", "database-lost", "slots-moved"}
+    assert warns == {
+        "claim-suspect",
+        "claim-lost",
+        "reaped",
+        "database-lost",
+        "slots-moved",
+    }
     assert events.PollBegan.level == events.HeartbeatSent.level == logging.DEBUG

@@ -1,4 +1,6 @@
-"""What follows a slot that succeeded is decided once, and is what every settlement would decide."""
+"""What follows a slot that succeeded is decided once, and is what every settlement would
+decide.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import RECURRING, SUCCEEDED, Row
 from slotwise.model.vocabulary import Kind, Origin
-from slotwise.schedules import Calendar, Cron, Daily, Every, FixedDelay, Schedule, spread_out, succeed
+from slotwise.schedules import (
+    Calendar,
+    Cron,
+    Daily,
+    Every,
+    FixedDelay,
+    Schedule,
+    spread_out,
+    succeed,
+)
 from slotwise.schedules.base import slot_after
 from slotwise.store.slots.settlements import is_usual, onward
 
@@ -26,7 +37,9 @@ SCHEDULES = [
     Every("90m"),
     Cron("*/5 * * * *", tz="Europe/Vienna"),
     Cron("30 2 * * *", tz="Europe/Vienna"),
-    Daily("09:00", tz="Europe/Vienna").excluding(Calendar(name="works", days=frozenset({date(2026, 1, 2)}))),
+    Daily("09:00", tz="Europe/Vienna").excluding(
+        Calendar(name="works", days=frozenset({date(2026, 1, 2)}))
+    ),
     spread_out(Every("1m"), "plain", timedelta(seconds=10)),
 ]
 POLICIES = {
@@ -42,40 +55,85 @@ POLICIES = {
 
 @pytest.mark.parametrize("policies", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("seen", [{}, {"origin": Origin.CATCH_UP, "collapsed": 5}], ids=["on time", "late"])
+@pytest.mark.parametrize(
+    "seen", [{}, {"origin": Origin.CATCH_UP, "collapsed": 5}], ids=["on time", "late"]
+)
 def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     schedule: Schedule, policies: dict[str, Any], seen: dict[str, Any]
 ) -> None:
-    """Whatever the job declares, whatever the row has seen before: the same columns, and no gap."""
+    """Whatever the job declares, whatever the row has seen before: the same columns, and no
+    gap.
+    """
     text, definition = str(schedule), a_job("plain", **policies)
     slot = schedule.next_after(NOON)
     assert slot is not None
     assert is_usual(definition)
     row = Row(
-        task_name="plain", task_instance=RECURRING, execution_time=slot, version=7, picked=True, picked_by="host:1:a",
-        slot=slot, watermark=slot, next_slot=slot_after(schedule, slot), schedule=text, kind=Kind.PLAN, attempt=1,
-        consecutive_failures=3, last_failure=NOON, last_success=NOON, **seen,
-    )  # fmt: skip
+        task_name="plain",
+        task_instance=RECURRING,
+        execution_time=slot,
+        version=7,
+        picked=True,
+        picked_by="host:1:a",
+        slot=slot,
+        watermark=slot,
+        next_slot=slot_after(schedule, slot),
+        schedule=text,
+        kind=Kind.PLAN,
+        attempt=1,
+        consecutive_failures=3,
+        last_failure=NOON,
+        last_success=NOON,
+        **seen,
+    )
     following = onward(text, slot)
     assert following is not None
     assert following.row is not None
     for now in (slot, slot + TICK, following.row["slot"] - TICK):
-        ended = at_finish(row, definition, schedule, SUCCEEDED, now, None, poll=timedelta(0))
-        assert (ended.label, ended.record, ended.gaps) == (following.label, following.record, ())
-        kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
-        written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
-        empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
+        ended = at_finish(
+            row, definition, schedule, SUCCEEDED, now, None, poll=timedelta(0)
+        )
+        assert (ended.label, ended.record, ended.gaps) == (
+            following.label,
+            following.record,
+            (),
+        )
+        kept = {
+            name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")
+        }
+        written = {
+            "attempt": 0,
+            "consecutive_failures": 0,
+            "last_success": now,
+            "last_error": None,
+        }
+        empty = {
+            "origin": None,
+            "catch_up_until": None,
+            "state": None,
+            "parked_due": None,
+            "trying_since": None,
+        }
         empty |= {"unheld_since": None, "control": None, "called_off": None}
-        assert ended.row == following.row | kept | written | empty | {"collapsed": 0, "lost_count": 0}
+        assert ended.row == following.row | kept | written | empty | {
+            "collapsed": 0,
+            "lost_count": 0,
+        }
 
 
 @pytest.mark.parametrize(
     "schedule",
-    [FixedDelay("2m"), succeed(Every("1m"), NOON - TICK, Every("2m")), Every("1m").between(None, NOON + TICK)],
+    [
+        FixedDelay("2m"),
+        succeed(Every("1m"), NOON - TICK, Every("2m")),
+        Every("1m").between(None, NOON + TICK),
+    ],
     ids=["fixed delay", "succession", "last slot"],
 )
 def test_what_depends_on_more_is_not_decided_before(schedule: Schedule) -> None:
-    """A fixed delay counts from the end of the run, a changed text becomes a simpler one, a last slot ends the job."""
+    """A fixed delay counts from the end of the run, a changed text becomes a simpler one, a last
+    slot ends the job.
+    """
     assert onward(str(schedule), NOON) is None
 
 
@@ -96,5 +154,7 @@ def test_a_text_that_nobody_can_read_is_said_so_each_time() -> None:
     ids=lambda found: found.name,
 )
 def test_some_ends_are_never_usual(definition: Definition) -> None:
-    """Two starts at least so far apart; a history or a result to be kept: those look at more than the slot."""
+    """Two starts at least so far apart; a history or a result to be kept: those look at more than
+    the slot.
+    """
     assert not is_usual(definition)

@@ -17,13 +17,17 @@ from slotwise.settings.settings import Settings
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_settings_file_of_another_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settings_file_of_another_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not believed because it lies in the current directory; naming it is a decision."""
     file = tmp_path / "slotwise.toml"
     file.write_text("app = 'evil'\n")
     os.chown(file, 65534, 65534)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidSetting, match=r"in this directory belongs to another account \(uid 65534\)"):
+    with pytest.raises(
+        InvalidSetting, match=r"in this directory belongs to another account \(uid 65534\)"
+    ):
         Settings.load(environ={})
     assert Settings.load(config=file, environ={}).app == "evil"
     os.chown(file, 0, 0)
@@ -35,11 +39,15 @@ def test_a_settings_file_is_small_and_regular(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_text("#" * 1_048_577)
     for file in (Path("/dev/zero"), large, tmp_path):
-        with pytest.raises(InvalidSetting, match="is a regular file of at most 1048576 bytes"):
+        with pytest.raises(
+            InvalidSetting, match="is a regular file of at most 1048576 bytes"
+        ):
             Settings.load(config=file, environ={})
 
 
-@pytest.mark.parametrize("line", ["  hunter2@h/sw", "postgresql://u:hunter2@h/sw", "'hunter2"])
+@pytest.mark.parametrize(
+    "line", ["  hunter2@h/sw", "postgresql://u:hunter2@h/sw", "'hunter2"]
+)
 def test_a_broken_settings_file_shows_no_value(tmp_path: Path, line: str) -> None:
     """Also not of a value of several lines."""
     for name, text in (
@@ -72,7 +80,10 @@ def test_a_command_gets_no_address_of_the_database(monkeypatch: pytest.MonkeyPat
     everything = environment(Invocation(command="env"), me, ctx)
     assert (everything["GREETING"], "DATABASE_URL" in everything) == ("hello", False)
     named = environment(Invocation(command="env", inherit_env=["DATABASE_URL"]), me, ctx)
-    assert (named["DATABASE_URL"], "GREETING" in named) == ("postgresql://u:hunter2@h/d", False)
+    assert (named["DATABASE_URL"], "GREETING" in named) == (
+        "postgresql://u:hunter2@h/d",
+        False,
+    )
 
 
 class _Context:
@@ -81,7 +92,9 @@ class _Context:
 
 
 def test_the_log_of_a_command_ends() -> None:
-    """Its output does not: what exceeds the budget is not logged, and the last lines are still known."""
+    """Its output does not: what exceeds the budget is not logged, and the last lines are still
+    known.
+    """
     said: list[str] = []
     output = Output(said.append)
     for _ in range(40):
@@ -92,7 +105,9 @@ def test_the_log_of_a_command_ends() -> None:
     assert output.last_line == "the end"
 
 
-def test_the_sqlite_file_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sqlite_file_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has payloads."""
     before = os.umask(0o022)
     try:

@@ -1,4 +1,6 @@
-"""Rules of the store that a reader cannot see in one file: no class is spread over files, and SQL stays where it is."""
+"""Rules of the store that a reader cannot see in one file: no class is spread over files, and SQL
+stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def towers(module: ModuleType) -> list[str]:
         for name, kind in vars(module).items()
         if inspect.isclass(kind) and kind.__module__ == module.__name__
         for base in kind.__bases__
-        if base.__module__.startswith("slotwise.store.") and base.__module__ != module.__name__
+        if base.__module__.startswith("slotwise.store.")
+        and base.__module__ != module.__name__
         if not issubclass(base, BaseException) and base not in PORTABLE
     ]
 
@@ -46,7 +49,11 @@ def test_no_class_is_spread_over_files_by_inheritance() -> None:
 
 def test_postgresql_has_every_verb_of_its_own() -> None:
     """The portable form reads before it writes, which is right with one writer at a time only."""
-    verbs = {name for name, verb in vars(Dialect).items() if inspect.isfunction(verb) and not name.startswith("_")}
+    verbs = {
+        name
+        for name, verb in vars(Dialect).items()
+        if inspect.isfunction(verb) and not name.startswith("_")
+    }
     assert verbs - vars(PostgreSQL).keys() == set()
 
 

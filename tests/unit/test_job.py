@@ -42,14 +42,23 @@ def a_context(schedule: Schedule | None = None, **columns: Any) -> JobContext:
     return JobContext(Holding(a_claim("report", **columns), 0.0, Watch()), fence=NoFence())
 
 
-# -- the slot ---------------------------------------------------------------------------------------------------
+# -- the slot -------------------------------------------------------------------------------------
 
 
 def test_a_slot_covers_what_came_since_the_one_before() -> None:
     """From the slot before up to the slot itself."""
     ctx = a_context(Every("5m"))
-    assert (ctx.slot, ctx.interval_start, ctx.interval_end) == (NOON, NOON - 5 * MINUTE, NOON)
-    assert (ctx.name, ctx.id, ctx.attempt, ctx.worker) == ("report", "recurring", 1, "host:1:a")
+    assert (ctx.slot, ctx.interval_start, ctx.interval_end) == (
+        NOON,
+        NOON - 5 * MINUTE,
+        NOON,
+    )
+    assert (ctx.name, ctx.id, ctx.attempt, ctx.worker) == (
+        "report",
+        "recurring",
+        1,
+        "host:1:a",
+    )
 
 
 def test_a_fixed_delay_has_no_interval() -> None:
@@ -64,7 +73,9 @@ def test_a_one_time_task_has_no_slot() -> None:
 
 
 def _task_context(**columns: Any) -> JobContext:
-    claim = a_claim("mail", instance="id-1", **{"schedule": None, "created_version": 77} | columns)
+    claim = a_claim(
+        "mail", instance="id-1", **{"schedule": None, "created_version": 77} | columns
+    )
     return JobContext(Holding(claim, 0.0, Watch()), fence=NoFence())
 
 
@@ -76,24 +87,38 @@ def test_a_catch_up_says_so() -> None:
 
 
 def test_the_idempotency_key_is_that_of_the_slot() -> None:
-    """The same in every attempt, different in every other slot; a task's includes its row's first version."""
+    """The same in every attempt, different in every other slot; a task's includes its row's first
+    version.
+    """
     first, again = a_context(), a_context(attempt=2)
-    assert first.idempotency_key == again.idempotency_key == f"report/recurring/{NOON.isoformat()}"
+    assert (
+        first.idempotency_key
+        == again.idempotency_key
+        == f"report/recurring/{NOON.isoformat()}"
+    )
     assert first.token != again.token
     assert a_context(slot=NOON + MINUTE).idempotency_key != first.idempotency_key
     assert _task_context().idempotency_key == "mail/id-1/77"
-    assert _task_context(created_version=78).idempotency_key != _task_context().idempotency_key
+    assert (
+        _task_context(created_version=78).idempotency_key != _task_context().idempotency_key
+    )
 
 
 def test_a_triggered_run_shares_the_plans_ledger() -> None:
     """Its slot stands under the plan row's instance."""
-    claim = a_claim("report", instance="trigger:1", kind="detached", plan_instance="recurring", schedule=None)
+    claim = a_claim(
+        "report",
+        instance="trigger:1",
+        kind="detached",
+        plan_instance="recurring",
+        schedule=None,
+    )
     ctx = JobContext(Holding(claim, 0.0, Watch()), fence=NoFence())
     assert ctx.slot == NOON
     assert ctx.idempotency_key == f"report/recurring/{NOON.isoformat()}"
 
 
-# -- being told -------------------------------------------------------------------------------------------------
+# -- being told -----------------------------------------------------------------------------------
 
 
 def test_the_lease_runs_out() -> None:
@@ -111,20 +136,33 @@ def test_a_handler_is_told_to_stop() -> None:
     """wait ends at once and says so, check raises; the reason stays the first."""
     holding = Holding(a_claim("report"), 0.0, Watch())
     ctx = JobContext(holding, fence=NoFence(), stopping=lambda: True)
-    assert (ctx.wait("1ms"), ctx.cancelled, ctx.cancel_reason, ctx.stopping) == (False, False, None, True)
+    assert (ctx.wait("1ms"), ctx.cancelled, ctx.cancel_reason, ctx.stopping) == (
+        False,
+        False,
+        None,
+        True,
+    )
     ctx.check()
     woken = threading.Thread(target=ctx.wait, args=(timedelta(seconds=PATIENCE),))
     woken.start()
     holding.signal.set("operator")
     woken.join(PATIENCE)
     assert not woken.is_alive()
-    assert (ctx.wait(timedelta(seconds=PATIENCE)), ctx.cancelled, ctx.cancel_reason) == (True, True, "operator")
-    with pytest.raises(JobCancelled, match=r"report 2026-01-01 12:00:00\+00:00 was asked to stop: operator"):
+    assert (ctx.wait(timedelta(seconds=PATIENCE)), ctx.cancelled, ctx.cancel_reason) == (
+        True,
+        True,
+        "operator",
+    )
+    with pytest.raises(
+        JobCancelled, match=r"report 2026-01-01 12:00:00\+00:00 was asked to stop: operator"
+    ):
         ctx.check()
 
 
 def test_a_signal_calls_everybody_once() -> None:
-    """Who asks before, when it is given; who asks after, at once. Nobody is forgotten in between."""
+    """Who asks before, when it is given; who asks after, at once. Nobody is forgotten in
+    between.
+    """
     signal, called = Signal(), []
     signal.on_set(lambda: called.append("before"))
     assert signal.set("lost")
@@ -167,18 +205,23 @@ def test_only_a_completion_that_was_accepted_is_promised() -> None:
     assert not stale.promised
 
 
-def test_the_handlers_log_lines_say_where_they_are_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_handlers_log_lines_say_where_they_are_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Job, slot, attempt and token stand on each record."""
     ctx = a_context()
     with caplog.at_level(logging.INFO, "slotwise.job"):
         ctx.log.info("hello")
     (record,) = caplog.records
     assert (record.job, record.slot, record.attempt, record.token) == (  # type: ignore[attr-defined]
-        "report", NOON, 1, ctx.token,
-    )  # fmt: skip
+        "report",
+        NOON,
+        1,
+        ctx.token,
+    )
 
 
-# -- reading what a job says ------------------------------------------------------------------------------------
+# -- reading what a job says ----------------------------------------------------------------------
 
 
 class Says:
@@ -214,7 +257,10 @@ def test_what_a_job_says() -> None:
 
 def test_a_property_that_lacks_something_is_not_nothing() -> None:
     """It would hide the user's mistake behind a default."""
-    with pytest.raises(InvalidJob, match=r"Says\.broken cannot be read: 'Says' object has no attribute 'missing'"):
+    with pytest.raises(
+        InvalidJob,
+        match=r"Says\.broken cannot be read: 'Says' object has no attribute 'missing'",
+    ):
         declared(Says(), "broken", 0)
 
 
@@ -232,7 +278,12 @@ def test_decorated_functions_stay_functions() -> None:
         return "second"
 
     ctx = a_context()
-    assert (first(ctx), first.__doc__, second(ctx), second.__doc__) == ("first", "First.", "second", "Second.")
+    assert (first(ctx), first.__doc__, second(ctx), second.__doc__) == (
+        "first",
+        "First.",
+        "second",
+        "Second.",
+    )
 
 
 class AwaitedFence(NoFence):

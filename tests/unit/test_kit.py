@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from slotwise import ClaimLost, Disabled, DistributedJob, Every, InvalidJob, JobContext, JobRegistry, Retry, job, task
+from slotwise import (
+    ClaimLost,
+    Disabled,
+    DistributedJob,
+    Every,
+    InvalidJob,
+    JobContext,
+    JobRegistry,
+    Retry,
+    job,
+    task,
+)
 from slotwise.model.events import Pruned, Settled
 from slotwise.model.records import Failed, HandedBack
 from slotwise.testing import ManualClock, ManualWorker
@@ -49,7 +60,7 @@ def worker(minutely: Minutely) -> Iterator[ManualWorker]:
         yield worker
 
 
-# -- the worker -------------------------------------------------------------------------------------------------
+# -- the worker -----------------------------------------------------------------------------------
 
 
 def test_nothing_runs_before_its_time(worker: ManualWorker, minutely: Minutely) -> None:
@@ -70,7 +81,9 @@ def test_each_slot_runs_once(worker: ManualWorker, minutely: Minutely) -> None:
     assert minutely.slots == [MIDNIGHT + number * MINUTE for number in range(1, 6)]
 
 
-def test_an_outage_is_caught_up_as_in_a_worker(worker: ManualWorker, minutely: Minutely) -> None:
+def test_an_outage_is_caught_up_as_in_a_worker(
+    worker: ManualWorker, minutely: Minutely
+) -> None:
     """The kit has no rules of its own: the newest missed slot runs and stands for the others."""
     worker.tick("1h")
     worker.run_due()
@@ -81,7 +94,11 @@ def test_an_outage_is_caught_up_as_in_a_worker(worker: ManualWorker, minutely: M
 def test_a_handler_that_raises_is_an_outcome() -> None:
     """As in a worker: the test looks at what became of the attempt."""
 
-    @job(name="fails", schedule=Every("1m"), retry=Retry.exponential(max_attempts=2, initial=timedelta(seconds=1)))
+    @job(
+        name="fails",
+        schedule=Every("1m"),
+        retry=Retry.exponential(max_attempts=2, initial=timedelta(seconds=1)),
+    )
     def fails(ctx: JobContext) -> None:
         raise ValueError(f"attempt {ctx.attempt}")
 
@@ -90,8 +107,16 @@ def test_a_handler_that_raises_is_an_outcome() -> None:
         (first,) = worker.run_due()
         worker.tick("10s")
         (second,) = worker.run_due()
-    assert (first.outcome, first.error, first.reason) == ("failed", "ValueError: attempt 1", "retry")
-    assert (second.outcome, second.error, second.reason) == ("failed", "ValueError: attempt 2", None)
+    assert (first.outcome, first.error, first.reason) == (
+        "failed",
+        "ValueError: attempt 1",
+        "retry",
+    )
+    assert (second.outcome, second.error, second.reason) == (
+        "failed",
+        "ValueError: attempt 2",
+        None,
+    )
 
 
 def test_async_handlers_run_too() -> None:
@@ -128,7 +153,9 @@ def test_a_registry_brings_all_it_has() -> None:
     def greet(ctx: JobContext) -> None:
         names.append(ctx.data["name"])
 
-    registry = JobRegistry(tasks=[greet], interceptors=[interceptor], heartbeat_interval="3s")
+    registry = JobRegistry(
+        tasks=[greet], interceptors=[interceptor], heartbeat_interval="3s"
+    )
     with ManualWorker(registry) as worker:
         worker.client.schedule(greet, {"name": "Ada"}, delay="1m")
         assert worker.run_due() == []
@@ -138,7 +165,9 @@ def test_a_registry_brings_all_it_has() -> None:
     assert worker.store.database.settings.heartbeat_interval == timedelta(seconds=3)
 
 
-def test_the_test_may_stand_in_for_the_handler(worker: ManualWorker, minutely: Minutely) -> None:
+def test_the_test_may_stand_in_for_the_handler(
+    worker: ManualWorker, minutely: Minutely
+) -> None:
     """An attempt can be begun, be held for as long as the test likes, and end in any way."""
     worker.tick("1m")
     (claim,) = worker.poll()
@@ -154,7 +183,9 @@ def test_the_test_may_stand_in_for_the_handler(worker: ManualWorker, minutely: M
 
 
 def test_a_claim_that_waited_too_long_goes_back(worker: ManualWorker) -> None:
-    """The rules before a start are the engine's: a claim that nobody began in time is another worker's chance."""
+    """The rules before a start are the engine's: a claim that nobody began in time is another
+    worker's chance.
+    """
     worker.tick("1m")
     (claim,) = worker.poll()
     worker.tick("11s")
@@ -174,8 +205,12 @@ def test_a_hand_back_can_be_played(worker: ManualWorker) -> None:
     assert again.token > claim.token
 
 
-def test_a_crashed_workers_slot_is_taken_over(slotwise_worker: Callable[..., ManualWorker]) -> None:
-    """Two workers on one database: the reaper of one observes the death of the other, and the slot runs again."""
+def test_a_crashed_workers_slot_is_taken_over(
+    slotwise_worker: Callable[..., ManualWorker],
+) -> None:
+    """Two workers on one database: the reaper of one observes the death of the other, and the slot
+    runs again.
+    """
     first, second = slotwise_worker([Minutely]), slotwise_worker([Minutely])
     first.tick("1m")
     (claim,) = first.poll()
@@ -184,12 +219,16 @@ def test_a_crashed_workers_slot_is_taken_over(slotwise_worker: Callable[..., Man
     second.reap()
     while not (reaped := second.reap()):
         second.tick("10s")
-    assert [(event.holder, event.outcome, event.reason) for event in reaped] == [(first.name, "lost", "rerun")]
+    assert [(event.holder, event.outcome, event.reason) for event in reaped] == [
+        (first.name, "lost", "rerun")
+    ]
     (again,) = second.poll()
     assert (again.slot, again.row.attempt) == (claim.slot, 2)
 
 
-def test_a_lost_slot_that_does_not_run_again_is_told_as_such(slotwise_worker: Callable[..., ManualWorker]) -> None:
+def test_a_lost_slot_that_does_not_run_again_is_told_as_such(
+    slotwise_worker: Callable[..., ManualWorker],
+) -> None:
     """A listener that alarms people can tell it from one that another worker goes on with."""
     once = job(name="once", schedule=Every("1m"), on_lost="give_up")(print)
     first, second = slotwise_worker([once]), slotwise_worker([once])
@@ -199,11 +238,15 @@ def test_a_lost_slot_that_does_not_run_again_is_told_as_such(slotwise_worker: Ca
     first.crash()
     while not (reaped := second.reap()):
         second.tick("10s")
-    assert [(event.outcome, event.reason) for event in reaped] == [("lost", "may still be running")]
+    assert [(event.outcome, event.reason) for event in reaped] == [
+        ("lost", "may still be running")
+    ]
 
 
 def test_a_zombie_is_fenced_off(slotwise_worker: Callable[..., ManualWorker]) -> None:
-    """A worker that was not called for longer than its lease has lost its claim, and its outcome is refused."""
+    """A worker that was not called for longer than its lease has lost its claim, and its outcome
+    is refused.
+    """
     zombie, other = slotwise_worker([Minutely]), slotwise_worker([Minutely])
     zombie.tick("1m")
     (claim,) = zombie.poll()
@@ -215,7 +258,9 @@ def test_a_zombie_is_fenced_off(slotwise_worker: Callable[..., ManualWorker]) ->
     assert event.name == "claim-lost"
 
 
-def test_leases_run_out_without_the_database(worker: ManualWorker, minutely: Minutely) -> None:
+def test_leases_run_out_without_the_database(
+    worker: ManualWorker, minutely: Minutely
+) -> None:
     """The holder's own sense of time tells it so; a step of the database's clock does not."""
     worker.tick("1m")
     (claim,) = worker.poll()
@@ -238,7 +283,11 @@ def test_a_drain_hands_back_what_waits(worker: ManualWorker) -> None:
 def test_plan_says_what_it_did(worker: ManualWorker) -> None:
     """A second worker with another schedule plans as a redeploy would."""
     assert [plan.change for plan in worker.plan()] == ["kept"]
-    other = ManualWorker([type("Off", (Minutely,), {"schedule": Disabled()})], worker.store.database, worker.clock)
+    other = ManualWorker(
+        [type("Off", (Minutely,), {"schedule": Disabled()})],
+        worker.store.database,
+        worker.clock,
+    )
     assert [plan.change for plan in other.plan()] == ["changed"]
 
 
@@ -268,13 +317,18 @@ def test_the_environment_does_not_reach_a_test(monkeypatch: pytest.MonkeyPatch) 
         assert worker.store.database.settings.heartbeat_interval == timedelta(seconds=10)
 
 
-# -- the plugin -------------------------------------------------------------------------------------------------
+# -- the plugin -----------------------------------------------------------------------------------
 
 
 def test_the_plugin_loads_no_engine() -> None:
     """Whoever has the package installed runs their other tests as fast as before."""
-    code = "import sys, slotwise.testing.plugin; print(sorted({'sqlalchemy', 'alembic', 'psycopg'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, slotwise.testing.plugin; print(sorted({'sqlalchemy', 'alembic', "
+        "'psycopg'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -321,7 +375,10 @@ def test_history_goes_when_it_is_too_old() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda: [Minutely(), Minutely()], "names must be unique within a registry; more than once: 'minutely'"),
+        (
+            lambda: [Minutely(), Minutely()],
+            "names must be unique within a registry; more than once: 'minutely'",
+        ),
         (lambda: Minutely, "pass a list of jobs"),
         (lambda: Minutely(), "pass a list of jobs"),
         (list, "at least one job or task must be registered"),
@@ -336,15 +393,25 @@ def test_what_cannot_be_a_list_of_jobs(given: Callable[[], Any], words: str) -> 
 
 
 def test_an_error_that_is_not_worth_another_attempt_ends_the_slot() -> None:
-    """Of a job at once as failed, of a task as dead, whatever attempts are left; another error is tried again."""
-    errors: list[Exception] = [OSError("no route"), ValueError("no sense"), OSError("no route"), ValueError("no sense")]
+    """Of a job at once as failed, of a task as dead, whatever attempts are left; another error is
+    tried again.
+    """
+    errors: list[Exception] = [
+        OSError("no route"),
+        ValueError("no sense"),
+        OSError("no route"),
+        ValueError("no sense"),
+    ]
     retry = Retry.exponential(max_attempts=5, initial="1s", jitter="0s", retry_on=OSError)
 
     def fails(ctx: JobContext) -> None:
         raise errors.pop(0)
 
     with ManualWorker(
-        [job(name="j", schedule=Every("1h"), retry=retry)(fails), task(name="t", retry=retry)(fails)]
+        [
+            job(name="j", schedule=Every("1h"), retry=retry)(fails),
+            task(name="t", retry=retry)(fails),
+        ]
     ) as worker:
         for step in ("1h", "1s", "1s"):
             worker.tick(step)

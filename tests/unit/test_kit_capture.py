@@ -1,4 +1,6 @@
-"""The test kit for applications: capture of what was scheduled, run inline, another database for a global registry."""
+"""The test kit for applications: capture of what was scheduled, run inline, another database for a
+global registry.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from slotwise import ConfigurationError, JobContext, JobRegistry, TaskContext, UnknownTask, job, schedules, task
+from slotwise import (
+    ConfigurationError,
+    JobContext,
+    JobRegistry,
+    TaskContext,
+    UnknownTask,
+    job,
+    schedules,
+    task,
+)
 from slotwise.errors import InvalidPayload
-from slotwise.testing import ManualWorker, ScheduledTasks, SlotwiseTestMixin, override, scheduled
+from slotwise.testing import (
+    ManualWorker,
+    ScheduledTasks,
+    SlotwiseTestMixin,
+    override,
+    scheduled,
+)
 
 pytest_plugins = ["pytester"]
 
@@ -41,7 +58,9 @@ def guarded(ctx: JobContext) -> None:
 
 
 sent: list[str] = []
-registry = JobRegistry(tasks=[mail, slow, guarded], database_url="postgresql://127.0.0.1:1/production")
+registry = JobRegistry(
+    tasks=[mail, slow, guarded], database_url="postgresql://127.0.0.1:1/production"
+)
 
 
 def application(to: str) -> None:
@@ -62,8 +81,13 @@ def test_what_was_scheduled(tasks: ScheduledTasks) -> None:
     application("bob")
     one = tasks.one(mail, to="ann")
     assert (one.task, one.id, one.data, one.delay, one.at, one.priority) == (
-        "mail", "to-ann", Mail("ann"), timedelta(minutes=10), None, 70,
-    )  # fmt: skip
+        "mail",
+        "to-ann",
+        Mail("ann"),
+        timedelta(minutes=10),
+        None,
+        70,
+    )
     assert [found.id for found in tasks] == ["to-ann", "to-bob"]
     assert tasks[0] is one
     assert tasks.of("mail") == list(tasks)
@@ -74,7 +98,10 @@ def test_what_was_scheduled(tasks: ScheduledTasks) -> None:
 def test_what_was_not(tasks: ScheduledTasks) -> None:
     """The assertion tells what was scheduled instead."""
     application("ann")
-    with pytest.raises(AssertionError, match=r"0 tasks match mail \{'to': 'eve'\}, expected one; scheduled: .*to-ann"):
+    with pytest.raises(
+        AssertionError,
+        match=r"0 tasks match mail \{'to': 'eve'\}, expected one; scheduled: .*to-ann",
+    ):
         tasks.one(mail, to="eve")
     with pytest.raises(AssertionError, match="1 tasks were scheduled, expected none"):
         tasks.none(mail)
@@ -85,7 +112,10 @@ def test_what_was_not(tasks: ScheduledTasks) -> None:
 
 def test_an_unknown_keyword(tasks: ScheduledTasks) -> None:
     """The error names those that there are, and no function of ours."""
-    with pytest.raises(TypeError, match=r"^unexpected keyword argument 'conn'; there are at, connection, countdown, "):
+    with pytest.raises(
+        TypeError,
+        match=r"^unexpected keyword argument 'conn'; there are at, connection, countdown, ",
+    ):
         registry.client.schedule(mail, Mail("ann"), conn=None)  # type: ignore[call-overload]
 
 
@@ -102,12 +132,16 @@ def test_run_inline(tasks: ScheduledTasks) -> None:
 
 
 def test_what_cannot_run_inline(tasks: ScheduledTasks) -> None:
-    """A claim is in the database; an unknown task has no handler; wrong data are refused where they are scheduled."""
+    """A claim is in the database; an unknown task has no handler; wrong data are refused where
+    they are scheduled.
+    """
     registry.client.schedule(guarded, id="g")
     with pytest.raises(ConfigurationError, match="test this handler with ManualWorker"):
         tasks.run(tasks.one(guarded))
     registry.client.schedule("of another service", id="x")
-    with pytest.raises(UnknownTask, match="no task 'of another service', so it cannot run here"):
+    with pytest.raises(
+        UnknownTask, match="no task 'of another service', so it cannot run here"
+    ):
         tasks.run(tasks.one("of another service"))
     with pytest.raises(InvalidPayload):
         registry.client.schedule(mail, 7)  # type: ignore[arg-type]
@@ -133,12 +167,19 @@ def test_a_transaction_that_is_rolled_back(pg_url: str, driver: str) -> None:
     """Captured, run inline, and nothing is left; a worker is refused there with the reason."""
     sent.clear()
     with override(registry, database_url=pg_url), scheduled(registry) as tasks:
-        engine = sa.create_engine(pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+        engine = sa.create_engine(
+            pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+        )
         with engine.connect() as outer, outer.begin() as transaction:
-            joined: Any = outer if driver == "sqlalchemy" else outer.connection.dbapi_connection
+            joined: Any = (
+                outer if driver == "sqlalchemy" else outer.connection.dbapi_connection
+            )
             registry.client.schedule(mail, Mail("ann"), id="1", connection=joined)
             assert tasks.run(tasks.one(mail, to="ann")) == "sent to ann"
-            with pytest.raises(ConfigurationError, match=r"a worker commits its claims.*scheduled\(registry\).run_all"):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"a worker commits its claims.*scheduled\(registry\).run_all",
+            ):
                 ManualWorker(registry, outer)  # type: ignore[arg-type]
             transaction.rollback()
         assert registry.client.get(mail, "1") is None
@@ -167,16 +208,25 @@ class TestForeignRows:
     """The fake clock of the kit must not write where somebody works."""
 
     def test_a_database_in_use(self, pg_url: str) -> None:
-        """Rows that were made before this process: refused with their number, and overruled by one keyword."""
-        engine = sa.create_engine(pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+        """Rows that were made before this process: refused with their number, and overruled by one
+        keyword.
+        """
+        engine = sa.create_engine(
+            pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+        )
         with engine.begin() as connection:
             connection.execute(
                 sa.text(
-                    "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, kind, "
-                    "created_version) VALUES ('old', '1', now(), false, 1, 'task', 1700000000000000)"
+                    "INSERT INTO scheduled_tasks (task_name, task_instance, "
+                    "execution_time, picked, version, kind, "
+                    "created_version) VALUES ('old', '1', now(), false, 1, "
+                    "'task', 1700000000000000)"
                 )
             )
-        told = r"has 1 jobs and tasks that this test has not made; name a database of the tests, or pass foreign_rows="
+        told = (
+            r"has 1 jobs and tasks that this test has not made; name a database of the "
+            r"tests, or pass foreign_rows="
+        )
         with pytest.raises(ConfigurationError, match=told) as raised:
             ManualWorker([tick], pg_url)
         assert (sa.make_url(pg_url).password or "?") not in str(raised.value)
@@ -186,11 +236,16 @@ class TestForeignRows:
 
     def test_a_live_worker(self, pg_url: str) -> None:
         """A cluster that has no rows yet."""
-        with JobRegistry(jobs=[tick], database_url=pg_url), pytest.raises(ConfigurationError, match="1 live workers"):
+        with (
+            JobRegistry(jobs=[tick], database_url=pg_url),
+            pytest.raises(ConfigurationError, match="1 live workers"),
+        ):
             ManualWorker([tick], pg_url)
 
     def test_rows_of_the_application_under_test(self, pg_url: str) -> None:
-        """What the test itself has scheduled is no reason, and neither are the rows of another worker of the kit."""
+        """What the test itself has scheduled is no reason, and neither are the rows of another
+        worker of the kit.
+        """
         with override(registry, database_url=pg_url):
             application("ann")
             with ManualWorker(registry, pg_url) as worker:

@@ -19,17 +19,27 @@ _WRITE = re.compile(
     rf"|\b(INSERT INTO|UPDATE|DELETE FROM) \{{?{_TABLE}"
 )
 _KIND = re.compile(
-    r"\b(schedule|plan_instance)(\"\])?(\.is_\(None\)|\.is_not\(None\)| IS (NOT )?NULL)|\bplan_instance is (not )?None"
+    r"\b(schedule|plan_instance)(\"\])?(\.is_\(None\)|\.is_not\(None\)| IS (NOT "
+    r")?NULL)|\bplan_instance is (not )?None"
 )
 
 
 def files_with(pattern: re.Pattern[str]) -> set[str]:
-    files = ((path.relative_to(SOURCE).as_posix(), path.read_text()) for path in Path(SOURCE).rglob("*.py"))
-    return {file for file, text in files if pattern.search(text) and not file.startswith((*AUTHORS, *BESIDE))}
+    files = (
+        (path.relative_to(SOURCE).as_posix(), path.read_text())
+        for path in Path(SOURCE).rglob("*.py")
+    )
+    return {
+        file
+        for file, text in files
+        if pattern.search(text) and not file.startswith((*AUTHORS, *BESIDE))
+    }
 
 
 def test_one_file_writes_the_ledger() -> None:
-    """Beside the dialects; a write that has to be found in two files is one that a law can miss."""
+    """Beside the dialects; a write that has to be found in two files is one that a law can
+    miss.
+    """
     assert files_with(_WRITE) == set()
 
 
@@ -40,9 +50,17 @@ def test_only_the_column_kind_tells_the_kinds_of_rows_apart() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["slots.update()", "tables.gaps.delete().where(", "self._slots.insert()", "dialect.insert(self.tables.slots)",
-     "insert(slots)", "update(attempts)", "INSERT INTO {slots} AS s", "UPDATE scheduled_gaps SET"],
-)  # fmt: skip
+    [
+        "slots.update()",
+        "tables.gaps.delete().where(",
+        "self._slots.insert()",
+        "dialect.insert(self.tables.slots)",
+        "insert(slots)",
+        "update(attempts)",
+        "INSERT INTO {slots} AS s",
+        "UPDATE scheduled_gaps SET",
+    ],
+)
 def test_every_form_of_a_write_is_found(text: str) -> None:
     """The forms that statements have been written in."""
     assert _WRITE.search(text)
@@ -53,9 +71,16 @@ def test_every_form_of_a_write_is_found(text: str) -> None:
     [
         ("UPDATE scheduled_slots SET reason = NULL", True),
         ('insert into "other".my_gaps (task_name) VALUES (1)', True),
-        ("WITH due AS (UPDATE scheduled_tasks AS t SET picked = true), l AS (INSERT INTO scheduled_slots AS s", True),
+        (
+            "WITH due AS (UPDATE scheduled_tasks AS t SET picked = true), l AS "
+            "(INSERT INTO scheduled_slots AS s",
+            True,
+        ),
         ("SELECT slot FROM scheduled_slots FOR UPDATE", False),
-        ("UPDATE scheduled_tasks SET slot = 1 WHERE EXISTS (SELECT FROM scheduled_slots)", False),
+        (
+            "UPDATE scheduled_tasks SET slot = 1 WHERE EXISTS (SELECT FROM scheduled_slots)",
+            False,
+        ),
     ],
 )
 def test_the_run_knows_a_write(statement: str, *, writes: bool) -> None:
@@ -72,7 +97,9 @@ def test_the_run_knows_a_write(statement: str, *, writes: bool) -> None:
     ],
 )
 def test_the_run_knows_who_sends(files: list[str], found: str | None) -> None:
-    """The innermost file that is neither SQLAlchemy nor a connection; a handler's own statement is the handler's."""
+    """The innermost file that is neither SQLAlchemy nor a connection; a handler's own statement is
+    the handler's.
+    """
     assert sender(_called_from(files)) == found
 
 
@@ -81,7 +108,10 @@ def _called_from(files: list[str]) -> FrameType:
     calls: list[Any] = [sys._getframe]
     for file in reversed(files):
         scope = {"call": calls[-1]}
-        exec(compile("def here():\n    return call()", str(Path(SOURCE, file)), "exec"), scope)
+        exec(
+            compile("def here():\n    return call()", str(Path(SOURCE, file)), "exec"),
+            scope,
+        )
         calls.append(scope["here"])
     frame: FrameType = calls[-1]()
     return frame

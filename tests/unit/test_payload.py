@@ -1,4 +1,6 @@
-"""Payloads: what a task's data may be, how it is written, and what becomes of bytes that cannot be read."""
+"""Payloads: what a task's data may be, how it is written, and what becomes of bytes that cannot be
+read.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,29 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NewType,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+)
 from uuid import UUID
 
 import pytest
 
-from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
+from slotwise import (
+    ConfigurationError,
+    InvalidJob,
+    InvalidPayload,
+    JobContext,
+    OneTimeTask,
+    TaskContext,
+    task,
+)
 from slotwise.errors import NewerPayload
 from slotwise.jobs.definition import define
 from slotwise.payload.converters import encode_result, shape_of
@@ -66,7 +85,7 @@ def _nothing(ctx: JobContext) -> None:
     """A handler that no test here runs."""
 
 
-# -- there and back ---------------------------------------------------------------------------------------------
+# -- there and back -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,13 +113,20 @@ def _nothing(ctx: JobContext) -> None:
         (UUID, ID, str(ID)),
         (Decimal, Decimal("0.10"), "0.10"),
         (Colour, Colour.BLUE, 2),
-        (Order, Order(1, [Line("a", 2)], NOON),
-         {"number": 1, "lines": [{"sku": "a", "count": 2}], "due": "2026-01-01T12:00:00+00:00"}),
+        (
+            Order,
+            Order(1, [Line("a", 2)], NOON),
+            {
+                "number": 1,
+                "lines": [{"sku": "a", "count": 2}],
+                "due": "2026-01-01T12:00:00+00:00",
+            },
+        ),
         (Address, {"city": "Graz"}, {"city": "Graz"}),
         (str, "\ud800", "\ud800"),
     ],
     ids=lambda value: str(value)[:40] if not isinstance(value, dict | list) else "",
-)  # fmt: skip
+)
 def test_a_value_comes_back_as_it_went(kind: Any, value: Any, stored: Any) -> None:
     """As JSON that any other program can read."""
     one = payload(kind)
@@ -126,7 +152,7 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
     assert payload(Address).decode(b'{"city":"Graz","street":"x"}') == {"city": "Graz"}
 
 
-# -- what does not fit ------------------------------------------------------------------------------------------
+# -- what does not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,17 +174,39 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
         (Address, {"code": "8010"}, "city is missing"),
         (int | str | None, 5.5, "expected int | str | None, got 5.5"),
         (int | list[str], ["a", 1], "[1]: expected str, got 1"),
-        (Any, {1, 2}, "cannot be written as JSON: {1, 2} is of type set, which JSON cannot express; declare the type"),
-        (Any, Order(1), "cannot be written as JSON: Order(number=1, lines=[], due=None) is of type Order"),
-        (Any, {"lines": [1, {"at": NOON}]}, "as JSON: lines[1].at: datetime.datetime(2026, 1, 1, 12, 0, tzinfo="),
+        (
+            Any,
+            {1, 2},
+            "cannot be written as JSON: {1, 2} is of type set, which JSON cannot "
+            "express; declare the type",
+        ),
+        (
+            Any,
+            Order(1),
+            "cannot be written as JSON: Order(number=1, lines=[], due=None) is of type Order",
+        ),
+        (
+            Any,
+            {"lines": [1, {"at": NOON}]},
+            "as JSON: lines[1].at: datetime.datetime(2026, 1, 1, 12, 0, tzinfo=",
+        ),
         (
             Any,
             [b"x"],
-            "[0]: b'x' is of type bytes, which JSON cannot express; declare the type of the data, or pass a string",
+            "[0]: b'x' is of type bytes, which JSON cannot express; declare the "
+            "type of the data, or pass a string",
         ),
-        (Any, {"share": float("inf")}, "as JSON: share: inf is not a number of JSON; write None, or a string"),
+        (
+            Any,
+            {"share": float("inf")},
+            "as JSON: share: inf is not a number of JSON; write None, or a string",
+        ),
         (Address, {"city": "Graz", "zip": 1}, "zip: would be lost; Address has city, code"),
-        (list[Address], [{"city": "Graz"}, {"city": "x", "zip": 1}], "[1].zip: would be lost; Address has city, code"),
+        (
+            list[Address],
+            [{"city": "Graz"}, {"city": "x", "zip": 1}],
+            "[1].zip: would be lost; Address has city, code",
+        ),
         (Line, Counted("a", of=7), "of: would be lost; Line has sku, count"),
     ],
     ids=lambda value: str(value)[:40],
@@ -176,7 +224,11 @@ def test_data_of_another_type(kind: Any, value: Any, words: str) -> None:
     ("kind", "stored", "words"),
     [
         (Any, b"{", "task_data cannot be read as JSON: "),
-        (Any, b"slotwise/nonesuch/1\nx", "task_data needs the codec 'nonesuch'; registered are "),
+        (
+            Any,
+            b"slotwise/nonesuch/1\nx",
+            "task_data needs the codec 'nonesuch'; registered are ",
+        ),
         (Any, b"slotwise/json/2\n1", "task_data has version 2, this worker knows 1"),
         (Order, None, "expected Order, got None"),
         (Order, b"7", "expected Order, got 7"),
@@ -191,7 +243,9 @@ def test_data_of_another_type(kind: Any, value: Any, words: str) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_stored_data_that_is_not_what_the_task_takes(kind: Any, stored: bytes | None, words: str) -> None:
+def test_stored_data_that_is_not_what_the_task_takes(
+    kind: Any, stored: bytes | None, words: str
+) -> None:
     """Is one kind of error, whatever was wrong with it, in one line."""
     with pytest.raises(InvalidPayload) as refused:
         payload(kind).decode(stored)
@@ -202,17 +256,34 @@ def test_stored_data_that_is_not_what_the_task_takes(kind: Any, stored: bytes | 
 def test_the_largest() -> None:
     """The limit is included, counts bytes, and one more is told with the cure."""
     assert len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
-    with pytest.raises(InvalidPayload, match="has 1048577 bytes, at most 1048576 are allowed; store it elsewhere"):
+    with pytest.raises(
+        InvalidPayload,
+        match="has 1048577 bytes, at most 1048576 are allowed; store it elsewhere",
+    ):
         payload(str).encode("x" * (PAYLOAD_LIMIT - 1), "t")
     assert payload(str).encode("ü", "t") == '"ü"'.encode()
 
 
-#: Of which type a stored value was nobody could say: refused in either order, whichever a process has met first.
+#: Of which type a stored value was nobody could say: refused in either order, whichever a process
+#: has met first.
 UNTOLD: list[Any] = [
-    Line | Order, Line | dict[str, int], Address | Line, str | datetime, datetime | str, date | datetime, str | Decimal,
-    UUID | str, Colour | str, Colour | int, str | Colour | None, list[str] | list[datetime], list[int] | set[int],
-    dict[str, str | date], Any | datetime, Literal["red"] | Colour,
-]  # fmt: skip
+    Line | Order,
+    Line | dict[str, int],
+    Address | Line,
+    str | datetime,
+    datetime | str,
+    date | datetime,
+    str | Decimal,
+    UUID | str,
+    Colour | str,
+    Colour | int,
+    str | Colour | None,
+    list[str] | list[datetime],
+    list[int] | set[int],
+    dict[str, str | date],
+    Any | datetime,
+    Literal["red"] | Colour,
+]
 
 
 @pytest.mark.parametrize(
@@ -239,8 +310,16 @@ def test_a_union_gives_back_what_it_was_given(kind: Any, values: list[Any]) -> N
 @pytest.mark.parametrize(
     ("kind", "plain", "words"),
     [
-        (Address, {"city": "Graz", "zip": 1}, "zip: would be lost: the task's type has no such name"),
-        (Order, {"number": 1, "lines": [{"sku": "a", "cuont": 2}]}, "lines[0].cuont: would be lost: the task"),
+        (
+            Address,
+            {"city": "Graz", "zip": 1},
+            "zip: would be lost: the task's type has no such name",
+        ),
+        (
+            Order,
+            {"number": 1, "lines": [{"sku": "a", "cuont": 2}]},
+            "lines[0].cuont: would be lost: the task",
+        ),
     ],
     ids=["TypedDict", "within"],
 )
@@ -269,7 +348,7 @@ def test_a_type_that_no_payload_can_have(kind: Any, words: str) -> None:
     assert words in str(refused.value)
 
 
-# -- versions and codecs ----------------------------------------------------------------------------------------
+# -- versions and codecs --------------------------------------------------------------------------
 
 
 def test_older_data_is_upgraded_step_by_step() -> None:
@@ -277,25 +356,40 @@ def test_older_data_is_upgraded_step_by_step() -> None:
     steps = {1: lambda old: {"number": old}, 2: lambda old: {**old, "lines": []}}
     third = payload(Order, payload_version=3, upgrades=steps)
     assert third.decode(b"7") == third.decode(b'slotwise/json/2\n{"number":7}') == Order(7)
-    assert third.encode(Order(7), "t") == b'slotwise/json/3\n{"number":7,"lines":[],"due":null}'
+    assert (
+        third.encode(Order(7), "t")
+        == b'slotwise/json/3\n{"number":7,"lines":[],"due":null}'
+    )
     assert third.decode(third.encode(Order(7), "t")) == Order(7)
 
 
 def test_an_upgrade_that_fails() -> None:
     """Is the data's fault: nothing is tried again."""
     second = payload(Order, payload_version=2, upgrades={1: lambda old: old["missing"]})
-    with pytest.raises(InvalidPayload, match="task_data of version 1 cannot be upgraded: KeyError: 'missing'"):
+    with pytest.raises(
+        InvalidPayload,
+        match="task_data of version 1 cannot be upgraded: KeyError: 'missing'",
+    ):
         second.decode(b"{}")
 
 
 def test_no_data_has_a_version_too() -> None:
-    """From the second on: so workers of an older release leave the task to newer ones. Nothing is upgraded."""
-    first, second = payload(Any), payload(Any, payload_version=2, upgrades={1: lambda old: old["missing"]})
-    third = payload(Any, payload_version=3, upgrades=dict.fromkeys((1, 2), lambda old: old["missing"]))
+    """From the second on: so workers of an older release leave the task to newer ones. Nothing is
+    upgraded.
+    """
+    first = payload(Any)
+    second = payload(Any, payload_version=2, upgrades={1: lambda old: old["missing"]})
+    third = payload(
+        Any, payload_version=3, upgrades=dict.fromkeys((1, 2), lambda old: old["missing"])
+    )
     assert first.encode(None, "t") is None
     stored = second.encode(None, "t")
     assert stored == b"slotwise/json/2\nnull"
-    assert (second.decode(stored), second.decode(None), third.decode(stored)) == (None, None, None)
+    assert (second.decode(stored), second.decode(None), third.decode(stored)) == (
+        None,
+        None,
+        None,
+    )
     with pytest.raises(NewerPayload):
         first.decode(stored)
 
@@ -330,7 +424,10 @@ def test_another_codec() -> None:
     ("data", "words"),
     [
         ({1: 2}, ": dict keys must be strings, got 1; write '1'"),
-        ({"lines": [{}, {None: 2}]}, ": lines[1]: dict keys must be strings, got None; write 'None'"),
+        (
+            {"lines": [{}, {None: 2}]},
+            ": lines[1]: dict keys must be strings, got None; write 'None'",
+        ),
         (({True: 1},), ": [0]: dict keys must be strings, got True; write 'True'"),
     ],
     ids=["number", "within", "tuple"],
@@ -353,7 +450,10 @@ class Textual(Hex):
 def test_a_codec_that_gives_no_bytes() -> None:
     """Is told as what it is."""
     register_codec(Textual())
-    with pytest.raises(InvalidPayload, match="the data for task 't': codec 'test-text' gave a str, expected bytes"):
+    with pytest.raises(
+        InvalidPayload,
+        match="the data for task 't': codec 'test-text' gave a str, expected bytes",
+    ):
         payload(Any, codec="test-text").encode(1, "t")
 
 
@@ -362,10 +462,16 @@ class Unnamed(Hex):
 
 
 @pytest.mark.parametrize(
-    ("codec", "words"), [(Hex(), "'test-hex' is registered already"), (Unnamed(), "'Not A Name': 1 to 32 of a-z")]
+    ("codec", "words"),
+    [
+        (Hex(), "'test-hex' is registered already"),
+        (Unnamed(), "'Not A Name': 1 to 32 of a-z"),
+    ],
 )
 def test_a_codec_that_cannot_be_registered(codec: Hex, words: str) -> None:
-    """A name stands in rows, so it means one thing; to register the same one again is no mistake."""
+    """A name stands in rows, so it means one thing; to register the same one again is no
+    mistake.
+    """
     register_codec(HEX)
     with pytest.raises(ConfigurationError, match=words):
         register_codec(codec)
@@ -374,9 +480,15 @@ def test_a_codec_that_cannot_be_registered(codec: Hex, words: str) -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ({"payload_version": 0}, "payload_version is 0; expected a whole number, 1 or more"),
+        (
+            {"payload_version": 0},
+            "payload_version is 0; expected a whole number, 1 or more",
+        ),
         ({"payload_version": "2"}, "payload_version is '2'"),
-        ({"payload_version": 3, "upgrades": {2: repr}}, "upgrades has [2]; for payload_version 3 give: 1, 2"),
+        (
+            {"payload_version": 3, "upgrades": {2: repr}},
+            "upgrades has [2]; for payload_version 3 give: 1, 2",
+        ),
         ({"upgrades": {1: repr}}, "upgrades has [1]; for payload_version 1 give: none"),
         ({"upgrades": [repr]}, "expected {1: function from 1 to 2, …}"),
         ({"codec": "pickle"}, "codec is 'pickle'; registered are json"),
@@ -391,7 +503,7 @@ def test_a_declaration_that_cannot_work(declared: dict[str, Any], words: str) ->
     assert words in str(refused.value)
 
 
-# -- where the type stands --------------------------------------------------------------------------------------
+# -- where the type stands ------------------------------------------------------------------------
 
 P = TypeVar("P")
 
@@ -450,13 +562,23 @@ async def coroutine(ctx: TaskContext[Order]) -> None: ...
 @pytest.mark.parametrize(
     ("subject", "kind"),
     [
-        (InBrackets, Order), (InBrackets(), Order), (Below, Order), (Bare, Order), (Quoted, Order), (Said, Order),
-        (Base, Any), (function, Order), (coroutine, Order), (task(name="t")(_nothing), Any),
+        (InBrackets, Order),
+        (InBrackets(), Order),
+        (Below, Order),
+        (Bare, Order),
+        (Quoted, Order),
+        (Said, Order),
+        (Base, Any),
+        (function, Order),
+        (coroutine, Order),
+        (task(name="t")(_nothing), Any),
         (task(name="t")(lambda ctx: None), Any),
     ],
-)  # fmt: skip
+)
 def test_where_the_type_stands(subject: Any, kind: Any) -> None:
-    """In the brackets of the class or of the context, or in ``payload``; else the data is what JSON can say."""
+    """In the brackets of the class or of the context, or in ``payload``; else the data is what
+    JSON can say.
+    """
     assert define(subject).payload.kind == kind
 
 
@@ -474,5 +596,8 @@ def test_an_annotation_that_cannot_be_resolved() -> None:
 
     def handler(ctx: TaskContext[Local]) -> None: ...
 
-    with pytest.raises(InvalidJob, match="name 'Local' is not defined; name the type of the data: payload=…"):
+    with pytest.raises(
+        InvalidJob,
+        match="name 'Local' is not defined; name the type of the data: payload=…",
+    ):
         define(task(name="t")(handler))

@@ -13,7 +13,8 @@ from slotwise import InvalidPayload
 from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import Payload
 
-# With the oldest typing-extensions that slotwise allows, pydantic, which needs a newer one, cannot be imported.
+# With the oldest typing-extensions that slotwise allows, pydantic, which needs a newer one, cannot
+# be imported.
 pydantic = pytest.importorskip("pydantic", exc_type=ImportError)
 msgspec = pytest.importorskip("msgspec")
 
@@ -68,7 +69,9 @@ class Down(msgspec.Struct, tag="down"):  # type: ignore[name-defined, misc, call
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(Cat | Dog, Dog(name="Rex")), (Up | Down | None, Down(by=1))], ids=["pydantic", "msgspec"]
+    ("kind", "value"),
+    [(Cat | Dog, Dog(name="Rex")), (Up | Down | None, Down(by=1))],
+    ids=["pydantic", "msgspec"],
 )
 def test_tags_tell_models_apart(kind: Any, value: Any) -> None:
     """Each comes back as what it was."""
@@ -76,7 +79,9 @@ def test_tags_tell_models_apart(kind: Any, value: Any) -> None:
     assert one.decode(one.encode(value, "t")) == value
 
 
-@pytest.mark.parametrize("kind", [Person | Renamed, Point | Up, Person | Point, Cat | dict[str, str]], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Person | Renamed, Point | Up, Person | Point, Cat | dict[str, str]], ids=str
+)
 def test_without_tags_they_are_refused(kind: Any) -> None:
     """Which of them a stored one was could not be told."""
     with pytest.raises(InvalidPayload, match="a stored one was cannot be told"):
@@ -93,7 +98,11 @@ def payload(kind: Any) -> Payload:
         (Person, Person(name="Ann", born=NEW_YEAR), {"name": "Ann", "born": "2026-01-01"}),
         (Renamed, Renamed(no=7), {"no": 7}),
         (Point, Point(1, ID), {"x": 1, "at": str(ID)}),
-        (list[Person | None], [None, Person(name="A", born=NEW_YEAR)], [None, {"name": "A", "born": "2026-01-01"}]),
+        (
+            list[Person | None],
+            [None, Person(name="A", born=NEW_YEAR)],
+            [None, {"name": "A", "born": "2026-01-01"}],
+        ),
     ],
     ids=["pydantic", "aliases and computed fields", "msgspec", "within"],
 )
@@ -110,13 +119,28 @@ def test_a_model_comes_back_as_it_went(kind: Any, value: Any, stored: Any) -> No
     ("kind", "value", "words"),
     [
         (Person, {"name": "Ann"}, "expected Person"),
-        (Person, Employee(name="Ann", born=NEW_YEAR, firm="x"), "firm: would be lost; Person has name, born"),
+        (
+            Person,
+            Employee(name="Ann", born=NEW_YEAR, firm="x"),
+            "firm: would be lost; Person has name, born",
+        ),
         (Point, Point3(1, ID, 2), "z: would be lost; Point has x, at"),
         (Point, 1, "expected Point, got 1"),
-        (Person, Person.model_construct(name=1, born=NEW_YEAR), "1 validation error for Person name Input should be"),
+        (
+            Person,
+            Person.model_construct(name=1, born=NEW_YEAR),
+            "1 validation error for Person name Input should be",
+        ),
         (list[Point], [Point("one", ID)], "[0]: Expected `int`, got `str` - at `$.x`"),  # type: ignore[arg-type]
     ],
-    ids=["no model", "a model with more", "a struct with more", "no struct", "unchecked", "a struct of other types"],
+    ids=[
+        "no model",
+        "a model with more",
+        "a struct with more",
+        "no struct",
+        "unchecked",
+        "a struct of other types",
+    ],
 )
 def test_what_no_worker_could_read(kind: Any, value: Any, words: str) -> None:
     """Is refused where it is scheduled, in one line, though it is an instance of the model."""
@@ -130,7 +154,11 @@ def test_what_no_worker_could_read(kind: Any, value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "stored", "words"),
     [
-        (Person, b'{"name":1}', "task_data does not fit the task's type: 2 validation errors"),
+        (
+            Person,
+            b'{"name":1}',
+            "task_data does not fit the task's type: 2 validation errors",
+        ),
         (Point, b'{"x":"1"}', "Expected `int`"),
     ],
     ids=["pydantic", "msgspec"],

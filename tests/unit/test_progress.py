@@ -1,4 +1,6 @@
-"""``--progress``: a log gets lines, a terminal one line that changes, and both the name of each failure."""
+"""``--progress``: a log gets lines, a terminal one line that changes, and both the name of each
+failure.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,15 @@ def test_progress_is_shown(is_terminal: bool, expected: str) -> None:
 
 
 def test_a_long_run_ends_with_its_costs() -> None:
-    """Each directory with the sum of its tests, then the slowest tests; setup, call and teardown count."""
+    """Each directory with the sum of its tests, then the slowest tests; setup, call and teardown
+    count.
+    """
     progress = Progress(Paper(), is_terminal=False)
-    for name, seconds in [("tests/a/x.py::one", 50.0), ("tests/a/x.py::one", 5.0), ("tests/b/y.py::two", 10.0)]:
+    for name, seconds in [
+        ("tests/a/x.py::one", 50.0),
+        ("tests/a/x.py::one", 5.0),
+        ("tests/b/y.py::two", 10.0),
+    ]:
         report: Any = SimpleNamespace(failed=False, nodeid=name, duration=seconds)
         progress.pytest_runtest_logreport(report)
     assert [line.split() for line in progress.costs().splitlines()] == [

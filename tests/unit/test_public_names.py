@@ -11,12 +11,18 @@ from slotwise.model import vocabulary
 
 
 def test_the_package_lists_its_public_names_only() -> None:
-    """In a fresh process: no module of ours or of others, and nothing that is loaded later is missing."""
+    """In a fresh process: no module of ours or of others, and nothing that is loaded later is
+    missing.
+    """
     code = "import slotwise; print(dir(slotwise) == sorted(slotwise.__all__))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert run.stdout == "True\n"
     assert [name for name in dir(slotwise) if not hasattr(slotwise, name)] == []
-    assert list(slotwise.__all__) == sorted(set(slotwise.__all__), key=lambda name: (not name[0].isupper(), name))
+    assert list(slotwise.__all__) == sorted(
+        set(slotwise.__all__), key=lambda name: (not name[0].isupper(), name)
+    )
 
 
 def test_the_version_is_where_people_look() -> None:

@@ -19,8 +19,16 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def claim(name: str, seconds: float, priority: int | None = 50, due: datetime | None = None) -> Claim:
-    row = Row(task_name=name, task_instance="1", execution_time=due or at(seconds), version=1, priority=priority)
+def claim(
+    name: str, seconds: float, priority: int | None = 50, due: datetime | None = None
+) -> Claim:
+    row = Row(
+        task_name=name,
+        task_instance="1",
+        execution_time=due or at(seconds),
+        version=1,
+        priority=priority,
+    )
     return Claim(row=row, holder="h", lease=timedelta(minutes=1), claimed_at=NOON)
 
 
@@ -37,15 +45,24 @@ def looked(
     return marks
 
 
-def since(marks: QueueCursors, *, full: bool = False) -> dict[tuple[str, int], datetime | None]:
+def since(
+    marks: QueueCursors, *, full: bool = False
+) -> dict[tuple[str, int], datetime | None]:
     """The marks of the queues that are known."""
-    return {(one.task_name, one.first): one.since for one in marks.ranges(NAMES, full=full) if one.first == one.last}
+    return {
+        (one.task_name, one.first): one.since
+        for one in marks.ranges(NAMES, full=full)
+        if one.first == one.last
+    }
 
 
 def test_the_first_look_is_a_full_one() -> None:
     """Nothing is known yet."""
     assert not QueueCursors().are_good(0.0)
-    assert QueueCursors().ranges(NAMES, full=True) == [Range("mail", FIRST, LAST), Range("post", FIRST, LAST)]
+    assert QueueCursors().ranges(NAMES, full=True) == [
+        Range("mail", FIRST, LAST),
+        Range("post", FIRST, LAST),
+    ]
 
 
 def test_from_the_oldest_of_the_last_batch_on() -> None:
@@ -59,7 +76,9 @@ def test_from_the_oldest_of_the_last_batch_on() -> None:
 def test_an_older_row_lowers_it() -> None:
     """One that a full look has found behind the mark: there may be others."""
     marks = looked(claim("mail", 8), claim("mail", 9))
-    assert since(looked(claim("mail", 3), claim("mail", 9), marks=marks)) == {("mail", -50): at(3)}
+    assert since(looked(claim("mail", 3), claim("mail", 9), marks=marks)) == {
+        ("mail", -50): at(3)
+    }
 
 
 def test_once_a_second_from_the_beginning() -> None:
@@ -96,17 +115,24 @@ def test_what_is_not_known_is_looked_through_from_the_beginning() -> None:
     """More urgent priorities, those in between, and other tasks."""
     marks = looked(claim("mail", 1, 90), claim("mail", 2, 10))
     assert marks.ranges(NAMES, full=False) == [
-        Range("mail", FIRST, -91, None), Range("mail", -90, -90, at(1)), Range("mail", -89, -11, None),
-        Range("mail", -10, -10, at(2)), Range("mail", -9, LAST, None), Range("post", FIRST, LAST, None),
-    ]  # fmt: skip
+        Range("mail", FIRST, -91, None),
+        Range("mail", -90, -90, at(1)),
+        Range("mail", -89, -11, None),
+        Range("mail", -10, -10, at(2)),
+        Range("mail", -9, LAST, None),
+        Range("post", FIRST, LAST, None),
+    ]
 
 
 def test_neighbouring_priorities_leave_nothing_between() -> None:
     """No empty range is asked for."""
     marks = looked(claim("mail", 1, 51), claim("mail", 2, None))
     assert [(one.first, one.last) for one in marks.ranges(("mail",), full=False)] == [
-        (FIRST, -52), (-51, -51), (-50, -50), (-49, LAST),
-    ]  # fmt: skip
+        (FIRST, -52),
+        (-51, -51),
+        (-50, -50),
+        (-49, LAST),
+    ]
 
 
 def test_a_mark_that_a_full_look_did_not_come_by_is_dropped() -> None:
@@ -138,9 +164,14 @@ def test_a_task_that_is_not_asked_for_loses_its_mark() -> None:
 
 
 def test_too_many_queues_have_none() -> None:
-    """To ask for each of them would cost more than it spares; it is tried again with what the next look finds."""
+    """To ask for each of them would cost more than it spares; it is tried again with what the next
+    look finds.
+    """
     marks = looked(*(claim("mail", 1, priority) for priority in range(MOST + 1)))
     assert not marks.are_good(0.1)
-    assert marks.ranges(NAMES, full=True) == [Range("mail", FIRST, LAST), Range("post", FIRST, LAST)]
+    assert marks.ranges(NAMES, full=True) == [
+        Range("mail", FIRST, LAST),
+        Range("post", FIRST, LAST),
+    ]
     found = since(looked(claim("mail", 2, 3), claim("mail", 3, 2), marks=marks))
     assert found == {("mail", -3): at(2), ("mail", -2): at(3)}

@@ -1,4 +1,6 @@
-"""What is hidden in stored errors and in the log's tracebacks, what is left, and how long an error may be."""
+"""What is hidden in stored errors and in the log's tracebacks, what is left, and how long an error
+may be.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from slotwise.contrib.logging import HumanFormatter, JsonFormatter
 from slotwise.engine.run.outcomes import error_text
 from slotwise.errors import InvalidSetting
 from slotwise.model import error_text as module
-from slotwise.model.error_text import ERROR_LIMIT, bounded, error_summary, redact, redact_also, storable
+from slotwise.model.error_text import (
+    ERROR_LIMIT,
+    bounded,
+    error_summary,
+    redact,
+    redact_also,
+    storable,
+)
 from slotwise.settings.settings import Settings
 
 
@@ -44,16 +53,25 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["https://medium.com/@me", "token 12 is stale; another worker may run this slot", "KeyError: 'token'", "a=1, b: 2",
-     "postgresql://host:5432/db", "a basic idea", "mail to me@host", 'File "/app/tokens.py", line 3, in refresh'],
-)  # fmt: skip
+    [
+        "https://medium.com/@me",
+        "token 12 is stale; another worker may run this slot",
+        "KeyError: 'token'",
+        "a=1, b: 2",
+        "postgresql://host:5432/db",
+        "a basic idea",
+        "mail to me@host",
+        'File "/app/tokens.py", line 3, in refresh',
+    ],
+)
 def test_the_rest_is_left(text: str) -> None:
     """What has no secret stays as it is."""
     assert redact(text) == text
 
 
 @pytest.mark.parametrize(
-    "piece", ["token", "://a:", "://a:@ ", "token='", 'token="\\', "authorization", " ", "\\", "a="]
+    "piece",
+    ["token", "://a:", "://a:@ ", "token='", 'token="\\', "authorization", " ", "\\", "a="],
 )
 def test_hiding_takes_linear_time(piece: str) -> None:
     """Ten times the text takes about ten times as long, whatever the text is."""
@@ -86,7 +104,10 @@ def test_patterns_are_a_setting() -> None:
     """A list, or one in each line; one that is none is refused with the reason."""
     assert Settings.load(environ={}, redact=["a,b", "c"]).redact == {"a,b", "c"}
     assert Settings.load(environ={"SLOTWISE_REDACT": "a,b\n\nc\n"}).redact == {"a,b", "c"}
-    with pytest.raises(InvalidSetting, match=r"redact must be a list of regular expressions, but was '\('; correct it"):
+    with pytest.raises(
+        InvalidSetting,
+        match=r"redact must be a list of regular expressions, but was '\('; correct it",
+    ):
         Settings.load(environ={}, redact=["("])
 
 
@@ -96,7 +117,9 @@ def test_stored_errors_and_logged_tracebacks_hide_secrets() -> None:
         raise ValueError("cannot log in with password=hush")
     except ValueError as error:
         stored = error_text(error)
-        record = logging.makeLogRecord({"msg": "failed", "exc_info": (type(error), error, error.__traceback__)})
+        record = logging.makeLogRecord(
+            {"msg": "failed", "exc_info": (type(error), error, error.__traceback__)}
+        )
     for text in (stored, HumanFormatter().format(record), JsonFormatter().format(record)):
         assert "ValueError" in text
         assert "hush" not in text
@@ -105,9 +128,13 @@ def test_stored_errors_and_logged_tracebacks_hide_secrets() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Traceback (most recent call last):\n" + "  File x\n    call()\n" * 2000 + "ValueError: boom",
+        "Traceback (most recent call last):\n"
+        + "  File x\n    call()\n" * 2000
+        + "ValueError: boom",
         "Traceback (most recent call last):\n  File x\nValueError: " + "boom " * 20_000,
-        "Traceback (most recent call last):\n  File x\nValueError: boom\n" + "[SQL: select ü]\n" * 4000 + "end",
+        "Traceback (most recent call last):\n  File x\nValueError: boom\n"
+        + "[SQL: select ü]\n" * 4000
+        + "end",
         "x" * 500_000,
     ],
 )

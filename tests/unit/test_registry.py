@@ -1,4 +1,6 @@
-"""Building a registry: what it takes, what it refuses and how it says so. No database anywhere in here."""
+"""Building a registry: what it takes, what it refuses and how it says so. No database anywhere in
+here.
+"""
 
 from __future__ import annotations
 
@@ -66,17 +68,25 @@ def a_job(**attributes: Any) -> DistributedJob:
 
 
 def same(registry: JobRegistry) -> Any:
-    return {name: found.fingerprint for name, found in registry.definitions.items()}, registry.settings
+    return {
+        name: found.fingerprint for name, found in registry.definitions.items()
+    }, registry.settings
 
 
-# -- what it takes ----------------------------------------------------------------------------------------------
+# -- what it takes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"jobs": [SendMail]}, r"'send-mail' among jobs is a one-time task, .* pass it in tasks=\[…\]"),
-        ({"tasks": [NightlyReport]}, r"'nightly-report' among tasks has a schedule, .* pass it in jobs=\[…\]"),
+        (
+            {"jobs": [SendMail]},
+            r"'send-mail' among jobs is a one-time task, .* pass it in tasks=\[…\]",
+        ),
+        (
+            {"tasks": [NightlyReport]},
+            r"'nightly-report' among tasks has a schedule, .* pass it in jobs=\[…\]",
+        ),
     ],
     ids=["a task among jobs", "a job among tasks"],
 )
@@ -125,8 +135,16 @@ def test_the_builder_and_the_constructor_build_the_same() -> None:
         .with_task(SendMail)
         .with_listener(print)
         .with_interceptor(nullcontext)
-        .settings(database_url="postgresql://nobody@192.0.2.1/x", poll_interval="1h", shutdown_grace="0s")
-        .settings(poll_interval="5s", heartbeat_interval=timedelta(seconds=2), missed_heartbeats_limit=4)
+        .settings(
+            database_url="postgresql://nobody@192.0.2.1/x",
+            poll_interval="1h",
+            shutdown_grace="0s",
+        )
+        .settings(
+            poll_interval="5s",
+            heartbeat_interval=timedelta(seconds=2),
+            missed_heartbeats_limit=4,
+        )
         .settings(threads=3, process_hook=False, table_prefix="my_")
         .build()
     )
@@ -157,21 +175,41 @@ def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         return settings.replace(threads=50, poll_interval=settings.poll_interval * 2)
 
     seen: list[int | None] = []
-    built = JobRegistry.builder().customize(customize).with_job(tick).settings(poll_interval="5s").build()
-    assert (built.settings.threads, built.settings.poll_interval) == (50, timedelta(seconds=10))
+    built = (
+        JobRegistry.builder()
+        .customize(customize)
+        .with_job(tick)
+        .settings(poll_interval="5s")
+        .build()
+    )
+    assert (built.settings.threads, built.settings.poll_interval) == (
+        50,
+        timedelta(seconds=10),
+    )
     built._configured(threads=7, heartbeat_interval="1s")
     assert seen == [2, 7]
-    assert (built.settings.threads, built.settings.heartbeat_interval) == (50, timedelta(seconds=1))
+    assert (built.settings.threads, built.settings.heartbeat_interval) == (
+        50,
+        timedelta(seconds=1),
+    )
     assert built.settings.poll_interval == timedelta(seconds=10)  # doubled once, not twice
 
 
-def test_keywords_win_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keywords_win_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """File, environment, keyword: the later the stronger."""
-    (tmp_path / "slotwise.toml").write_text('poll-interval = "1s"\nthreads = 1\nshutdownGrace = "1s"\n')
+    (tmp_path / "slotwise.toml").write_text(
+        'poll-interval = "1s"\nthreads = 1\nshutdownGrace = "1s"\n'
+    )
     monkeypatch.setenv("SLOTWISE_THREADS", "2")
     monkeypatch.setenv("SLOTWISE_SHUTDOWN_GRACE", "2s")
     settings = JobRegistry(jobs=[tick], shutdown_grace="3s").settings
-    assert (settings.poll_interval.seconds, settings.threads, settings.shutdown_grace.seconds) == (1, 2, 3)
+    assert (
+        settings.poll_interval.seconds,
+        settings.threads,
+        settings.shutdown_grace.seconds,
+    ) == (1, 2, 3)
 
 
 def test_each_attribute_is_read_once() -> None:
@@ -205,10 +243,14 @@ def test_properties_and_methods_say_it_as_well() -> None:
             return 7
 
     (found,) = JobRegistry(jobs=[Computed()]).jobs
-    assert (found.name, str(found.schedule), found.max_lost) == ("computed", str(Every("2h")), 7)
+    assert (found.name, str(found.schedule), found.max_lost) == (
+        "computed",
+        str(Every("2h")),
+        7,
+    )
 
 
-# -- what it refuses --------------------------------------------------------------------------------------------
+# -- what it refuses ------------------------------------------------------------------------------
 
 
 def not_a_context(ctx: JobContext, more: int) -> None:
@@ -246,49 +288,114 @@ class Retrying(NightlyReport):
 
 
 BAD_JOBS = [
-    pytest.param({"jobs": None}, "jobs cannot be None; pass a list of jobs", id="jobs None"),
-    pytest.param({"tasks": None}, "tasks cannot be None; pass a list of tasks", id="tasks None"),
-    pytest.param({"jobs": [None]}, "a job cannot be None; pass an instance such as", id="None among them"),
+    pytest.param(
+        {"jobs": None}, "jobs cannot be None; pass a list of jobs", id="jobs None"
+    ),
+    pytest.param(
+        {"tasks": None}, "tasks cannot be None; pass a list of tasks", id="tasks None"
+    ),
+    pytest.param(
+        {"jobs": [None]},
+        "a job cannot be None; pass an instance such as",
+        id="None among them",
+    ),
     pytest.param({"jobs": NightlyReport()}, "pass a list of jobs", id="a job, not a list"),
-    pytest.param({"jobs": "tick"}, "jobs is 'tick'; pass a list of jobs", id="a text, not a list"),
+    pytest.param(
+        {"jobs": "tick"}, "jobs is 'tick'; pass a list of jobs", id="a text, not a list"
+    ),
     pytest.param({}, "at least one job or task must be registered", id="none at all"),
     pytest.param({"jobs": [tick, tick]}, "more than once: 'tick'", id="the same twice"),
-    pytest.param({"jobs": [tick], "tasks": [task(name="tick")(print)]}, "more than once: 'tick'", id="job and task"),
-    pytest.param({"jobs": [a_job(name=" ")]}, "NightlyReport.name is ' '; a name cannot be blank", id="blank name"),
-    pytest.param({"jobs": [a_job(name="n" * 101)]}, "has 101 characters; at most 100", id="long name"),
-    pytest.param({"jobs": [a_job(schedule=None)]}, "NightlyReport.schedule is nothing; expected", id="no schedule"),
-    pytest.param({"jobs": [a_job(schedule=3600)]}, "is 3600; expected a schedule such as", id="a number"),
-    pytest.param({"jobs": [Expensive]}, "Expensive is a class and cannot be made without arguments", id="a class"),
-    pytest.param({"jobs": [print]}, "is not a job; expected a DistributedJob", id="a bare function"),
-    pytest.param({"jobs": [a_job(catchup="none")]}, "NightlyReport.catchup: did you mean catch_up?", id="catchup"),
-    pytest.param({"jobs": [a_job(on_loss="rerun")]}, "NightlyReport.on_loss: did you mean on_lost?", id="on_loss"),
+    pytest.param(
+        {"jobs": [tick], "tasks": [task(name="tick")(print)]},
+        "more than once: 'tick'",
+        id="job and task",
+    ),
+    pytest.param(
+        {"jobs": [a_job(name=" ")]},
+        "NightlyReport.name is ' '; a name cannot be blank",
+        id="blank name",
+    ),
+    pytest.param(
+        {"jobs": [a_job(name="n" * 101)]}, "has 101 characters; at most 100", id="long name"
+    ),
+    pytest.param(
+        {"jobs": [a_job(schedule=None)]},
+        "NightlyReport.schedule is nothing; expected",
+        id="no schedule",
+    ),
+    pytest.param(
+        {"jobs": [a_job(schedule=3600)]},
+        "is 3600; expected a schedule such as",
+        id="a number",
+    ),
+    pytest.param(
+        {"jobs": [Expensive]},
+        "Expensive is a class and cannot be made without arguments",
+        id="a class",
+    ),
+    pytest.param(
+        {"jobs": [print]}, "is not a job; expected a DistributedJob", id="a bare function"
+    ),
+    pytest.param(
+        {"jobs": [a_job(catchup="none")]},
+        "NightlyReport.catchup: did you mean catch_up?",
+        id="catchup",
+    ),
+    pytest.param(
+        {"jobs": [a_job(on_loss="rerun")]},
+        "NightlyReport.on_loss: did you mean on_lost?",
+        id="on_loss",
+    ),
     pytest.param(
         {"jobs": [a_job(retry=RetryService())]},
-        "NightlyReport.retry is a RetryService, expected Retry or None; write Retry.exponential(max_attempts=3)",
+        "NightlyReport.retry is a RetryService, expected Retry or None; write "
+        "Retry.exponential(max_attempts=3)",
         id="retry",
     ),
-    pytest.param({"jobs": [Retrying()]}, "retry is a method, expected Retry or None", id="a method with arguments"),
-    pytest.param({"jobs": [a_job(isolation="thread")]}, "isolation is 'thread'; expected \"process\"", id="isolation"),
-    pytest.param({"jobs": [Broken()]}, "Broken.schedule cannot be read: 'Broken' object has no attribute", id="broken"),
+    pytest.param(
+        {"jobs": [Retrying()]},
+        "retry is a method, expected Retry or None",
+        id="a method with arguments",
+    ),
+    pytest.param(
+        {"jobs": [a_job(isolation="thread")]},
+        "isolation is 'thread'; expected \"process\"",
+        id="isolation",
+    ),
+    pytest.param(
+        {"jobs": [Broken()]},
+        "Broken.schedule cannot be read: 'Broken' object has no attribute",
+        id="broken",
+    ),
     pytest.param({"jobs": [Yielding()]}, "Yielding.execute contains yield", id="generator"),
-    pytest.param({"jobs": [LaterYielding()]}, "LaterYielding.execute contains yield", id="async generator"),
+    pytest.param(
+        {"jobs": [LaterYielding()]},
+        "LaterYielding.execute contains yield",
+        id="async generator",
+    ),
     pytest.param(
         {"jobs": [job(name="a", schedule=Every("1m"))(not_a_context)]},  # type: ignore[arg-type]
         "not_a_context.execute must take the context, and nothing else",
         id="wrong arguments",
     ),
     pytest.param(
-        {"jobs": [job(name="a", schedule=Every("1m"), lane=3)(print)]}, "unknown keyword lane; known are", id="keyword"
+        {"jobs": [job(name="a", schedule=Every("1m"), lane=3)(print)]},
+        "unknown keyword lane; known are",
+        id="keyword",
     ),
     pytest.param(
-        {"tasks": [task(name="a", schedule=Every("1m"))(print)]}, "a one-time task has no slots", id="a task with slots"
+        {"tasks": [task(name="a", schedule=Every("1m"))(print)]},
+        "a one-time task has no slots",
+        id="a task with slots",
     ),
 ]
 
 
 @pytest.mark.parametrize(("parts", "words"), BAD_JOBS)
 def test_what_cannot_work_is_refused(parts: dict[str, Any], words: str) -> None:
-    """At the build, in one line with the value and the cure; by constructor and builder in the same words."""
+    """At the build, in one line with the value and the cure; by constructor and builder in the
+    same words.
+    """
     with pytest.raises(InvalidJob) as refused:
         JobRegistry(**parts)
     message = str(refused.value)
@@ -304,18 +411,42 @@ def _built(jobs: Any = (), tasks: Any = ()) -> JobRegistry:
 
 
 BAD_SETTINGS = [
-    ("poll_interval", timedelta(0), "poll_interval must be positive and at most 1d (a zero interval would spin)"),
-    ("poll_interval", 5, "poll_interval must be a duration, but was 5; write for example 10s"),
+    (
+        "poll_interval",
+        timedelta(0),
+        "poll_interval must be positive and at most 1d (a zero interval would spin)",
+    ),
+    (
+        "poll_interval",
+        5,
+        "poll_interval must be a duration, but was 5; write for example 10s",
+    ),
     ("heartbeat_interval", "0s", "heartbeat_interval must be from 20ms to 1h"),
-    ("shutdown_grace", timedelta(seconds=-1), "shutdown_grace must be a duration, but was -1s"),
-    ("missed_heartbeats_limit", 2, "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2"),
+    (
+        "shutdown_grace",
+        timedelta(seconds=-1),
+        "shutdown_grace must be a duration, but was -1s",
+    ),
+    (
+        "missed_heartbeats_limit",
+        2,
+        "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2",
+    ),
     ("threads", 0, "threads must be a whole number from 1 to 10000, but was 0"),
     ("pollIntervall", "1s", "pollIntervall is not a setting; did you mean poll_interval?"),
     ("job", [tick], "job is not a setting"),
     ("process_hook", "maybe", "process_hook must be true or false"),
     ("database_url", 5, "database_url must be a database address, but was of type int"),
-    ("database_url", "nonsense", "the database address is not understood: it begins with neither postgresql:// nor"),
-    ("wake_up_url", "nonsense", "wake_up_url: the database address is not understood: it begins with neither"),
+    (
+        "database_url",
+        "nonsense",
+        "the database address is not understood: it begins with neither postgresql:// nor",
+    ),
+    (
+        "wake_up_url",
+        "nonsense",
+        "wake_up_url: the database address is not understood: it begins with neither",
+    ),
     ("database_url", "mysql://u:secret@h/d", "mysql databases are not supported"),
 ]
 
@@ -331,8 +462,12 @@ def test_settings_that_cannot_work(name: str, value: Any, words: str) -> None:
     assert str(refused.value) == str(by_builder.value)
 
 
-def test_an_address_of_others_is_refused_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DATABASE_URL may be meant for another program, and be outranked; ours is refused at once, however it came."""
+def test_an_address_of_others_is_refused_when_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DATABASE_URL may be meant for another program, and be outranked; ours is refused at once,
+    however it came.
+    """
     monkeypatch.setenv("DATABASE_URL", "mysql://u@h/d")
     registry = JobRegistry(jobs=[tick])
     with pytest.raises(InvalidSetting, match="mysql databases are not supported"):
@@ -347,7 +482,9 @@ def test_an_address_of_others_is_refused_when_it_is_used(monkeypatch: pytest.Mon
 
 def test_a_grace_of_nothing_is_allowed() -> None:
     """Zero does not wait."""
-    assert JobRegistry(jobs=[tick], shutdown_grace="0s").settings.shutdown_grace == timedelta(0)
+    assert JobRegistry(
+        jobs=[tick], shutdown_grace="0s"
+    ).settings.shutdown_grace == timedelta(0)
 
 
 async def _undecorated() -> AsyncIterator[None]:
@@ -363,7 +500,10 @@ async def _decorated() -> AsyncIterator[None]:
     ("parts", "words"),
     [
         ({"customize": 3}, "customize is 3; pass a function"),
-        ({"customize": lambda settings: None}, "customize returned NoneType; return the settings"),
+        (
+            {"customize": lambda settings: None},
+            "customize returned NoneType; return the settings",
+        ),
         (
             {"lifespan": _undecorated},
             "lifespan _undecorated is not a context manager; put @contextlib",
@@ -388,8 +528,13 @@ def test_a_lifespan_is_taken_as_it_is() -> None:
 
 def test_only_names_of_its_own() -> None:
     """A name that is not registered is said before anything starts."""
-    registry = JobRegistry(jobs=[tick], tasks=[SendMail], only="tick,tock", database_url="sqlite://")
-    with pytest.raises(ConfigurationError, match=r"only names 'tock', which is not registered; known: send-mail, tick"):
+    registry = JobRegistry(
+        jobs=[tick], tasks=[SendMail], only="tick,tock", database_url="sqlite://"
+    )
+    with pytest.raises(
+        ConfigurationError,
+        match=r"only names 'tock', which is not registered; known: send-mail, tick",
+    ):
         registry.start()
     assert registry.worker is None
 
@@ -402,7 +547,9 @@ def test_only_names_of_its_own() -> None:
     ],
 )
 def test_an_address_that_leads_nowhere(url: str | None, words: str) -> None:
-    """What may come later, or only the driver can tell, is left to the start, which says it and waits for nothing."""
+    """What may come later, or only the driver can tell, is left to the start, which says it and
+    waits for nothing.
+    """
     registry = JobRegistry(jobs=[tick], database_url=url)
     for use in (registry.start, lambda: registry.client.schedule("send-mail")):
         with pytest.raises(SlotwiseError) as refused:
@@ -412,7 +559,7 @@ def test_an_address_that_leads_nowhere(url: str | None, words: str) -> None:
     assert registry.stop() == 0
 
 
-# -- what it leaves alone ---------------------------------------------------------------------------------------
+# -- what it leaves alone -------------------------------------------------------------------------
 
 UNTOUCHED = """
 import logging, os, signal, sys, threading
@@ -451,8 +598,18 @@ def test_the_first_use_by_many_threads() -> None:
     try:
         with ThreadPoolExecutor(8) as pool:
             for _ in range(20):
-                registry, barrier = JobRegistry(jobs=[tick], database_url="sqlite://"), threading.Barrier(8)
-                used = pool.map(lambda _: (barrier.wait(30), registry.database)[1], range(8))  # noqa: B023
+                registry = JobRegistry(jobs=[tick], database_url="sqlite://")
+                barrier = threading.Barrier(8)
+
+                def wait_and_ask(
+                    _: int,
+                    registry: JobRegistry = registry,
+                    barrier: threading.Barrier = barrier,
+                ) -> object:
+                    barrier.wait(30)
+                    return registry.database
+
+                used = pool.map(wait_and_ask, range(8))
                 assert len(set(used)) == 1
     finally:
         sys.setswitchinterval(interval)

@@ -31,7 +31,10 @@ ORDERED = [
 UNORDERED = [
     ("9fceb02", "1ab4c55"),
     ("deadbeef", "cafebabe"),
-    ("da39a3ee5e6b4b0d3255bfef95601890afd80709", "0beec7b5ea3f0fdbc95d0dd47f3c5bc275da8a33"),
+    (
+        "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        "0beec7b5ea3f0fdbc95d0dd47f3c5bc275da8a33",
+    ),
     ("9", "v10"),
     ("2026-01-31", "42"),
     ("9fceb02", "42"),
@@ -42,18 +45,28 @@ UNORDERED = [
 
 @pytest.mark.parametrize(("older", "newer"), ORDERED)
 def test_order(older: str, newer: str) -> None:
-    """Ids of one form are compared by what they say, not as text; when they started does not count."""
+    """Ids of one form are compared by what they say, not as text; when they started does not
+    count.
+    """
     for first, second in ((NOON, LATER), (LATER, NOON)):
-        assert Revision(text=older, started=first).is_older(Revision(text=newer, started=second))
-        assert not Revision(text=newer, started=second).is_older(Revision(text=older, started=first))
+        assert Revision(text=older, started=first).is_older(
+            Revision(text=newer, started=second)
+        )
+        assert not Revision(text=newer, started=second).is_older(
+            Revision(text=older, started=first)
+        )
 
 
 @pytest.mark.parametrize(("one", "other"), UNORDERED)
 def test_no_order(one: str, other: str) -> None:
     """Ids that say nothing about each other: the later start is the newer, either way round."""
     for first, second in ((one, other), (other, one)):
-        assert Revision(text=first, started=NOON).is_older(Revision(text=second, started=LATER))
-        assert not Revision(text=first, started=LATER).is_older(Revision(text=second, started=NOON))
+        assert Revision(text=first, started=NOON).is_older(
+            Revision(text=second, started=LATER)
+        )
+        assert not Revision(text=first, started=LATER).is_older(
+            Revision(text=second, started=NOON)
+        )
 
 
 @pytest.mark.parametrize("text", ["1", "v2", "9fceb02", "2026-01-31", "blue"])
@@ -66,12 +79,16 @@ def test_an_id_outranks_none(text: str) -> None:
 @pytest.mark.parametrize("text", ["42", "9fceb02"])
 def test_the_same(text: str) -> None:
     """A deploy is not older than itself, whoever of it started first."""
-    assert not Revision(text=text, started=NOON).is_older(Revision(text=text, started=LATER))
+    assert not Revision(text=text, started=NOON).is_older(
+        Revision(text=text, started=LATER)
+    )
     assert not Revision(text="1.0").is_older(Revision(text="1"))
 
 
 def test_no_ids() -> None:
-    """The later start is the newer; a row that nobody is known to have planned is older than everybody."""
+    """The later start is the newer; a row that nobody is known to have planned is older than
+    everybody.
+    """
     assert Revision(started=NOON).is_older(Revision(started=LATER))
     assert not Revision(started=LATER).is_older(Revision(started=NOON))
     assert not Revision(started=NOON).is_older(Revision())
@@ -81,10 +98,18 @@ def test_no_ids() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "cure"),
     [
-        (Revision(started=NOON), Revision(text="7"), "start its workers with a --revision above 7"),
+        (
+            Revision(started=NOON),
+            Revision(text="7"),
+            "start its workers with a --revision above 7",
+        ),
         (Revision(started=NOON), Revision(text="9fceb02"), "with a --revision of its own"),
         (Revision(text="v6"), Revision(text="v7"), "with a --revision above v7"),
-        (Revision(text="9fceb02", started=NOON), Revision(text="1ab4c55", started=LATER), "start its workers again"),
+        (
+            Revision(text="9fceb02", started=NOON),
+            Revision(text="1ab4c55", started=LATER),
+            "start its workers again",
+        ),
         (Revision(started=NOON), Revision(started=LATER), "start its workers again"),
     ],
     ids=["none", "none after a hash", "lower", "hash", "earlier"],

@@ -6,7 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from slotwise import CatchUp, Cron, Daily, Disabled, DistributedJob, Every, JobContext, JobRegistry, job, task
+from slotwise import (
+    CatchUp,
+    Cron,
+    Daily,
+    Disabled,
+    DistributedJob,
+    Every,
+    JobContext,
+    JobRegistry,
+    job,
+    task,
+)
 from slotwise.errors import ConfigurationError, InvalidJob, InvalidSchedule
 from slotwise.jobs.definition import define
 from slotwise.schedules.combinators import Spread
@@ -38,7 +49,9 @@ def test_a_job_may_say_its_schedule_as_text() -> None:
         def execute(self, ctx: JobContext) -> None: ...
 
     assert define(Nightly).schedule == Cron("30 2 * * *", "Europe/Vienna")
-    assert define(job(name="x", schedule="*/5 * * * *")(lambda ctx: None)).schedule == Cron("*/5 * * * *")
+    assert define(job(name="x", schedule="*/5 * * * *")(lambda ctx: None)).schedule == Cron(
+        "*/5 * * * *"
+    )
     with pytest.raises(InvalidSchedule, match='schedule: minute must be 0–59, got "61"'):
         define(job(name="x", schedule="61 * * * *")(lambda ctx: None))
 
@@ -63,14 +76,24 @@ def test_settings_laid_over_later_count() -> None:
 @pytest.mark.parametrize(
     ("schedules", "error", "words"),
     [
-        ({"raport": "-"}, ConfigurationError, r"'raport', which is not registered; did you mean 'report'"),
+        (
+            {"raport": "-"},
+            ConfigurationError,
+            r"'raport', which is not registered; did you mean 'report'",
+        ),
         ({"mail": "-"}, InvalidJob, r"schedules\['mail'\]: 'mail' is a one-time task"),
-        ({"report": "25 25 * * *"}, InvalidSchedule, r"schedules\['report'\]: hour must be 0–23, got \"25\""),
+        (
+            {"report": "25 25 * * *"},
+            InvalidSchedule,
+            r"schedules\['report'\]: hour must be 0–23, got \"25\"",
+        ),
         ({"spread": "FIXED_DELAY|1m"}, InvalidJob, r"schedules\['spread'\].spread"),
     ],
     ids=["unknown", "task", "wrong", "spread"],
-)  # fmt: skip
-def test_mistakes_name_the_place(schedules: dict[str, str], error: type[Exception], words: str) -> None:
+)
+def test_mistakes_name_the_place(
+    schedules: dict[str, str], error: type[Exception], words: str
+) -> None:
     """When the registry is made, not at the first slot."""
     with pytest.raises(error, match=words):
         registry(**schedules)
@@ -79,7 +102,12 @@ def test_mistakes_name_the_place(schedules: dict[str, str], error: type[Exceptio
 def test_catching_up_is_checked_for_what_is_not_bound_yet() -> None:
     """An H has an interval once the name is known; a calendar's days only the database knows."""
     for schedule in (Cron("H * * * *"), Cron("0 9 * * *").excluding("AT")):
-        assert define(job(name="x", schedule=schedule, catch_up=CatchUp.all())(lambda ctx: None)).schedule == schedule
+        assert (
+            define(
+                job(name="x", schedule=schedule, catch_up=CatchUp.all())(lambda ctx: None)
+            ).schedule
+            == schedule
+        )
     slow = CatchUp.all(pace=timedelta(hours=2))
     with pytest.raises(InvalidJob, match="never catches up"):
         define(job(name="x", schedule=Cron("H * * * *"), catch_up=slow)(lambda ctx: None))

@@ -42,9 +42,16 @@ def test_defaults() -> None:
     """What the field has agreed on, with nothing given."""
     settings = Settings.load(environ={})
     assert settings == Settings()
-    assert (settings.poll_interval, settings.heartbeat_interval) == (seconds(10), seconds(10))
+    assert (settings.poll_interval, settings.heartbeat_interval) == (
+        seconds(10),
+        seconds(10),
+    )
     assert (settings.missed_heartbeats_limit, settings.shutdown_grace) == (6, seconds(30))
-    assert (settings.threads, settings.processes, settings.reaper_interval) == (None, 1, None)
+    assert (settings.threads, settings.processes, settings.reaper_interval) == (
+        None,
+        1,
+        None,
+    )
     assert settings.table_prefix == "scheduled_"
     assert settings.worker == socket.gethostname()
     assert settings.process_hook
@@ -68,22 +75,39 @@ def test_precedence(elsewhere: Path) -> None:
     ("file", "environ", "expected"),
     [
         ("", {"DATABASE_URL": "sqlite:///a"}, "sqlite:///a"),
-        ("", {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": "sqlite:///b"}, "sqlite:///b"),
+        (
+            "",
+            {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": "sqlite:///b"},
+            "sqlite:///b",
+        ),
         ("", {"DATABASE_URL": "sqlite:///a", "SLOTWISE_DATABASE_URL": ""}, "sqlite:///a"),
         ("database-url = 'sqlite:///c'", {}, "sqlite:///c"),
         ("database-url = 'sqlite:///c'", {"DATABASE_URL": "sqlite:///a"}, "sqlite:///a"),
         ("", {"DATABASE_URL": " "}, None),
         ("", {}, None),
     ],
-    ids=["fallback", "own wins", "empty is absent", "file", "environment wins", "blank is absent", "none"],
+    ids=[
+        "fallback",
+        "own wins",
+        "empty is absent",
+        "file",
+        "environment wins",
+        "blank is absent",
+        "none",
+    ],
 )
-def test_database_url(elsewhere: Path, file: str, environ: dict[str, str], expected: str | None) -> None:
+def test_database_url(
+    elsewhere: Path, file: str, environ: dict[str, str], expected: str | None
+) -> None:
     """DATABASE_URL belongs to the environment and stands in for SLOTWISE_DATABASE_URL."""
     (elsewhere / "slotwise.toml").write_text(file)
     assert Settings.load(environ=environ).database_url == expected
 
 
-@pytest.mark.parametrize("key", ["poll-interval", "pollInterval", "poll_interval", "PollInterval", "poll-Interval"])
+@pytest.mark.parametrize(
+    "key",
+    ["poll-interval", "pollInterval", "poll_interval", "PollInterval", "poll-Interval"],
+)
 def test_spellings_of_keys(elsewhere: Path, key: str) -> None:
     """Kebab, camel and snake are one key, in every source."""
     (elsewhere / "slotwise.toml").write_text(f'{key} = "3s"')
@@ -131,7 +155,9 @@ def test_values_of_the_environment_are_text() -> None:
 
 def test_values_of_a_file_have_types(elsewhere: Path) -> None:
     """TOML's lists, numbers and booleans."""
-    (elsewhere / "slotwise.toml").write_text('tags = ["a", "b"]\nthreads = 2\npooler = true\n')
+    (elsewhere / "slotwise.toml").write_text(
+        'tags = ["a", "b"]\nthreads = 2\npooler = true\n'
+    )
     settings = Settings.load(environ={})
     assert (settings.tags, settings.threads, settings.pooler) == (frozenset("ab"), 2, True)
 
@@ -147,7 +173,10 @@ class TestFile:
 
     def test_yaml(self, elsewhere: Path) -> None:
         """The same keys, with the types that YAML gives; an empty file is one without settings."""
-        text = "poll-interval: 3s\ntags: [gpu, big]\nthreads: 2\npooler: yes\nschedules: {report: EVERY|1h}\n"
+        text = (
+            "poll-interval: 3s\ntags: [gpu, big]\nthreads: 2\npooler: yes\nschedules: "
+            "{report: EVERY|1h}\n"
+        )
         (elsewhere / "slotwise.yaml").write_text(text)
         found = Settings.load(environ={})
         assert (found.poll_interval.seconds, found.threads, found.pooler) == (3, 2, True)
@@ -179,19 +208,47 @@ class TestFile:
         ("name", "content", "words"),
         [
             ("gone.toml", None, "gone.toml: there is no such settings file"),
-            ("bad.toml", "threads = ", "bad.toml:1: 'threads' is not TOML; correct this line"),
-            ("bad.toml", "a = 1\ndatabase-url = hush\n", "bad.toml:2: 'database-url' is not TOML; correct this line"),
-            ("bad.toml", "a = 1\na = 2\n", "bad.toml:2: 'a' has a name that is there twice; keep one of them"),
-            ("latin.toml", b"tags = '\xe4'", "latin.toml: byte 8 is not UTF-8; save the settings file as UTF-8"),
+            (
+                "bad.toml",
+                "threads = ",
+                "bad.toml:1: 'threads' is not TOML; correct this line",
+            ),
+            (
+                "bad.toml",
+                "a = 1\ndatabase-url = hush\n",
+                "bad.toml:2: 'database-url' is not TOML; correct this line",
+            ),
+            (
+                "bad.toml",
+                "a = 1\na = 2\n",
+                "bad.toml:2: 'a' has a name that is there twice; keep one of them",
+            ),
+            (
+                "latin.toml",
+                b"tags = '\xe4'",
+                "latin.toml: byte 8 is not UTF-8; save the settings file as UTF-8",
+            ),
             ("pyproject.toml", "[project]\nname='x'", "no table [tool.slotwise]"),
             (
                 "a.toml",
                 "pol-interval = '1s'",
                 "a.toml: pol-interval is not a setting; did you mean poll-interval?",
             ),
-            ("a.toml", "poll-interval = 10", "a.toml: poll-interval must be a duration, but was 10"),
-            ("a.toml", "threads = true", "a.toml: threads must be a whole number from 1 to 10000, but was True"),
-            ("a.toml", "poll-interval = '1s'\npollInterval = '2s'", "is the same setting as a.toml: poll-interval"),
+            (
+                "a.toml",
+                "poll-interval = 10",
+                "a.toml: poll-interval must be a duration, but was 10",
+            ),
+            (
+                "a.toml",
+                "threads = true",
+                "a.toml: threads must be a whole number from 1 to 10000, but was True",
+            ),
+            (
+                "a.toml",
+                "poll-interval = '1s'\npollInterval = '2s'",
+                "is the same setting as a.toml: poll-interval",
+            ),
             (
                 "a.toml",
                 "tags = 'gpu big'",
@@ -201,23 +258,39 @@ class TestFile:
             (
                 "a.toml",
                 "revision = 42",
-                'a.toml: revision must be a printable string of 1 to 100 characters, but was 42; write "42"',
+                "a.toml: revision must be a printable string of 1 to 100 "
+                'characters, but was 42; write "42"',
             ),
             (
                 "a.yaml",
                 "revision: 42",
-                'a.yaml: revision must be a printable string of 1 to 100 characters, but was 42; write "42"',
+                "a.yaml: revision must be a printable string of 1 to 100 "
+                'characters, but was 42; write "42"',
             ),
-            ("bad.yaml", "threads: [", "bad.yaml:1: 'threads' is not YAML; correct this line"),
+            (
+                "bad.yaml",
+                "threads: [",
+                "bad.yaml:1: 'threads' is not YAML; correct this line",
+            ),
             ("bad.yaml", "a: 1\n b: 2\n", "bad.yaml:2: 'b' is not YAML; correct this line"),
             ("bad.yaml", "a: 2026-13-45", "bad.yaml:1: 'a' is not YAML; correct this line"),
             ("a.yaml", "- threads", "a.yaml: settings are names with values"),
             ("a.yaml", "threads: 1\nthreads: 2", "a.yaml: threads is there twice"),
-            ("a.yml", "pol-interval: 1s", "a.yml: pol-interval is not a setting; did you mean poll-interval?"),
-            ("a.yml", "poll-interval: 10", "a.yml: poll-interval must be a duration, but was 10"),
+            (
+                "a.yml",
+                "pol-interval: 1s",
+                "a.yml: pol-interval is not a setting; did you mean poll-interval?",
+            ),
+            (
+                "a.yml",
+                "poll-interval: 10",
+                "a.yml: poll-interval must be a duration, but was 10",
+            ),
         ],
     )
-    def test_bad_file(self, elsewhere: Path, name: str, content: str | bytes | None, words: str) -> None:
+    def test_bad_file(
+        self, elsewhere: Path, name: str, content: str | bytes | None, words: str
+    ) -> None:
         """One line with the file and the key."""
         path = elsewhere / name
         if content is not None:
@@ -230,17 +303,25 @@ class TestFile:
     [
         (
             {"poll_interval": "0s"},
-            "poll_interval must be positive and at most 1d (a zero interval would spin), but was 0s",
+            "poll_interval must be positive and at most 1d (a zero interval would "
+            "spin), but was 0s",
         ),
         ({"poll_interval": "2d"}, "but was 2d"),
         (
             {"poll_interval": "soon"},
-            "poll_interval must be a duration, but was 'soon'; write for example 10s, 500ms or PT10S",
+            "poll_interval must be a duration, but was 'soon'; write for example "
+            "10s, 500ms or PT10S",
         ),
         ({"heartbeat_interval": "0s"}, "heartbeat_interval must be from 20ms to 1h"),
-        ({"heartbeat_interval": seconds(-1)}, "heartbeat_interval must be a duration, but was -1s"),
+        (
+            {"heartbeat_interval": seconds(-1)},
+            "heartbeat_interval must be a duration, but was -1s",
+        ),
         ({"shutdown_grace": seconds(-1)}, "shutdown_grace must be a duration, but was -1s"),
-        ({"missed_heartbeats_limit": 2}, "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2"),
+        (
+            {"missed_heartbeats_limit": 2},
+            "missed_heartbeats_limit must be a whole number from 3 to 1000, but was 2",
+        ),
         ({"reaper_interval": "2m"}, "reaper_interval must be at most the lease"),
         ({"threads": 0}, "threads must be a whole number from 1 to 10000, but was 0"),
         ({"threads": "many"}, "but was 'many'"),
@@ -249,8 +330,14 @@ class TestFile:
         ({"pooler": "perhaps"}, "pooler must be true or false, but was 'perhaps'"),
         ({"pooler": 2}, "pooler must be true or false, but was 2"),
         ({"log_format": "xml"}, "log_format must be one of human, json, but was 'xml'"),
-        ({"log_level": "LOUD"}, "log_level must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, but was 'LOUD'"),
-        ({"worker_name": " "}, "worker_name must be a printable string of 1 to 100 characters"),
+        (
+            {"log_level": "LOUD"},
+            "log_level must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, but was 'LOUD'",
+        ),
+        (
+            {"worker_name": " "},
+            "worker_name must be a printable string of 1 to 100 characters",
+        ),
         ({"worker_name": "a\nb"}, r"but was 'a\nb'"),
         ({"revision": "x" * 101}, "revision must be"),
         ({"only": 3}, "only must be a list of names, but was 3"),
@@ -329,13 +416,22 @@ class TestEnvironment:
         assert words in str(caught.value)
 
     def test_others_variables(self) -> None:
-        """Variables of the quick start, of tests and of the command line are no settings and no mistakes."""
-        others = ("SLOTWISE_PG_BINDIR", "SLOTWISE_TEST_DSN", "SLOTWISE_BOOT", "SLOTWISE_APP_DIR")
+        """Variables of the quick start, of tests and of the command line are no settings and no
+        mistakes.
+        """
+        others = (
+            "SLOTWISE_PG_BINDIR",
+            "SLOTWISE_TEST_DSN",
+            "SLOTWISE_BOOT",
+            "SLOTWISE_APP_DIR",
+        )
         assert Settings.load(environ=dict.fromkeys(others, "x")) == Settings()
 
     def test_app(self) -> None:
         """SLOTWISE_APP is an ordinary setting."""
-        assert Settings.load(environ={"SLOTWISE_APP": "jobs:registry"}).app == "jobs:registry"
+        assert (
+            Settings.load(environ={"SLOTWISE_APP": "jobs:registry"}).app == "jobs:registry"
+        )
 
 
 class TestDerived:
@@ -353,9 +449,15 @@ class TestDerived:
     @pytest.mark.parametrize("heartbeat", ["20ms", "200ms", "1s", "1500ms", "10s", "1h"])
     @pytest.mark.parametrize("limit", [3, 6, 100])
     def test_order(self, heartbeat: str, limit: int) -> None:
-        """Whatever the heartbeat: lock < heartbeat ≤ statement < lease, and libpq's whole seconds are at least one."""
-        settings = Settings.load(environ={}, heartbeat_interval=heartbeat, missed_heartbeats_limit=limit)
-        assert timedelta(milliseconds=1) <= settings.lock_timeout < settings.heartbeat_interval
+        """Whatever the heartbeat: lock < heartbeat ≤ statement < lease, and libpq's whole seconds
+        are at least one.
+        """
+        settings = Settings.load(
+            environ={}, heartbeat_interval=heartbeat, missed_heartbeats_limit=limit
+        )
+        assert (
+            timedelta(milliseconds=1) <= settings.lock_timeout < settings.heartbeat_interval
+        )
         assert settings.heartbeat_interval <= settings.statement_timeout < settings.lease
         assert seconds(1) <= settings.connect_timeout <= seconds(10)
         assert settings.connect_timeout % seconds(1) == seconds(0)
@@ -365,7 +467,9 @@ class TestDerived:
 def test_with_is_checked_and_leaves_the_original() -> None:
     """A changed copy is checked like a new one; None can be put."""
     settings = Settings(threads=3)
-    assert settings.replace(threads=None, poll_interval="2s") == Settings(poll_interval=seconds(2))
+    assert settings.replace(threads=None, poll_interval="2s") == Settings(
+        poll_interval=seconds(2)
+    )
     assert settings.threads == 3
     with pytest.raises(InvalidSetting, match="did you mean threads"):
         settings.replace(thread=1)
@@ -408,10 +512,15 @@ def test_repr_hides_the_password(address: str) -> None:
 )
 def test_schedules_are_names_with_texts(given: object) -> None:
     """A TOML table, or lines of an environment variable."""
-    assert Settings.load(environ={}, schedules=given).schedules == {("a", "0 3 * * *"), ("b", "-")}
+    assert Settings.load(environ={}, schedules=given).schedules == {
+        ("a", "0 3 * * *"),
+        ("b", "-"),
+    }
 
 
-@pytest.mark.parametrize("given", ["a 0 3 * * *", "a=", {"a": 5}, [1], 7, {"": "-"}], ids=str)
+@pytest.mark.parametrize(
+    "given", ["a 0 3 * * *", "a=", {"a": 5}, [1], 7, {"": "-"}], ids=str
+)
 def test_schedules_without_texts_are_refused(given: object) -> None:
     """One line, with the form."""
     assert "schedules must be" in refused(schedules=given)
@@ -419,5 +528,9 @@ def test_schedules_without_texts_are_refused(given: object) -> None:
 
 def test_schedules_from_a_file(elsewhere: Path) -> None:
     """As a table of its own."""
-    (elsewhere / "slotwise.toml").write_text('[schedules]\nnightly-report = "CRON|0 3 * * *|Europe/Vienna"\n')
-    assert Settings.load(environ={}).schedules == {("nightly-report", "CRON|0 3 * * *|Europe/Vienna")}
+    (elsewhere / "slotwise.toml").write_text(
+        '[schedules]\nnightly-report = "CRON|0 3 * * *|Europe/Vienna"\n'
+    )
+    assert Settings.load(environ={}).schedules == {
+        ("nightly-report", "CRON|0 3 * * *|Europe/Vienna")
+    }

@@ -1,4 +1,6 @@
-"""The words of rows, ledger and events: members that behave as their texts, and reasons that features add."""
+"""The words of rows, ledger and events: members that behave as their texts, and reasons that
+features add.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,16 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("member", MEMBERS, ids=repr)
 def test_a_member_is_its_text(member: StrEnum) -> None:
-    """In logs, JSON, sets and sorted lists nothing tells a member from what the database returns."""
+    """In logs, JSON, sets and sorted lists nothing tells a member from what the database
+    returns.
+    """
     text = member.value
-    assert [member, f"{member}", repr(member), f"{member!r:>40}"] == [text, text, repr(text), f"{text!r:>40}"]
+    assert [member, f"{member}", repr(member), f"{member!r:>40}"] == [
+        text,
+        text,
+        repr(text),
+        f"{text!r:>40}",
+    ]
     assert json.dumps({"word": member}) == json.dumps({"word": text})
     assert {text: 1}[member] == {member: 1}[text] == 1
     assert copy.deepcopy(member) is member
@@ -56,7 +65,9 @@ def test_a_member_is_its_text(member: StrEnum) -> None:
 
 def test_names_follow_the_texts() -> None:
     """A reader finds the member by the text."""
-    assert {member.name for member in MEMBERS} == {re.sub(r"[ -]", "_", member.value).upper() for member in MEMBERS}
+    assert {member.name for member in MEMBERS} == {
+        re.sub(r"[ -]", "_", member.value).upper() for member in MEMBERS
+    }
 
 
 @pytest.mark.parametrize("reason", Reason, ids=str)
@@ -72,12 +83,16 @@ def test_every_reason_has_a_sentence(reason: Reason) -> None:
 
 @pytest.mark.extended
 def test_only_members_have_sentences() -> None:
-    """The core registers its own reasons only: in a fresh process, since tests of features register theirs."""
+    """The core registers its own reasons only: in a fresh process, since tests of features
+    register theirs.
+    """
     code = (
         "import slotwise.registry.registry; from slotwise.model.vocabulary import REASONS, Reason; "
         "print(sorted(set(REASONS) ^ set(Reason)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert run.stdout == "[]\n"
 
 
@@ -85,7 +100,11 @@ def test_only_members_have_sentences() -> None:
 def test_a_feature_adds_a_reason() -> None:
     """With its sentences, and again when it is imported again."""
     for _ in range(2):
-        register_reason("lock_held", "Another program held its lock.", waits="another program holds its lock")
+        register_reason(
+            "lock_held",
+            "Another program held its lock.",
+            waits="another program holds its lock",
+        )
     assert REASONS["lock_held"].skipped == "Another program held its lock."
     assert REASONS["lock_held"].waits == "another program holds its lock"
     assert how_ended("failed", "lock_held", "now") == "It ended as failed (lock_held) now."
@@ -95,10 +114,18 @@ def test_a_feature_adds_a_reason() -> None:
 @pytest.mark.parametrize(
     ("reason", "sentence"),
     [
-        ("", "It."), ("Lock", "It."), ("lock-held", "It."), ("1st", "It."), (" x", "It."), ("x\n", "It."),
-        ("x" * 41, "It."), ("lock_held", None), ("late", "It was late."), (Reason.RETRY, "It is tried again."),
+        ("", "It."),
+        ("Lock", "It."),
+        ("lock-held", "It."),
+        ("1st", "It."),
+        (" x", "It."),
+        ("x\n", "It."),
+        ("x" * 41, "It."),
+        ("lock_held", None),
+        ("late", "It was late."),
+        (Reason.RETRY, "It is tried again."),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_reason(reason: str, sentence: str | None) -> None:
     """A wrong form, no sentence, or another sentence than the one that is there."""
     before = dict(REASONS)
@@ -108,7 +135,10 @@ def test_what_is_no_reason(reason: str, sentence: str | None) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize("ended", ["It ended {foo}.", "It ended {}.", "It ended {reason}.", "It ended {", "{ended[x]}"])
+@pytest.mark.parametrize(
+    "ended",
+    ["It ended {foo}.", "It ended {}.", "It ended {reason}.", "It ended {", "{ended[x]}"],
+)
 def test_a_sentence_with_an_unknown_placeholder(ended: str) -> None:
     """It would fail when ``slotwise explain`` prints it."""
     with pytest.raises(ConfigurationError) as refused:
@@ -120,15 +150,25 @@ def test_a_sentence_with_an_unknown_placeholder(ended: str) -> None:
 
 def in_source(search: Callable[[ast.AST], Iterator[str]]) -> list[str]:
     """What the search finds in our modules, and where."""
-    found = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(SOURCE.rglob("*.py")))
-    return [f"{path.relative_to(SOURCE)}:{one}" for path, tree in found for one in search(tree)]
+    found = (
+        (path, ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted(SOURCE.rglob("*.py"))
+    )
+    return [
+        f"{path.relative_to(SOURCE)}:{one}" for path, tree in found for one in search(tree)
+    ]
 
 
 #: Fields that hold a word, and where the word comes from.
 FIELDS: dict[str, list[type[StrEnum]]] = {
-    "outcome": [Outcome, Release], "label": [Outcome, Release], "reason": [Reason], "stop_reason": [Reason],
-    "cancel_reason": [Reason], "origin": [Origin], "state": [State],
-}  # fmt: skip
+    "outcome": [Outcome, Release],
+    "label": [Outcome, Release],
+    "reason": [Reason],
+    "stop_reason": [Reason],
+    "cancel_reason": [Reason],
+    "origin": [Origin],
+    "state": [State],
+}
 
 
 def bare_words(tree: ast.AST) -> Iterator[str]:
@@ -147,28 +187,45 @@ def bare_words(tree: ast.AST) -> Iterator[str]:
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)
             ]
         for field, value in pairs:
-            words = {member.value for enum in FIELDS.get(_name(field), ()) for member in enum}
+            words = {
+                member.value for enum in FIELDS.get(_name(field), ()) for member in enum
+            }
             for text in ast.walk(value):
-                if isinstance(text, ast.Constant) and text.value in words and not _is_within_index(value, text):
+                if (
+                    isinstance(text, ast.Constant)
+                    and text.value in words
+                    and not _is_within_index(value, text)
+                ):
                     yield f"{text.lineno}: {text.value!r}"
 
 
 def _name(field: ast.expr) -> str:
     match field:
-        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+        case (
+            ast.Attribute(attr=name)
+            | ast.Name(id=name)
+            | ast.Subscript(slice=ast.Constant(value=str(name)))
+        ):
             return name
     return ""
 
 
 def _is_within_index(value: ast.expr, text: ast.Constant) -> bool:
-    return any(isinstance(node, ast.Subscript) and node.slice is text for node in ast.walk(value))
+    return any(
+        isinstance(node, ast.Subscript) and node.slice is text for node in ast.walk(value)
+    )
 
 
 def test_bare_words_are_found() -> None:
     """This test's own net has no hole for the usual forms."""
-    text = 'a.state == "paused"; f(outcome="lost" if x else y); {"reason": "late"}; r["origin"] in ("trigger", "x")'
+    text = (
+        'a.state == "paused"; f(outcome="lost" if x else y); {"reason": "late"}; '
+        'r["origin"] in ("trigger", "x")'
+    )
     assert len(list(bare_words(ast.parse(text)))) == 4
-    assert not list(bare_words(ast.parse('f(state=row["dead"], kind="task"); a.label == "other"')))
+    assert not list(
+        bare_words(ast.parse('f(state=row["dead"], kind="task"); a.label == "other"'))
+    )
 
 
 def test_no_module_spells_a_word_out() -> None:
@@ -177,19 +234,42 @@ def test_no_module_spells_a_word_out() -> None:
 
 
 def typeless_words(tree: ast.AST) -> Iterator[str]:
-    """Members where SQLAlchemy takes the type of a parameter from the value: it knows ``str`` only."""
+    """Members where SQLAlchemy takes the type of a parameter from the value: it knows ``str``
+    only.
+    """
     enums = {enum.__name__ for enum in ENUMS}
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("sa.case", "sa.literal", "sa.func.coalesce"):
-            values = [value for arg in call.args for value in (arg.elts[1:] if isinstance(arg, ast.Tuple) else [arg])]
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in (
+            "sa.case",
+            "sa.literal",
+            "sa.func.coalesce",
+        ):
+            values = [
+                value
+                for arg in call.args
+                for value in (arg.elts[1:] if isinstance(arg, ast.Tuple) else [arg])
+            ]
             for value in (*values, *(word.value for word in call.keywords)):
-                if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id in enums:
+                if (
+                    isinstance(value, ast.Attribute)
+                    and isinstance(value.value, ast.Name)
+                    and value.value.id in enums
+                ):
                     yield f"{value.lineno}: {ast.unparse(value)}"
 
 
 def test_parameters_have_a_type() -> None:
     """Without one PostgreSQL would get an untyped parameter: there ``.value`` is written."""
     assert (
-        len(list(typeless_words(ast.parse("sa.case((x, State.DEAD), else_=Outcome.LOST); sa.literal(Kind.TASK)")))) == 3
+        len(
+            list(
+                typeless_words(
+                    ast.parse(
+                        "sa.case((x, State.DEAD), else_=Outcome.LOST); sa.literal(Kind.TASK)"
+                    )
+                )
+            )
+        )
+        == 3
     )
     assert in_source(typeless_words) == []

@@ -15,11 +15,23 @@ BEAT = timedelta(seconds=10)
 LEASE = 6 * BEAT
 
 
-def held(name: str = "a", *, version: int = 1, beat: datetime | None = NOON, lease: timedelta | None = LEASE) -> Row:
+def held(
+    name: str = "a",
+    *,
+    version: int = 1,
+    beat: datetime | None = NOON,
+    lease: timedelta | None = LEASE,
+) -> Row:
     return Row(
-        task_name=name, task_instance="recurring", execution_time=NOON, version=version, picked=True,
-        picked_by="host:1:a", last_heartbeat=beat, lease=lease,
-    )  # fmt: skip
+        task_name=name,
+        task_instance="recurring",
+        execution_time=NOON,
+        version=version,
+        picked=True,
+        picked_by="host:1:a",
+        last_heartbeat=beat,
+        lease=lease,
+    )
 
 
 class Reaper:
@@ -30,8 +42,12 @@ class Reaper:
         self.now = NOON
         self.at = 1_000.0
 
-    def look(self, *rows: Row, after: timedelta = BEAT, step: timedelta = timedelta(0)) -> set[Key]:
-        """Look again ``after`` so long; ``step`` is what the database's clock was stepped by meanwhile."""
+    def look(
+        self, *rows: Row, after: timedelta = BEAT, step: timedelta = timedelta(0)
+    ) -> set[Key]:
+        """Look again ``after`` so long; ``step`` is what the database's clock was stepped by
+        meanwhile.
+        """
         self.at += after.total_seconds()
         self.now += after + step
         return {row.key for row in self.watch.look(rows, self.now, self.at)}
@@ -46,7 +62,9 @@ def reaper() -> Reaper:
 
 
 def test_a_silent_claim_is_dead_once_its_lease_has_run_out(reaper: Reaper) -> None:
-    """Silent for two intervals or more, and expired by the database's time: dead at the lease's end, not before."""
+    """Silent for two intervals or more, and expired by the database's time: dead at the lease's
+    end, not before.
+    """
     verdicts = list(reaper.looks(6, held()))
     assert verdicts[:5] == [set()] * 5
     assert verdicts[5] == {held().key}
@@ -55,7 +73,9 @@ def test_a_silent_claim_is_dead_once_its_lease_has_run_out(reaper: Reaper) -> No
 def test_a_claim_that_beats_is_never_dead(reaper: Reaper) -> None:
     """A change of the heartbeat is a sign of life, whatever the clocks say."""
     for number in range(100):
-        beat = NOON + number * timedelta(microseconds=1)  # a database clock that hardly moves
+        beat = NOON + number * timedelta(
+            microseconds=1
+        )  # a database clock that hardly moves
         assert reaper.look(held(beat=beat), step=timedelta(hours=1)) == set()
 
 
@@ -82,13 +102,20 @@ def test_a_clock_stepped_on_kills_nobody(reaper: Reaper, step: timedelta) -> Non
     reaper.look(held())
     beat = reaper.now
     assert reaper.look(held(beat=beat), step=step) == set()
-    assert reaper.look(held(beat=beat)) == set()  # still: one interval of silence, and the heartbeat may be under way
+    assert (
+        reaper.look(held(beat=beat)) == set()
+    )  # still: one interval of silence, and the heartbeat may be under way
     assert reaper.look(held(beat=reaper.now)) == set()
 
 
 def test_a_clock_stepped_back_makes_nobody_immortal(reaper: Reaper) -> None:
-    """A heartbeat in the future: silent for the whole lease that the claim stores is dead all the same."""
-    verdicts = [reaper.look(held(), step=timedelta(0) if number else -timedelta(hours=1)) for number in range(7)]
+    """A heartbeat in the future: silent for the whole lease that the claim stores is dead all the
+    same.
+    """
+    verdicts = [
+        reaper.look(held(), step=timedelta(0) if number else -timedelta(hours=1))
+        for number in range(7)
+    ]
     assert verdicts[:6] == [set()] * 6
     assert verdicts[6] == {held().key}
 
@@ -96,7 +123,9 @@ def test_a_clock_stepped_back_makes_nobody_immortal(reaper: Reaper) -> None:
 def test_a_database_that_was_away_kills_nobody(reaper: Reaper) -> None:
     """A gap between two looks counts as one interval at most: nobody could beat meanwhile."""
     reaper.look(held())
-    assert reaper.look(held(), after=timedelta(hours=1)) == set()  # expired long ago, one interval of silence seen
+    assert (
+        reaper.look(held(), after=timedelta(hours=1)) == set()
+    )  # expired long ago, one interval of silence seen
     assert reaper.look(held(beat=reaper.now)) == set()
 
 
@@ -108,15 +137,21 @@ def test_the_first_look_accuses_nobody(reaper: Reaper) -> None:
 
 
 def test_each_claim_is_measured_by_its_own_lease(reaper: Reaper) -> None:
-    """Workers with different settings share the tables: the lease that counts is the one the claim stores."""
+    """Workers with different settings share the tables: the lease that counts is the one the claim
+    stores.
+    """
     short, long = held("short", lease=3 * BEAT), held("long", lease=30 * BEAT)
     verdicts = list(reaper.looks(30, short, long))
     assert [short.key in dead for dead in verdicts].index(True) == 2
     assert [long.key in dead for dead in verdicts].index(True) == 29
 
 
-@pytest.mark.parametrize("row", [held(lease=None), held(beat=None), held(lease=None, beat=None)])
-def test_a_claim_without_lease_or_heartbeat_does_not_live_for_ever(reaper: Reaper, row: Row) -> None:
+@pytest.mark.parametrize(
+    "row", [held(lease=None), held(beat=None), held(lease=None, beat=None)]
+)
+def test_a_claim_without_lease_or_heartbeat_does_not_live_for_ever(
+    reaper: Reaper, row: Row
+) -> None:
     """A row that another program has picked is measured by our own intervals."""
     assert set().union(*reaper.looks(7, row)) == {row.key}
 
@@ -125,12 +160,16 @@ def test_a_row_that_was_let_go_is_forgotten(reaper: Reaper) -> None:
     """Nothing is remembered of rows that are not held any more."""
     assert set().union(*reaper.looks(5, held())) == set()
     reaper.look()
-    assert set().union(*reaper.looks(3, held())) == {held().key}  # expired, and silent twice since it is held again
+    assert set().union(*reaper.looks(3, held())) == {
+        held().key
+    }  # expired, and silent twice since it is held again
 
 
 @pytest.mark.parametrize("interval", [BEAT / 10, BEAT / 2, BEAT, 2 * BEAT, LEASE])
 def test_the_dead_are_taken_within_the_bound(interval: timedelta) -> None:
-    """However often a reaper looks: take-over ≤ lease + 2 reaper intervals, and never before the lease has run out."""
+    """However often a reaper looks: take-over ≤ lease + 2 reaper intervals, and never before the
+    lease has run out.
+    """
     reaper = Reaper()
     while not (dead := reaper.look(held(), after=interval)):
         assert reaper.now - NOON <= LEASE + 2 * interval

@@ -32,6 +32,8 @@ class JobTest(TransactionTestCase):
     def test_the_mail_is_sent(self) -> None:
         self.client.post("/orders?email=ann@example.com")
         now = registry().inspect.now() + timedelta(seconds=1)
-        with ManualWorker(registry(), registry().settings.database_url, ManualClock(now)) as worker:
+        with ManualWorker(
+            registry(), registry().settings.database_url, ManualClock(now)
+        ) as worker:
             self.assertEqual([event.outcome for event in worker.run_due()], ["succeeded"])
         self.assertTrue(Order.objects.get().is_mailed)

@@ -1,4 +1,6 @@
-"""The application that slotwise's workers run in a benchmark: handlers that only note that they started."""
+"""The application that slotwise's workers run in a benchmark: handlers that only note that they
+started.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,17 @@ def job_name(number: int) -> str:
 
 
 def make_registry() -> JobRegistry:
-    """Return the registry for ``worker --app``, with the jobs or tasks that BENCH_OPTIONS describes."""
+    """Return the registry for ``worker --app``, with the jobs or tasks that BENCH_OPTIONS
+    describes.
+    """
     options = json.loads(os.environ["BENCH_OPTIONS"])
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
-        how = {name: options[name] for name in ("is_async", "on_lost", "is_data") if name in options}
+        how = {
+            name: options[name]
+            for name in ("is_async", "on_lost", "is_data")
+            if name in options
+        }
         made = JobRegistry(tasks=[_task(note, **how)])
         if options.get("is_traced"):
             from slotwise.contrib.otel import instrument
@@ -40,22 +48,41 @@ def make_registry() -> JobRegistry:
             instrument(made)
         return made
     if options["kind"] == "flood":
-        return JobRegistry(tasks=[_slow(note, options["takes"] / 1000), _task(note, is_async=False, name=OTHER)])
+        return JobRegistry(
+            tasks=[
+                _slow(note, options["takes"] / 1000),
+                _task(note, is_async=False, name=OTHER),
+            ]
+        )
     number = {"jobs": _by_job, "slots": _by_slot}[options["kind"]]
-    return JobRegistry(jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number))
+    return JobRegistry(
+        jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number)
+    )
 
 
-def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[object]:
+def make_jobs(
+    schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number
+) -> list[object]:
     """Return a job for each (interval, anchor), both in seconds."""
     return [
-        _job(place, Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)), note, number)
+        _job(
+            place,
+            Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)),
+            note,
+            number,
+        )
         for place, (interval, anchor) in enumerate(schedules, 1)
     ]
 
 
 def _task(
-    note: Callable[[int], None], *, is_async: bool, name: str = TASK, on_lost: OnLost = "rerun", is_data: bool = False
-) -> FunctionTask:  # fmt: skip
+    note: Callable[[int], None],
+    *,
+    is_async: bool,
+    name: str = TASK,
+    on_lost: OnLost = "rerun",
+    is_data: bool = False,
+) -> FunctionTask:
     def run_data(ctx: Context) -> None:
         note(ctx.data)
 
@@ -65,7 +92,9 @@ def _task(
     async def run_async(ctx: Context) -> None:
         note(int(ctx.id))
 
-    return task(name=name, on_lost=on_lost)(run_data if is_data else run_async if is_async else run)
+    return task(name=name, on_lost=on_lost)(
+        run_data if is_data else run_async if is_async else run
+    )
 
 
 def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
@@ -77,7 +106,9 @@ def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
     return task(name=TASK)(run)
 
 
-def _job(place: int, schedule: Every, note: Callable[[int], None], number: Number) -> DistributedJob:
+def _job(
+    place: int, schedule: Every, note: Callable[[int], None], number: Number
+) -> DistributedJob:
     def run(ctx: JobContext) -> None:
         note(number(ctx))
 

@@ -35,10 +35,12 @@ class Sample:
 
     def since(self, before: Sample) -> dict[str, float]:
         """Return executions per second, and microseconds of CPU per execution."""
-        done, seconds = max(self.done - before.done, 1), max(self.at - before.at, 1e-6)
+        done = max(self.done - before.done, 1)
+        seconds = max(self.at - before.at, 1e-6)
         figures = {"rate": done / seconds}
         for name in ("client", "server"):
-            after, earlier = getattr(self, name), getattr(before, name)
+            after = getattr(self, name)
+            earlier = getattr(before, name)
             if after is not None and earlier is not None:
                 figures[f"{name}_us"] = (after - earlier) / done * 1e6
         return figures
@@ -46,21 +48,29 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Arguments and environment of a worker process; BENCH_JOURNAL, its journal's path, is added."""
+    """Arguments and environment of a worker process; BENCH_JOURNAL, its journal's path, is
+    added.
+    """
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
 
 
 class Crew:
-    """Worker processes, each with its own journal. The context manager starts them, and stops them at its end."""
+    """Worker processes, each with its own journal. The context manager starts them, and stops them
+    at its end.
+    """
 
-    def __init__(self, server: Server, command: Command, processes: int, capacity: int) -> None:
+    def __init__(
+        self, server: Server, command: Command, processes: int, capacity: int
+    ) -> None:
         """Make the journals; each has room for ``capacity`` starts."""
         self._server = server
         self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="slotwise-bench-")
-        paths = [Path(self._folder.name) / f"journal-{number}" for number in range(processes)]
+        paths = [
+            Path(self._folder.name) / f"journal-{number}" for number in range(processes)
+        ]
         self.journals = [Journal(path, capacity) for path in paths]
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -70,7 +80,11 @@ class Crew:
                 self._processes.append(
                     subprocess.Popen(
                         [sys.executable, *self._command.arguments],
-                        env={**clean_environment(), **self._command.environment, "BENCH_JOURNAL": str(journal.path)},
+                        env={
+                            **clean_environment(),
+                            **self._command.environment,
+                            "BENCH_JOURNAL": str(journal.path),
+                        },
                         cwd=self._folder.name,
                         stdin=subprocess.DEVNULL,
                         stdout=log,
@@ -80,7 +94,10 @@ class Crew:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
         self._folder.cleanup()
@@ -94,21 +111,35 @@ class Crew:
         return sum(journal.count() for journal in self.journals)
 
     def sample(self) -> Sample:
-        return Sample(at=elapsed(), done=self.done(), client=cpu_of(self.pids), server=self._server.cpu())
+        return Sample(
+            at=elapsed(),
+            done=self.done(),
+            client=cpu_of(self.pids),
+            server=self._server.cpu(),
+        )
 
     def peak(self) -> float | None:
         """Return the highest memory of any of them, in MiB."""
         found = [memory_of(pid, peak=True) for pid in self.pids]
         return max((one for one in found if one is not None), default=None)
 
-    def wait(self, check: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-        """Wait until ``check()`` is true. Raises RanWrong when that takes too long, or a worker has ended."""
+    def wait(
+        self, check: Callable[[], bool], what: str, patience: float = PATIENCE
+    ) -> None:
+        """Wait until ``check()`` is true. Raises RanWrong when that takes too long, or a worker
+        has ended.
+        """
         end = elapsed() + patience
         while not check():
-            if any(process.poll() is not None for process in self._processes) and not check():
+            if (
+                any(process.poll() is not None for process in self._processes)
+                and not check()
+            ):
                 raise RanWrong(f"a worker ended before {what}: {self._last_words()}")
             if elapsed() > end:
-                raise RanWrong(f"{what}: not within {patience:.0f} s, {self.done()} done: {self._last_words()}")
+                raise RanWrong(
+                    f"{what}: not within {patience:.0f} s, {self.done()} done: {self._last_words()}"
+                )
             time.sleep(_LOOK)
 
     def rest(self, seconds: float) -> None:
@@ -117,9 +148,16 @@ class Crew:
         self.wait(lambda: elapsed() >= end, "the time was up", seconds + PATIENCE)
 
     def warm(self, total: int) -> None:
-        """Wait until each has done a twentieth of its share: it has then connected, imported and planned."""
+        """Wait until each has done a twentieth of its share: it has then connected, imported
+        and planned.
+        """
         share = max(total // 20 // len(self.journals), 1)
-        self.wait(lambda: all(one.count() >= share for one in self.journals) or self.done() >= total, "it was warm")
+        self.wait(
+            lambda: (
+                all(one.count() >= share for one in self.journals) or self.done() >= total
+            ),
+            "it was warm",
+        )
 
     def stop(self) -> None:
         """Send SIGTERM, and after 20 seconds SIGKILL."""
@@ -141,4 +179,6 @@ class Crew:
 def clean_environment() -> dict[str, str]:
     """Return our environment without the variables that would configure slotwise or libpq."""
     prefixes = ("SLOTWISE_", "PG", "BENCH_", "DATABASE_URL")
-    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(prefixes)
+    }

@@ -20,13 +20,17 @@ class RanWrong(SlotwiseError):
 
 
 class Journal:
-    """A numbered list of starts. A note takes a handler well below a microsecond, and survives a kill.
+    """A numbered list of starts. A note takes a handler well below a microsecond, and survives a
+    kill.
 
-    One process writes (any of its threads); any number read. Ids are 1 or more; 0 is a place not yet written.
+    One process writes (any of its threads); any number read. Ids are 1 or more; 0 is a place not
+    yet written.
     """
 
     def __init__(self, path: Path, capacity: int | None = None) -> None:
-        """Open a journal; with ``capacity``, make one with room for so many starts (the file is sparse)."""
+        """Open a journal; with ``capacity``, make one with room for so many starts (the file is
+        sparse).
+        """
         self.path = path
         if capacity is not None:
             with path.open("wb") as file:
@@ -34,18 +38,22 @@ class Journal:
         with path.open("r+b") as file:
             self._map = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
         self.capacity = len(self._map) // 2
-        self._ids, self._times = self._map[: self.capacity], self._map[self.capacity :]
+        self._ids = self._map[: self.capacity]
+        self._times = self._map[self.capacity :]
         self._places = itertools.count()
 
     def note(self, number: int) -> None:
-        """Note that the handler of ``number`` has started. Raises IndexError when the journal is full."""
+        """Note that the handler of ``number`` has started. Raises IndexError when the journal
+        is full.
+        """
         place = next(self._places)  # atomic: threads of one interpreter never share a place
         self._times[place] = time.time_ns()
         self._ids[place] = number
 
     def count(self) -> int:
         """Return how many starts there are; while threads write, the newest few may be missing."""
-        low, high = 0, self.capacity
+        low = 0
+        high = self.capacity
         while low < high:
             middle = (low + high) // 2
             if self._ids[middle]:
@@ -61,7 +69,9 @@ class Journal:
     def starts(self) -> dict[int, int]:
         """Return when each id started, in nanoseconds since 1970, by this host's clock."""
         count = self.count()
-        return dict(zip(self._ids[:count].tolist(), self._times[:count].tolist(), strict=True))
+        return dict(
+            zip(self._ids[:count].tolist(), self._times[:count].tolist(), strict=True)
+        )
 
 
 def expect_once(journals: Iterable[Journal], wanted: Iterable[int], who: str) -> int:
@@ -69,10 +79,12 @@ def expect_once(journals: Iterable[Journal], wanted: Iterable[int], who: str) ->
     counted = Counter(number for journal in journals for number in journal.ids())
     wanted = set(wanted)
     twice = [number for number, count in counted.items() if count > 1]
-    missing, foreign = wanted - counted.keys(), counted.keys() - wanted
+    missing = wanted - counted.keys()
+    foreign = counted.keys() - wanted
     if twice or missing or foreign:
         raise RanWrong(
-            f"{who}: of {len(wanted)} ids {len(missing)} did not start, {len(twice)} started more than once "
+            f"{who}: of {len(wanted)} ids {len(missing)} did not start, "
+            f"{len(twice)} started more than once "
             f"{twice[:3]}, {len(foreign)} were never scheduled; this run proves nothing"
         )
     return len(wanted)

@@ -24,7 +24,9 @@ _WRITES = 100
 
 
 def describe(server: Server, peers: Mapping[str, str]) -> dict[str, str]:
-    """Return the machine, versions, PostgreSQL's settings, and the load of the machine. ``peers`` are further lines."""
+    """Return the machine, versions, PostgreSQL's settings, and the load of the machine. ``peers``
+    are further lines.
+    """
     found = {
         "date": datetime.now(UTC).isoformat(" ", "minutes").removesuffix("+00:00") + " UTC",
         "cpu": f"{os.cpu_count()} × {_processor()}",
@@ -36,7 +38,9 @@ def describe(server: Server, peers: Mapping[str, str]) -> dict[str, str]:
         **{name: _installed(name) for name in _PACKAGES},
         **peers,
         "postgresql": server.facts["server_version"],
-        "server": "on another host, or unknown" if server.cpu() is None else "on this host, over loopback",
+        "server": "on another host, or unknown"
+        if server.cpu() is None
+        else "on this host, over loopback",
         **{name: value for name, value in server.facts.items() if name != "server_version"},
     }
     if server.home is not None:
@@ -62,7 +66,9 @@ def _installed(name: str) -> str:
 def _flush_time(folder: Path) -> float:
     """Return the median time, in seconds, to write and flush 8 KiB: no commit is faster."""
     flush = getattr(os, "fdatasync", os.fsync)
-    path, block, spans = folder / "flush-test", b"\0" * 8192, []
+    path = folder / "flush-test"
+    block = b"\0" * 8192
+    spans = []
     with path.open("wb", buffering=0) as file:
         for _ in range(_WRITES):
             began = elapsed()
@@ -73,7 +79,7 @@ def _flush_time(folder: Path) -> float:
     return median(spans)
 
 
-# -- what processes cost -----------------------------------------------------------------------------------------
+# -- what processes cost --------------------------------------------------------------------------
 
 
 _PROC = Path("/proc")
@@ -90,14 +96,20 @@ class Usage:
 
 
 def usage_of(pid: int) -> Usage | None:
-    """Return what getrusage would return in that process; None without /proc, or without that process."""
+    """Return what getrusage would return in that process; None without /proc, or without that
+    process.
+    """
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
-    user, system, reaped_user, reaped_system = (int(field) / tick for field in fields[11:15])
-    return Usage(parent=int(fields[1]), own=user + system, reaped=reaped_user + reaped_system)
+    user, system, reaped_user, reaped_system = (
+        int(field) / tick for field in fields[11:15]
+    )
+    return Usage(
+        parent=int(fields[1]), own=user + system, reaped=reaped_user + reaped_system
+    )
 
 
 def cpu_of(pids: Iterator[int] | list[int]) -> float | None:
@@ -112,7 +124,11 @@ def cpu_of_family(head: int) -> float | None:
     if top is None:
         return None
     children = (usage_of(int(path.name)) for path in _PROC.iterdir() if path.name.isdigit())
-    return top.own + top.reaped + sum(one.own for one in children if one and one.parent == head)
+    return (
+        top.own
+        + top.reaped
+        + sum(one.own for one in children if one and one.parent == head)
+    )
 
 
 def memory_of(pid: int, peak: bool = False) -> float | None:

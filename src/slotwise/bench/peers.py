@@ -1,8 +1,8 @@
 """Peers: other libraries that join a run where they are installed.
 
-Each is used through its public interface, in its best known setting.
-``pip install 'slotwise[bench-peers]'`` installs them. An adapter imports its library by name when it is used, so that
-slotwise itself never needs one. Run as a program, this module is a worker of one of them.
+Each is used through its public interface, in its best known setting. ``pip install
+'slotwise[bench-peers]'`` installs them. An adapter imports its library by name when it is used, so
+that slotwise itself never needs one. Run as a program, this module is a worker of one of them.
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ class Queries(Protocol):
     ) -> object: ...
 
 
-# -- PgQueuer ----------------------------------------------------------------------------------------------------
+# -- PgQueuer -------------------------------------------------------------------------------------
 
 
 _PGQUEUER_CHUNK = 5_000
 
 
 class PgQueuer(Contender):
-    """On asyncpg and, where it is installed, uvloop, as its documentation advises; ``batch`` jobs per dequeue."""
+    """On asyncpg and, where it is installed, uvloop, as its documentation advises; ``batch`` jobs
+    per dequeue.
+    """
 
     family = "pgqueuer"
 
@@ -88,7 +90,9 @@ class PgQueuer(Contender):
         async def work(queries: Queries) -> None:
             for first in range(1, count + 1, _PGQUEUER_CHUNK):
                 ids = range(first, min(first + _PGQUEUER_CHUNK, count + 1))
-                await queries.enqueue(["bench"] * len(ids), [str(one).encode() for one in ids], [0] * len(ids))
+                await queries.enqueue(
+                    ["bench"] * len(ids), [str(one).encode() for one in ids], [0] * len(ids)
+                )
 
         _with_queries(url, work)
 
@@ -132,7 +136,8 @@ def _with_queries(url: str, work: Callable[[Queries], Awaitable[object]]) -> Non
 
 
 async def _work_pgqueuer(url: str, batch: int, note: Callable[[int], None]) -> None:
-    pgqueuer, asyncpg = importlib.import_module("pgqueuer"), importlib.import_module("asyncpg")
+    pgqueuer = importlib.import_module("pgqueuer")
+    asyncpg = importlib.import_module("asyncpg")
     app = pgqueuer.PgQueuer(pgqueuer.AsyncpgDriver(await asyncpg.connect(url)))
 
     async def bench(job: Any) -> None:
@@ -149,7 +154,7 @@ def _run_pgqueuer(options: Options) -> None:
     asyncio.run(_work_pgqueuer(options["url"], options["batch"], _journal().note))
 
 
-# -- Procrastinate -----------------------------------------------------------------------------------------------
+# -- Procrastinate --------------------------------------------------------------------------------
 
 
 _PROCRASTINATE_CHUNK = 1_000
@@ -175,7 +180,9 @@ class Procrastinate(Contender):
     def empty(self, url: str) -> None:
         """Truncate its tables, since it has no call for that."""
         with psycopg().connect(url, autocommit=True) as connection:
-            connection.execute("TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_workers CASCADE")
+            connection.execute(
+                "TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_workers CASCADE"
+            )
 
     def fill(self, url: str, count: int) -> None:
         with _procrastinate(url).open() as app:
@@ -184,7 +191,12 @@ class Procrastinate(Contender):
                 app.configure_task("bench").batch_defer(*({"number": one} for one in ids))
 
     def command(self, url: str) -> Command:
-        return python("slotwise.bench.peers", peer="procrastinate", url=url, concurrency=self._concurrency)
+        return python(
+            "slotwise.bench.peers",
+            peer="procrastinate",
+            url=url,
+            concurrency=self._concurrency,
+        )
 
     @contextmanager
     def sender(self, url: str) -> Iterator[Send]:
@@ -194,7 +206,9 @@ class Procrastinate(Contender):
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
         with _procrastinate(url).open() as app:
             for instant in due:
-                app.configure_task("bench", schedule_at=instant).defer(number=micros(instant))
+                app.configure_task("bench", schedule_at=instant).defer(
+                    number=micros(instant)
+                )
         return self.command(url)
 
 
@@ -215,10 +229,14 @@ async def _work_procrastinate(app: Any, concurrency: int) -> None:
 
 
 def _run_procrastinate(options: Options) -> None:
-    asyncio.run(_work_procrastinate(_procrastinate(options["url"], _journal().note), options["concurrency"]))
+    asyncio.run(
+        _work_procrastinate(
+            _procrastinate(options["url"], _journal().note), options["concurrency"]
+        )
+    )
 
 
-# -- APScheduler -------------------------------------------------------------------------------------------------
+# -- APScheduler ----------------------------------------------------------------------------------
 
 
 _HANDLER = "slotwise.bench.peers:note"
@@ -255,13 +273,17 @@ class APScheduler(Contender):
     def _add(self, url: str, jobs: Sequence[tuple[int, datetime]]) -> None:
         def add(scheduler: Any) -> None:
             for number, instant in jobs:
-                scheduler.add_job(_HANDLER, "date", run_date=instant, args=[number], id=str(number))
+                scheduler.add_job(
+                    _HANDLER, "date", run_date=instant, args=[number], id=str(number)
+                )
 
         asyncio.run(_with_store(url, add))
 
 
 async def _with_store(url: str, work: Callable[[Any], None]) -> None:
-    """Call ``work`` with a paused scheduler. A paused one with threads would run what is due when it is shut down."""
+    """Call ``work`` with a paused scheduler. A paused one with threads would run what is due when
+    it is shut down.
+    """
     scheduler = _scheduler(url, "asyncio.AsyncIOScheduler")
     scheduler.start(paused=True)
     work(scheduler)
@@ -272,11 +294,15 @@ def _scheduler(url: str, kind: str = "background.BackgroundScheduler") -> Any:
     module, _, name = kind.partition(".")
     stores = importlib.import_module("apscheduler.jobstores.sqlalchemy")
     pool = importlib.import_module("apscheduler.executors.pool")
-    store = stores.SQLAlchemyJobStore(url=database_url(url).render_as_string(hide_password=False))
+    store = stores.SQLAlchemyJobStore(
+        url=database_url(url).render_as_string(hide_password=False)
+    )
     return getattr(importlib.import_module(f"apscheduler.schedulers.{module}"), name)(
-        jobstores={"default": store}, executors={"default": pool.ThreadPoolExecutor(10)},
-        job_defaults={"misfire_grace_time": None}, timezone=UTC,
-    )  # fmt: skip
+        jobstores={"default": store},
+        executors={"default": pool.ThreadPoolExecutor(10)},
+        job_defaults={"misfire_grace_time": None},
+        timezone=UTC,
+    )
 
 
 def note(number: int) -> None:
@@ -295,7 +321,7 @@ def _run_apscheduler(options: Options) -> None:
     scheduler.shutdown(wait=False)
 
 
-# -- all of them ----------------------------------------------------------------------------------------------
+# -- all of them ----------------------------------------------------------------------------------
 
 
 #: By name: the modules that must be installed, and the settings that take part.
@@ -307,7 +333,9 @@ KNOWN: dict[str, tuple[tuple[str, ...], Sequence[Contender]]] = {
 
 
 def find(names: Iterable[str]) -> tuple[list[Contender], dict[str, str]]:
-    """Return the contenders of these names, and the installed versions. Raises ConfigurationError."""
+    """Return the contenders of these names, and the installed versions. Raises
+    ConfigurationError.
+    """
     contenders: list[Contender] = []
     versions: dict[str, str] = {}
     for name in names:
@@ -326,7 +354,8 @@ def _require(name: str, module: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise ConfigurationError(
-            f"--peers {name}: {module} cannot be imported ({error}); pip install 'slotwise[bench-peers]'"
+            f"--peers {name}: {module} cannot be imported ({error}); pip install "
+            "'slotwise[bench-peers]'"
         ) from None
 
 
@@ -339,8 +368,10 @@ def main() -> None:
     """Run a worker of the peer that BENCH_OPTIONS names, until SIGTERM."""
     options = json.loads(os.environ["BENCH_OPTIONS"])
     workers: dict[str, Callable[[Options], None]] = {
-        "pgqueuer": _run_pgqueuer, "procrastinate": _run_procrastinate, "apscheduler": _run_apscheduler,
-    }  # fmt: skip
+        "pgqueuer": _run_pgqueuer,
+        "procrastinate": _run_procrastinate,
+        "apscheduler": _run_apscheduler,
+    }
     workers[options["peer"]](options)
 
 

@@ -1,7 +1,8 @@
-"""The raw limit: bare psycopg and two statements per batch, nothing else. Run as a program, it is a worker.
+"""The raw limit: bare psycopg and two statements per batch, nothing else. Run as a program, it is
+a worker.
 
-No retries, no heartbeats, no threads, no handlers but the note in the journal: no library that makes the same
-commits can be faster.
+No retries, no heartbeats, no threads, no handlers but the note in the journal: no library that
+makes the same commits can be faster.
 """
 
 from __future__ import annotations
@@ -115,10 +116,16 @@ class Raw(Contender):
             yield lambda number: connection.execute(_SEND, (str(number),))
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
-        rows = [("bench", str(micros(instant)), b"{}", instant, False, 1, 50) for instant in due]
-        with psycopg().connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        rows = [
+            ("bench", str(micros(instant)), b"{}", instant, False, 1, 50) for instant in due
+        ]
+        with (
+            psycopg().connect(url, autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.executemany(
-                "INSERT INTO raw_tasks (task_name, task_instance, task_data, execution_time, picked, version, priority)"
+                "INSERT INTO raw_tasks (task_name, task_instance, task_data, "
+                "execution_time, picked, version, priority)"
                 " VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 rows,
             )
@@ -133,7 +140,9 @@ class Loop:
         self._batch = batch
         self._note = journal.note
         self._me = f"raw-{os.getpid()}"
-        self._claim, self._complete = (_CLAIM_SLOTS, _COMPLETE_SLOTS) if slots else (_CLAIM, _COMPLETE)
+        self._claim, self._complete = (
+            (_CLAIM_SLOTS, _COMPLETE_SLOTS) if slots else (_CLAIM, _COMPLETE)
+        )
         self.is_stopped = False
         signal.signal(signal.SIGTERM, self._stop)
 
@@ -142,7 +151,9 @@ class Loop:
 
     def run_batch(self) -> int:
         """Claim, note and complete a batch. Return its size."""
-        rows = self._connection.execute(self._claim, {"me": self._me, "limit": self._batch}).fetchall()
+        rows = self._connection.execute(
+            self._claim, {"me": self._me, "limit": self._batch}
+        ).fetchall()
         if not rows:
             return 0
         for row in rows:
@@ -153,7 +164,9 @@ class Loop:
         return len(rows)
 
     def drain(self) -> None:
-        """Run batches until stopped; an empty one may mean that other workers hold the due rows."""
+        """Run batches until stopped; an empty one may mean that other workers hold the due
+        rows.
+        """
         while not self.is_stopped:
             if not self.run_batch():
                 time.sleep(0.001)
@@ -182,8 +195,11 @@ def main() -> None:
     journal = Journal(Path(os.environ["BENCH_JOURNAL"]))
     loop = Loop(options["url"], options["batch"], journal, slots=options["mode"] == "slots")
     modes: dict[str, Callable[[], None]] = {
-        "drain": loop.drain, "slots": loop.drain, "listen": loop.listen, "timer": loop.timer,
-    }  # fmt: skip
+        "drain": loop.drain,
+        "slots": loop.drain,
+        "listen": loop.listen,
+        "timer": loop.timer,
+    }
     modes[options["mode"]]()
 
 

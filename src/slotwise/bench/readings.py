@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 class Reading:
     """Figures of one contender in one round of a cell.
 
-    ``rate`` is per second, ``*_us`` microseconds of CPU per execution, ``*_ms`` milliseconds, ``*_mib`` memory.
-    ``spread`` are the single values behind the percentiles; ``note`` is the reason for missing figures.
+    ``rate`` is per second, ``*_us`` microseconds of CPU per execution, ``*_ms`` milliseconds,
+    ``*_mib`` memory. ``spread`` are the single values behind the percentiles; ``note`` is the
+    reason for missing figures.
     """
 
     cell: str
@@ -76,21 +77,33 @@ class Readings:
             yield self.of(cell, contender)
 
     def of(self, cell: str, contender: str) -> Summary:
-        found = tuple(one for one in self.all if (one.cell, one.contender) == (cell, contender))
+        found = tuple(
+            one for one in self.all if (one.cell, one.contender) == (cell, contender)
+        )
         return Summary(cell=cell, contender=contender, readings=found)
 
     def contenders(self, cell: str, prefix: str = "") -> list[Summary]:
-        """Return the summaries of a cell that have figures and whose contender begins with ``prefix``."""
-        return [one for one in self.summaries() if one.cell == cell and one.contender.startswith(prefix) and one.names]
+        """Return the summaries of a cell that have figures and whose contender begins with
+        ``prefix``.
+        """
+        return [
+            one
+            for one in self.summaries()
+            if one.cell == cell and one.contender.startswith(prefix) and one.names
+        ]
 
     def best(self, cell: str, prefix: str, name: str = "rate") -> Summary | None:
         """Return the setting of a contender that has the highest median."""
-        found = [one for one in self.contenders(cell, prefix) if one.median(name) is not None]
+        found = [
+            one for one in self.contenders(cell, prefix) if one.median(name) is not None
+        ]
         return max(found, key=lambda one: one.median(name) or 0.0, default=None)
 
 
 def ratio(one: Summary | None, other: Summary | None, name: str = "rate") -> float | None:
-    """Return the median of one's figure by the other's of the same round, over the rounds that both have."""
+    """Return the median of one's figure by the other's of the same round, over the rounds that
+    both have.
+    """
     if one is None or other is None:
         return None
     theirs = {reading.round: reading.figures.get(name) for reading in other.readings}
@@ -111,4 +124,7 @@ def distribution(values: Iterable[float]) -> dict[str, float]:
     """Return p50, p95, p99 and maximum of milliseconds."""
     ordered = sorted(values)
     shares = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
-    return {**{name: percentile(ordered, share) for name, share in shares.items()}, "max_ms": ordered[-1]}
+    return {
+        **{name: percentile(ordered, share) for name, share in shares.items()},
+        "max_ms": ordered[-1],
+    }

@@ -50,16 +50,21 @@ class Contender(ABC):
         """Return how to start a worker that runs the tasks of ``fill``."""
 
     def is_done(self, connection: object) -> bool:
-        """Return whether everything that has started is settled. Peers are not asked, which is in their favour."""
+        """Return whether everything that has started is settled. Peers are not asked, which is in
+        their favour.
+        """
         del connection
         return True
 
     def sender(self, url: str) -> AbstractContextManager[Send]:
-        """Open a connection that enqueues one due task per call and wakes its worker. Raises NotYet."""
+        """Open a connection that enqueues one due task per call and wakes its worker. Raises
+        NotYet.
+        """
         raise NotYet("one process only")
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
-        """Plan one start at each of these instants, with the instant in microseconds as its id. Return the worker.
+        """Plan one start at each of these instants, with the instant in microseconds as its id.
+        Return the worker.
 
         Raises NotYet.
         """
@@ -71,8 +76,12 @@ class Contender(ABC):
 
 
 def python(module: str, **options: object) -> Command:
-    """Return how to start a worker that is a module of ours, with its options in the environment."""
-    return Command(arguments=["-m", module], environment={"BENCH_OPTIONS": json.dumps(options)})
+    """Return how to start a worker that is a module of ours, with its options in the
+    environment.
+    """
+    return Command(
+        arguments=["-m", module], environment={"BENCH_OPTIONS": json.dumps(options)}
+    )
 
 
 def micros(instant: datetime) -> int:
@@ -112,8 +121,12 @@ class Run:
         """Return seconds, times the scale; never more than at scale 1."""
         return max(number * min(self.scale, 1.0), least)
 
-    def turns(self, contenders: Sequence[Contender], rounds: int | None = None) -> Iterator[tuple[int, Contender]]:
-        """Yield each contender once per round; another one begins each round, so that none is always the first."""
+    def turns(
+        self, contenders: Sequence[Contender], rounds: int | None = None
+    ) -> Iterator[tuple[int, Contender]]:
+        """Yield each contender once per round; another one begins each round, so that none is
+        always the first.
+        """
         for number in range(rounds or self.rounds):
             first = number % len(contenders)
             for contender in (*contenders[first:], *contenders[:first]):

@@ -1,4 +1,6 @@
-"""The PostgreSQL server of a benchmark: a durable one of its own, or a given one, with databases that are dropped."""
+"""The PostgreSQL server of a benchmark: a durable one of its own, or a given one, with databases
+that are dropped.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from slotwise.embedded.directories import state_directory
 from slotwise.store.connect.dsn import psycopg
 
 #: For the report: the settings that decide how fast a durable PostgreSQL is.
-SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum_naptime")
+SETTINGS = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+    "autovacuum_naptime",
+)
 _GIB = 1 << 30
 
 # Transaction control is counted apart, since each peer has its own way to begin and commit.
@@ -37,7 +46,9 @@ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AN
 
 
 class Server:
-    """A context manager: it starts the server, and at the end removes everything that was made in it."""
+    """A context manager: it starts the server, and at the end removes everything that was made
+    in it.
+    """
 
     def __init__(self, dsn: str | None = None) -> None:
         self._stack = ExitStack()
@@ -61,7 +72,10 @@ class Server:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stack.close()
 
@@ -69,13 +83,19 @@ class Server:
         if self._given is not None:
             return GivenPostgres(self._given)
         binaries = find_binaries()
-        settings = {"shared_buffers": _shared_buffers(), "fsync": "on", "synchronous_commit": "on"}
+        settings = {
+            "shared_buffers": _shared_buffers(),
+            "fsync": "on",
+            "synchronous_commit": "on",
+        }
         if _has_statements(binaries):
             settings["shared_preload_libraries"] = "pg_stat_statements"
         self.home = state_directory() / f"bench-{os.getpid()}"
-        return EmbeddedPostgres(self.home, binaries=binaries, settings=settings, temporary=True)
+        return EmbeddedPostgres(
+            self.home, binaries=binaries, settings=settings, temporary=True
+        )
 
-    # -- databases --------------------------------------------------------------------------------------------
+    # -- databases --------------------------------------------------------------------------------
 
     @property
     def dsn(self) -> str:
@@ -90,7 +110,9 @@ class Server:
             self.made.add(name)
             if self.counts_statements:
                 with self._connect(self._server.url(name)) as connection:
-                    self.counts_statements = _try(connection, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+                    self.counts_statements = _try(
+                        connection, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements"
+                    )
         return self._server.url(name)
 
     @contextmanager
@@ -100,7 +122,9 @@ class Server:
             yield connection
 
     def settle(self, family: str) -> None:
-        """Vacuum, analyse and make a checkpoint after a fill, so that none of it falls into the measurement."""
+        """Vacuum, analyse and make a checkpoint after a fill, so that none of it falls into the
+        measurement.
+        """
         with self.connect(family) as connection:
             connection.execute("VACUUM (ANALYZE)")
             _try(connection, "CHECKPOINT")
@@ -116,10 +140,12 @@ class Server:
     def _connect(self, url: str) -> Any:
         return psycopg().connect(url, autocommit=True, application_name="slotwise bench")
 
-    # -- what it costs ----------------------------------------------------------------------------------------
+    # -- what it costs ----------------------------------------------------------------------------
 
     def cpu(self) -> float | None:
-        """Return the CPU seconds of all its processes so far; None for a server on another host."""
+        """Return the CPU seconds of all its processes so far; None for a server on another
+        host.
+        """
         return None if self._head is None else cpu_of_family(self._head)
 
     def forget_statements(self, family: str) -> None:
@@ -129,15 +155,22 @@ class Server:
                 connection.execute("SELECT pg_stat_statements_reset()")
 
     def statements(self, family: str) -> list[dict[str, object]]:
-        """Return the statements that took the most time since ``forget_statements``, in milliseconds."""
+        """Return the statements that took the most time since ``forget_statements``, in
+        milliseconds.
+        """
         if not self.counts_statements:
             return []
         with self.connect(family) as connection:
             found = connection.execute(_STATEMENTS, {"control": _CONTROL}).fetchall()
-        return [{"calls": row[0], "ms": round(row[1], 3), "rows": row[2], "query": row[3][:160]} for row in found]
+        return [
+            {"calls": row[0], "ms": round(row[1], 3), "rows": row[2], "query": row[3][:160]}
+            for row in found
+        ]
 
     def calls(self, family: str) -> tuple[int, int] | None:
-        """Return how many statements ran since ``forget_statements``: without transaction control, and with it."""
+        """Return how many statements ran since ``forget_statements``: without transaction control,
+        and with it.
+        """
         if not self.counts_statements:
             return None
         with self.connect(family) as connection:
@@ -158,14 +191,22 @@ def _shared_buffers() -> str:
 
 
 def _has_statements(binaries: Binaries) -> bool:
-    """Return whether pg_stat_statements is installed; a server that cannot load it does not start."""
+    """Return whether pg_stat_statements is installed; a server that cannot load it does not
+    start.
+    """
     root = binaries.bindir.parent
     folders = [root / "lib", root / "lib" / "postgresql"]
-    return any((folder / f"pg_stat_statements.{kind}").exists() for folder in folders for kind in ("so", "dylib"))
+    return any(
+        (folder / f"pg_stat_statements.{kind}").exists()
+        for folder in folders
+        for kind in ("so", "dylib")
+    )
 
 
 def _head_of(connection: Any) -> int | None:
-    """Return the pid of the postmaster if the server runs on this host, where its backend is a process of that name."""
+    """Return the pid of the postmaster if the server runs on this host, where its backend is a
+    process of that name.
+    """
     backend = connection.info.backend_pid
     try:
         name = Path(f"/proc/{backend}/comm").read_text()

@@ -19,7 +19,9 @@ from slotwise.bench.server import Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """The options of a run; ``cells`` and ``peers`` are names separated by commas, no cells means all."""
+    """The options of a run; ``cells`` and ``peers`` are names separated by commas, no cells means
+    all.
+    """
 
     cells: str = ""
     rounds: int = 5
@@ -32,21 +34,35 @@ class Wish:
     def command(self) -> str:
         """The command that runs the same again."""
         words = ["slotwise bench", f"--rounds {self.rounds}", f"--scale {self.scale:g}"]
-        words += [f"--{name} {value}" for name in ("cells", "peers") if (value := getattr(self, name))]
+        words += [
+            f"--{name} {value}"
+            for name in ("cells", "peers")
+            if (value := getattr(self, name))
+        ]
         return " ".join(words)
 
 
 def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
-    """Measure, and report each reading as it comes. Raises ConfigurationError, RanWrong, and errors of the database."""
+    """Measure, and report each reading as it comes. Raises ConfigurationError, RanWrong, and
+    errors of the database.
+    """
     cells = list(_known(split(wish.cells))) or list(ALL.values())
     found, versions = peers.find(split(wish.peers))
     with ends_cleanly(), Server(wish.database_url) as server:
         facts = machine.describe(server, versions)
-        run = Run(server=server, rounds=wish.rounds, scale=wish.scale, peers=found, tell=lambda one: tell(line_of(one)))
+        run = Run(
+            server=server,
+            rounds=wish.rounds,
+            scale=wish.scale,
+            peers=found,
+            tell=lambda one: tell(line_of(one)),
+        )
         readings = measure(run, cells)
     if wish.pictures is not None:
         report.draw(readings, wish.pictures, tell)
-    return Report(readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1)
+    return Report(
+        readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1
+    )
 
 
 def cells() -> list[list[str]]:
@@ -56,7 +72,9 @@ def cells() -> list[list[str]]:
 
 def line_of(reading: Reading) -> str:
     """Format a reading on one line."""
-    figures = "  ".join(f"{name}={number(value)}" for name, value in reading.figures.items())
+    figures = "  ".join(
+        f"{name}={number(value)}" for name, value in reading.figures.items()
+    )
     return f"{reading.cell:<12} {reading.contender:<34} {reading.round}  {figures or reading.note}"
 
 

@@ -53,15 +53,24 @@ class Slotwise(Contender):
     family = "slotwise"
 
     def __init__(
-        self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, on_lost: OnLost = "rerun",
-        has_ids: bool = True, **settings: str,
-    ) -> None:  # fmt: skip
-        """``settings`` are the worker's; others have their defaults. ``size`` is that of a payload, in bytes.
+        self,
+        name: str = "slotwise",
+        *,
+        is_async: bool = False,
+        size: int = 2,
+        on_lost: OnLost = "rerun",
+        has_ids: bool = True,
+        **settings: str,
+    ) -> None:
+        """``settings`` are the worker's; others have their defaults. ``size`` is that of a
+        payload, in bytes.
 
         ``has_ids``: tasks are sent with their numbers as ids, otherwise as data.
         """
         self.name = name
-        self._size, self._on_lost, self._has_ids = size, on_lost, has_ids
+        self._size = size
+        self._on_lost = on_lost
+        self._has_ids = has_ids
         self._is_async = is_async
         self._settings = settings
 
@@ -73,14 +82,20 @@ class Slotwise(Contender):
 
     def empty(self, url: str) -> None:
         with psycopg().connect(url, autocommit=True) as connection:
-            connection.execute("TRUNCATE scheduled_tasks, scheduled_slots, scheduled_gaps, scheduled_workers")
+            connection.execute(
+                "TRUNCATE scheduled_tasks, scheduled_slots, scheduled_gaps, scheduled_workers"
+            )
 
     def fill(self, url: str, count: int) -> None:
         fill_tasks(url, count, size=self._size)
 
     def command(self, url: str) -> Command:
         return self._worker(
-            url, kind="tasks", is_async=self._is_async, on_lost=self._on_lost, is_data=not self._has_ids
+            url,
+            kind="tasks",
+            is_async=self._is_async,
+            on_lost=self._on_lost,
+            is_data=not self._has_ids,
         )
 
     def is_done(self, connection: Any) -> bool:
@@ -100,19 +115,37 @@ class Slotwise(Contender):
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
         """Plan a job for each instant of the first two seconds, each every two seconds."""
         places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
-        return self._worker(url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places])
+        return self._worker(
+            url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places]
+        )
 
     def _worker(self, url: str, **options: object) -> Command:
-        settings = {f"SLOTWISE_{name.upper()}": value for name, value in self._settings.items()}
-        arguments = ["-m", "slotwise", "worker", "--app", "slotwise.bench.app:make_registry", "--log-level", "WARNING"]
+        settings = {
+            f"SLOTWISE_{name.upper()}": value for name, value in self._settings.items()
+        }
+        arguments = [
+            "-m",
+            "slotwise",
+            "worker",
+            "--app",
+            "slotwise.bench.app:make_registry",
+            "--log-level",
+            "WARNING",
+        ]
         return Command(
             arguments=arguments,
-            environment={**settings, "SLOTWISE_DATABASE_URL": url, "BENCH_OPTIONS": json.dumps(options)},
+            environment={
+                **settings,
+                "SLOTWISE_DATABASE_URL": url,
+                "BENCH_OPTIONS": json.dumps(options),
+            },
         )
 
 
 class SlotwiseTraced(Slotwise):
-    """One-time tasks of a registry that OpenTelemetry instruments; there is no SDK in the worker."""
+    """One-time tasks of a registry that OpenTelemetry instruments; there is no SDK in the
+    worker.
+    """
 
     def command(self, url: str) -> Command:
         return self._worker(url, kind="tasks", is_async=self._is_async, is_traced=True)
@@ -135,7 +168,8 @@ class SlotwiseJobs(Slotwise):
     ``missed``: how many newer slots of each job are due, too.
     """
 
-    interval, unit = timedelta(days=1), "day"
+    interval = timedelta(days=1)
+    unit = "day"
 
     def __init__(self, name: str = "slotwise", *, missed: int = 0, **settings: Any) -> None:
         super().__init__(name, **settings)
@@ -144,13 +178,27 @@ class SlotwiseJobs(Slotwise):
     def fill(self, url: str, count: int) -> None:
         self._count = count
         declared = define(job(name=TASK, schedule=Every(self.interval))(nothing))
-        plan = Declared(fingerprint=declared.fingerprint, deployed=datetime.now(UTC)).document()
-        values = {"count": count, "schedule": str(declared.schedule), "missed": self._missed, "plan": json.dumps(plan)}
+        plan = Declared(
+            fingerprint=declared.fingerprint, deployed=datetime.now(UTC)
+        ).document()
+        values = {
+            "count": count,
+            "schedule": str(declared.schedule),
+            "missed": self._missed,
+            "plan": json.dumps(plan),
+        }
         with psycopg().connect(url, autocommit=True) as connection:
-            connection.execute(_JOBS, {**values, "interval": self.interval, "unit": self.unit})
+            connection.execute(
+                _JOBS, {**values, "interval": self.interval, "unit": self.unit}
+            )
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="jobs", schedules=[(self.interval.total_seconds(), 0.0)], times=self._count)
+        return self._worker(
+            url,
+            kind="jobs",
+            schedules=[(self.interval.total_seconds(), 0.0)],
+            times=self._count,
+        )
 
     def is_done(self, connection: Any) -> bool:
         return bool(connection.execute(_NO_OPEN_SLOTS).fetchone()[0])
@@ -159,7 +207,8 @@ class SlotwiseJobs(Slotwise):
 class SlotwiseSeconds(SlotwiseJobs):
     """Jobs that are due each second."""
 
-    interval, unit = timedelta(seconds=1), "second"
+    interval = timedelta(seconds=1)
+    unit = "second"
 
 
 def fill_tasks(
@@ -172,7 +221,8 @@ def fill_tasks(
     priorities: int = 1,
     size: int = 2,
 ) -> None:
-    """Add ``count`` rows of a task, with ids from ``first``, due ``after`` now, spread over so many priorities.
+    """Add ``count`` rows of a task, with ids from ``first``, due ``after`` now, spread over so
+    many priorities.
 
     ``size`` is that of a payload, in bytes.
     """
@@ -180,10 +230,15 @@ def fill_tasks(
         connection.execute(
             _TASKS,
             {
-                "name": name, "count": count, "first": first, "after": after, "priorities": priorities,
-                "priority": 50 if priorities == 1 else 30, "size": size,
+                "name": name,
+                "count": count,
+                "first": first,
+                "after": after,
+                "priorities": priorities,
+                "priority": 50 if priorities == 1 else 30,
+                "size": size,
             },
-        )  # fmt: skip
+        )
 
 
 def nothing(ctx: Context) -> None:
@@ -191,8 +246,12 @@ def nothing(ctx: Context) -> None:
 
 
 def registry_for(url: str) -> JobRegistry:
-    """Return a registry with the benchmark's task, for its client and its store; it runs nothing."""
-    return JobRegistry(tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False)
+    """Return a registry with the benchmark's task, for its client and its store; it runs
+    nothing.
+    """
+    return JobRegistry(
+        tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False
+    )
 
 
 def today() -> datetime:

@@ -1,4 +1,6 @@
-"""``slotwise lock-keys`` and ``slotwise cron-jobs``: the keys of advisory locks, and the jobs of CRON_JOBS."""
+"""``slotwise lock-keys`` and ``slotwise cron-jobs``: the keys of advisory locks, and the jobs of
+CRON_JOBS.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    common,
+    pass_given,
+    with_options,
+)
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import say, say_json
 from slotwise.contrib.advisory.cron_jobs import VARIABLE, ZONE_VARIABLE
@@ -22,7 +31,11 @@ if TYPE_CHECKING:
 _reading = with_options(
     click.argument("paths", metavar="[[SERVICE=]PATH]...", nargs=-1),
     click.option(
-        "--registry", metavar="FILE", default="lock-keys.toml", show_default=True, help="The registry, a TOML file."
+        "--registry",
+        metavar="FILE",
+        default="lock-keys.toml",
+        show_default=True,
+        help="The registry, a TOML file.",
     ),
 )
 
@@ -38,7 +51,9 @@ _reading = with_options(
 )
 @common
 def lock_keys() -> None:
-    """Check which service owns which keys of advisory locks, and where they are used. Needs no database."""
+    """Check which service owns which keys of advisory locks, and where they are used. Needs no
+    database.
+    """
 
 
 @lock_keys.command(
@@ -59,12 +74,14 @@ def lock_keys() -> None:
 @click.option("--strict", is_flag=True, help="Fail on unused gaps, too.")
 @common
 @pass_given
-def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> int:
+def check_lock_keys(
+    given: Given, paths: tuple[str, ...], registry: str, strict: bool
+) -> int:
     """List collisions between services, keys out of range, keys used twice, and unused gaps.
 
-    Keys in use are found in all text files of PATH, whatever their language (lock_key=, lockKey =, "lockKey":), and in
-    CRON_JOBS of the environment. Binary files and files above 1 MiB are skipped, and counted. SERVICE= names the owner
-    of the keys in a PATH.
+    Keys in use are found in all text files of PATH, whatever their language (lock_key=, lockKey =,
+    "lockKey":), and in CRON_JOBS of the environment. Binary files and files above 1 MiB are
+    skipped, and counted. SERVICE= names the owner of the keys in a PATH.
     """
     from slotwise.contrib.advisory.lock_keys import problems, unused
 
@@ -72,12 +89,21 @@ def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict:
     used = {use.key for use in uses}
     found = [*keys.collisions(), *_unreadable(), *problems(keys, uses)]
     gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
-    gaps += [f"{gap} of {gap.service} are not used" for one in keys.ranges for gap in unused(one, used)]
+    gaps += [
+        f"{gap} of {gap.service} are not used"
+        for one in keys.ranges
+        for gap in unused(one, used)
+    ]
     if given.json:
-        print_json({
-            "ok": not found and not (strict and gaps), "problems": found, "gaps": gaps, "keys": len(used),
-            **_counts(search),
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": not found and not (strict and gaps),
+                "problems": found,
+                "gaps": gaps,
+                "keys": len(used),
+                **_counts(search),
+            }
+        )
     else:
         _say_files(search, paths)
         for line in found:
@@ -112,7 +138,9 @@ def check_lock_keys(given: Given, paths: tuple[str, ...], registry: str, strict:
 @common
 @pass_given
 def next_(given: Given, service: str, paths: tuple[str, ...], registry: str) -> None:
-    """Print the lowest key of SERVICE that is not used in PATH or in CRON_JOBS of the environment."""
+    """Print the lowest key of SERVICE that is not used in PATH or in CRON_JOBS of the
+    environment.
+    """
     keys, uses, search = _read(registry, paths)
     found = keys.next(service, {use.key for use in uses})
     if given.json:
@@ -140,20 +168,29 @@ def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
 
     keys, uses, search = _read(registry, paths)
     used = {use.key for use in uses}
-    rows = [(one, sorted(key for key in used if key in one), unused(one, used)) for one in keys.ranges]
+    rows = [
+        (one, sorted(key for key in used if key in one), unused(one, used))
+        for one in keys.ranges
+    ]
     if given.json:
         print_json_list(
             {
-                "service": one.service, "start": one.start, "end": one.end, "used": mine,
+                "service": one.service,
+                "start": one.start,
+                "end": one.end,
+                "used": mine,
                 "gaps": [[gap.start, gap.end] for gap in gaps],
             }
             for one, mine, gaps in rows
-        )  # fmt: skip
+        )
         return
     _say_files(search, paths)
     print_table(
         ["SERVICE", "KEYS", "USED", "GAPS"],
-        [[one.service, str(one), str(len(mine)), ", ".join(map(str, gaps)) or "–"] for one, mine, gaps in rows],
+        [
+            [one.service, str(one), str(len(mine)), ", ".join(map(str, gaps)) or "–"]
+            for one, mine, gaps in rows
+        ],
     )
 
 
@@ -178,7 +215,11 @@ def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse]
 
     keys = read_lock_keys(registry)
     search = find_uses(paths, keys)
-    return keys, search.uses + uses_in(os.environ.get(VARIABLE, ""), VARIABLE, is_file=False), search
+    return (
+        keys,
+        search.uses + uses_in(os.environ.get(VARIABLE, ""), VARIABLE, is_file=False),
+        search,
+    )
 
 
 def _counts(search: Search) -> dict[str, int]:
@@ -191,7 +232,10 @@ def _say_files(search: Search, paths: tuple[str, ...]) -> None:
     line = f"{search.read} file{'s' * (search.read != 1)} read"
     if search.skipped:
         more = ", …" * (len(search.skipped) > 3)
-        line += f", {len(search.skipped)} skipped (binary, or above 1 MiB): {', '.join(search.skipped[:3])}{more}"
+        line += (
+            f", {len(search.skipped)} skipped (binary, or above 1 MiB): "
+            f"{', '.join(search.skipped[:3])}{more}"
+        )
     say(line, err=True)
 
 
@@ -205,7 +249,9 @@ slotwise cron-jobs schema > cron_jobs.schema.json
 @click.group("cron-jobs", cls=Group, short_help="Check CRON_JOBS.", examples=_CRON_EXAMPLES)
 @common
 def cron_jobs() -> None:
-    """Check the jobs of CRON_JOBS in the environment, and print its JSON Schema. Needs no database."""
+    """Check the jobs of CRON_JOBS in the environment, and print its JSON Schema. Needs no
+    database.
+    """
 
 
 @cron_jobs.command(
@@ -221,14 +267,23 @@ def cron_jobs() -> None:
     CRON_TZ=Europe/Vienna slotwise cron-jobs check --service lt-credit-service --registry lock-keys.toml
     """,
 )
-@click.option("--service", metavar="NAME", help="The service whose jobs these are; names begin with it.")
-@click.option("--registry", metavar="FILE", help="With --service: keys must be in its range; see slotwise lock-keys.")
+@click.option(
+    "--service",
+    metavar="NAME",
+    help="The service whose jobs these are; names begin with it.",
+)
+@click.option(
+    "--registry",
+    metavar="FILE",
+    help="With --service: keys must be in its range; see slotwise lock-keys.",
+)
 @common
 @pass_given
 def check_cron_jobs(given: Given, service: str | None, registry: str | None) -> int:
     """List the jobs of CRON_JOBS, or all its problems.
 
-    A schedule that fixes an hour, day, month or weekday needs CRON_TZ, since Node and Spring use their own zone.
+    A schedule that fixes an hour, day, month or weekday needs CRON_TZ, since Node and Spring use
+    their own zone.
     """
     from slotwise.contrib.advisory import read_cron_jobs, read_lock_keys
 
@@ -243,7 +298,12 @@ def check_cron_jobs(given: Given, service: str | None, registry: str | None) -> 
         problems = str(error).splitlines()
     if given.json:
         jobs = [
-            {"job": job.name, "lock_key": job.lock_key, "schedule": str(job.schedule), "zone": job.schedule.zone.key}
+            {
+                "job": job.name,
+                "lock_key": job.lock_key,
+                "schedule": str(job.schedule),
+                "zone": job.schedule.zone.key,
+            }
             for job in found
         ]
         print_json({"ok": not problems, "jobs": jobs, "problems": problems})
@@ -251,12 +311,17 @@ def check_cron_jobs(given: Given, service: str | None, registry: str | None) -> 
         for line in problems:
             say(f"error: {line}", err=True)
     else:
-        rows = [[job.name, str(job.lock_key), job.schedule.expression, job.schedule.zone.key] for job in found]
+        rows = [
+            [job.name, str(job.lock_key), job.schedule.expression, job.schedule.zone.key]
+            for job in found
+        ]
         print_table(["JOB", "KEY", "SCHEDULE", "ZONE"], rows)
     return exits.FAILED if problems else exits.OK
 
 
-@cron_jobs.command(cls=Command, short_help="Print the JSON Schema of CRON_JOBS.", examples=_CRON_EXAMPLES)
+@cron_jobs.command(
+    cls=Command, short_help="Print the JSON Schema of CRON_JOBS.", examples=_CRON_EXAMPLES
+)
 @common
 def schema() -> None:
     """Print the JSON Schema of CRON_JOBS, for editors and pipelines."""

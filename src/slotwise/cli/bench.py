@@ -1,4 +1,6 @@
-"""``slotwise bench``: measure speed and cost here, beside the raw limit, other libraries, or another version."""
+"""``slotwise bench``: measure speed and cost here, beside the raw limit, other libraries, or
+another version.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,13 @@ if TYPE_CHECKING:
     metavar="NAMES",
     help="Cells to measure, separated by commas; default: all, with --against backlog,slots.",
 )
-@click.option("--rounds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="How many rounds to run.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    help="How many rounds to run.",
+)
 @click.option(
     "--scale",
     type=click.FloatRange(0, 100, min_open=True),
@@ -58,7 +66,9 @@ if TYPE_CHECKING:
     help="Other libraries that take part; pip install 'slotwise[bench-peers]'.",
 )
 @click.option(
-    "--against", metavar="PYTHON", help="Compare with the slotwise that is installed for this other interpreter."
+    "--against",
+    metavar="PYTHON",
+    help="Compare with the slotwise that is installed for this other interpreter.",
 )
 @click.option(
     "--pairs",
@@ -69,32 +79,52 @@ if TYPE_CHECKING:
 )
 @click.option("--markdown", is_flag=True, help="Print the tables in Markdown.")
 @click.option(
-    "--plot", "pictures", type=click.Path(file_okay=False, path_type=Path), help="Directory for pictures, SVG and PNG."
+    "--plot",
+    "pictures",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for pictures, SVG and PNG.",
 )
-@click.option("--list", "listing", is_flag=True, help="List the cells, and measure nothing.")
+@click.option(
+    "--list", "listing", is_flag=True, help="List the cells, and measure nothing."
+)
 @common
 @pass_given
 @click.pass_context
 def bench(
-    context: click.Context, given: Given, cells: str, rounds: int, scale: float, peers: str, against: str | None,
-    pairs: int, markdown: bool, pictures: Path | None, listing: bool,
-) -> None:  # fmt: skip
+    context: click.Context,
+    given: Given,
+    cells: str,
+    rounds: int,
+    scale: float,
+    peers: str,
+    against: str | None,
+    pairs: int,
+    markdown: bool,
+    pictures: Path | None,
+    listing: bool,
+) -> None:
     """Measure slotwise on this machine, with real workers, beside bare psycopg doing the same.
 
-    Starts a durable PostgreSQL of its own, or makes and drops databases of its own on the server of --database-url;
-    DATABASE_URL is not read. Contenders take turns; every id is checked to have run exactly once. --plot draws
-    rates and distributions. For PNG: pip install 'slotwise[plot]'.
+    Starts a durable PostgreSQL of its own, or makes and drops databases of its own on the server
+    of --database-url; DATABASE_URL is not read. Contenders take turns; every id is checked to have
+    run exactly once. --plot draws rates and distributions. For PNG: pip install 'slotwise[plot]'.
 
-    With --against, this version and the other measure the same cells in turns; what counts is the ratio of their
-    figures within each pair.
+    With --against, this version and the other measure the same cells in turns; what counts is the
+    ratio of their figures within each pair.
     """
-    from slotwise.bench import comparison, session  # late: no other command, and no worker, needs the benchmark
+    from slotwise.bench import (
+        comparison,
+        session,
+    )  # late: no other command, and no worker, needs the benchmark
     from slotwise.bench import peers as libraries
 
     if listing:
         print_table(["CELL", "MEASURES"], session.cells())
         return
-    if not cells.strip(" ,") and context.get_parameter_source("cells") is ParameterSource.COMMANDLINE:
+    if (
+        not cells.strip(" ,")
+        and context.get_parameter_source("cells") is ParameterSource.COMMANDLINE
+    ):
         raise click.UsageError("--cells: no cell is named; see: slotwise bench --list")
     _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
     _refuse_unknown("--peers", peers, libraries.KNOWN)
@@ -102,13 +132,21 @@ def bench(
     found: Comparison | Report
     if against is None:
         wish = session.Wish(
-            cells=cells, rounds=rounds, scale=scale, peers=peers, database_url=given.text("database_url"),
+            cells=cells,
+            rounds=rounds,
+            scale=scale,
+            peers=peers,
+            database_url=given.text("database_url"),
             pictures=pictures,
-        )  # fmt: skip
+        )
         found = session.fulfil(wish, _progress)
     else:
         pairing = comparison.Pairing(
-            against=against, cells=cells, pairs=pairs, scale=scale, database_url=given.text("database_url")
+            against=against,
+            cells=cells,
+            pairs=pairs,
+            scale=scale,
+            database_url=given.text("database_url"),
         )
         found = comparison.compare(pairing, _progress)
     if given.json:
@@ -122,7 +160,9 @@ def bench(
 
 
 def _refuse_unknown(option: str, text: str, known: Collection[str]) -> None:
-    if unknown := [name for part in text.split(",") if (name := part.strip()) and name not in known]:
+    if unknown := [
+        name for part in text.split(",") if (name := part.strip()) and name not in known
+    ]:
         raise click.UsageError(f"{option} {unknown[0]}: known are {', '.join(known)}")
 
 
@@ -130,8 +170,15 @@ def _refuse_together(context: click.Context, against: str | None) -> None:
     """Reject options of the other kind of run; each would be ignored otherwise."""
     others = ["pairs"] if against is None else ["rounds", "peers", "pictures"]
     for option in context.command.params:
-        if option.name in others and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            reason = "it needs --against" if against is None else "it cannot be used with --against"
+        if (
+            option.name in others
+            and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        ):
+            reason = (
+                "it needs --against"
+                if against is None
+                else "it cannot be used with --against"
+            )
             raise click.UsageError(f"{option.opts[0]}: {reason}")
 
 
@@ -149,8 +196,12 @@ def _print(report: Report) -> None:
 
 
 def _print_comparison(found: Comparison) -> None:
-    """Both versions, and the ratios; the raw limit is the same code in both, so its ratios are the machine's noise."""
+    """Both versions, and the ratios; the raw limit is the same code in both, so its ratios are the
+    machine's noise.
+    """
     say("", f"this   {found.machine['this']}", f"other  {found.machine['other']}", "")
-    print_table([column.upper() for column in found.columns], [line.row() for line in found.lines])
+    print_table(
+        [column.upper() for column in found.columns], [line.row() for line in found.lines]
+    )
     for note in found.notes:
         say(note)

@@ -16,7 +16,15 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.shared.options import Command, Given, Group, common, confirm, pass_given, with_options
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    common,
+    confirm,
+    pass_given,
+    with_options,
+)
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
@@ -24,7 +32,13 @@ from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.settings.settings import LARGEST_FILE
-from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
+from slotwise.store.planning.calendars import (
+    CalendarChanges,
+    CalendarLine,
+    Change,
+    Edit,
+    Followed,
+)
 from slotwise.store.reading.reader import Reader
 
 
@@ -41,24 +55,37 @@ from slotwise.store.reading.reader import Reader
 def calendar() -> None:
     """Manage business calendars.
 
-    A calendar lists non-business days. It is stored in the database. A schedule avoids these days with
-    .excluding("AT", roll="following"). When a calendar changes, all jobs that use it follow at once.
+    A calendar lists non-business days. It is stored in the database. A schedule avoids these days
+    with .excluding("AT", roll="following"). When a calendar changes, all jobs that use it follow
+    at once.
     """
 
 
-@calendar.command("list", cls=Command, examples="slotwise calendar list\nslotwise calendar list --json")
+@calendar.command(
+    "list", cls=Command, examples="slotwise calendar list\nslotwise calendar list --json"
+)
 @common
 @pass_given
 def list_calendars(given: Given) -> None:
     """List all calendars, and how many jobs use each."""
     with given.store() as store:
-        lines, zone = CalendarChanges(store, _author()).all(), Reader(store).common_zone()
+        lines = CalendarChanges(store, _author()).all()
+        zone = Reader(store).common_zone()
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
         say("no calendars yet; create one with: slotwise calendar import AT")
     else:
-        columns = ("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED")
+        columns = (
+            "CALENDAR",
+            "REVISION",
+            "DAYS",
+            "FROM",
+            "TO",
+            "WEEKEND",
+            "JOBS",
+            "CHANGED",
+        )
         print_table(columns, [_row(line, zone) for line in lines])
         say_zones([zone])
 
@@ -67,16 +94,25 @@ def _row(line: CalendarLine, zone: ZoneInfo) -> list[str]:
     days = sorted(line.calendar.days)
     ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
     return [
-        line.calendar.name, str(line.calendar.revision), str(len(days)), *ends, weekend_text(line.calendar.weekend),
-        str(len(line.jobs)) if line.jobs else "–", moment(line.updated, zone),
-    ]  # fmt: skip
+        line.calendar.name,
+        str(line.calendar.revision),
+        str(len(days)),
+        *ends,
+        weekend_text(line.calendar.weekend),
+        str(len(line.jobs)) if line.jobs else "–",
+        moment(line.updated, zone),
+    ]
 
 
 def _line_json(line: CalendarLine) -> dict[str, object]:
     return {**facts(line.calendar), "jobs": list(line.jobs), "updated": plain(line.updated)}
 
 
-@calendar.command("show", cls=Command, examples="slotwise calendar show AT\nslotwise calendar show AT --year 2026")
+@calendar.command(
+    "show",
+    cls=Command,
+    examples="slotwise calendar show AT\nslotwise calendar show AT --year 2026",
+)
 @click.argument("name")
 @click.option("--year", type=int, help="Only this year.")
 @common
@@ -90,9 +126,14 @@ def show_calendar(given: Given, name: str, year: int | None) -> None:
     if given.json:
         print_json({**_line_json(line), "days": [day.isoformat() for day in days]})
         return
-    say(f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, changed {moment(line.updated)}")
+    say(
+        f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, "
+        f"changed {moment(line.updated)}"
+    )
     for day in days:
-        say(f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}")
+        say(
+            f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}"
+        )
     say(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
 
@@ -103,7 +144,11 @@ _MOST_TOLD = 20
 _LONGEST_READING = 30  # seconds
 
 _changing = with_options(
-    click.option("--dry-run", is_flag=True, help="Only print what would change, and which jobs would follow."),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Only print what would change, and which jobs would follow.",
+    ),
     common,
     pass_given,
 )
@@ -117,19 +162,29 @@ def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
     try:
         years = range(int(first), int(last or first) + 1)
     except ValueError:
-        raise click.BadParameter(f"{text!r}: write 2026 or 2026-2028", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r}: write 2026 or 2026-2028", ctx, option
+        ) from None
     if not years:
-        raise click.BadParameter(f"{text!r} ends before it begins; write {last}-{first}", ctx, option)
+        raise click.BadParameter(
+            f"{text!r} ends before it begins; write {last}-{first}", ctx, option
+        )
     if not 1970 <= years[0] <= years[-1] < 2200:
-        raise click.BadParameter(f"{text!r}: years are 1970 to 2199; write 2026 or 2026-2028", ctx, option)
+        raise click.BadParameter(
+            f"{text!r}: years are 1970 to 2199; write 2026 or 2026-2028", ctx, option
+        )
     return years
 
 
-def _weekend(ctx: click.Context, option: click.Parameter, text: str | None) -> frozenset[int] | None:
+def _weekend(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> frozenset[int] | None:
     try:
         return parse_weekend(text) if text else None
     except InvalidSchedule as error:
-        raise click.BadParameter(f"{error}; write SAT,SUN, or - for none", ctx, option) from None
+        raise click.BadParameter(
+            f"{error}; write SAT,SUN, or - for none", ctx, option
+        ) from None
 
 
 @calendar.command(
@@ -143,8 +198,18 @@ def _weekend(ctx: click.Context, option: click.Parameter, text: str | None) -> f
     """,
 )
 @click.argument("source")
-@click.option("--years", callback=_years, metavar="YEARS", help="2026 or 2026-2028; default: this year and two more.")
-@click.option("--as", "name", metavar="NAME", help="The calendar's name; default: the code, or the file's name.")
+@click.option(
+    "--years",
+    callback=_years,
+    metavar="YEARS",
+    help="2026 or 2026-2028; default: this year and two more.",
+)
+@click.option(
+    "--as",
+    "name",
+    metavar="NAME",
+    help="The calendar's name; default: the code, or the file's name.",
+)
 @click.option(
     "--weekend",
     metavar="DAYS",
@@ -153,21 +218,36 @@ def _weekend(ctx: click.Context, option: click.Parameter, text: str | None) -> f
 )
 @_changing
 def import_calendar(
-    given: Given, source: str, years: range, name: str | None, weekend: frozenset[int] | None, dry_run: bool
+    given: Given,
+    source: str,
+    years: range,
+    name: str | None,
+    weekend: frozenset[int] | None,
+    dry_run: bool,
 ) -> None:
     """Import the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
 
-    The days of these years are replaced; those of other years stay. Needs: pip install 'slotwise[calendars]'
+    The days of these years are replaced; those of other years stay. Needs: pip install
+    'slotwise[calendars]'
     """
     file = Path(source)
     is_file = file.suffix.lower() in (".ics", ".ical") or file.is_file()
     found = _from_file(file, years) if is_file else from_holidays(source, years)
     if found.ignored:
         names = [*filter(None, dict.fromkeys(found.ignored))]
-        told = f": {', '.join(names[:_MOST_TOLD])}{', …' if len(names) > _MOST_TOLD else ''}" if names else ""
-        say(f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}", err=True)
+        told = (
+            f": {', '.join(names[:_MOST_TOLD])}{', …' if len(names) > _MOST_TOLD else ''}"
+            if names
+            else ""
+        )
+        say(
+            f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}",
+            err=True,
+        )
     if not found.days:
-        raise ConfigurationError(f"{source} has no days from {years[0]} to {years[-1]}; give others with --years")
+        raise ConfigurationError(
+            f"{source} has no days from {years[0]} to {years[-1]}; give others with --years"
+        )
     wanted = calendar_name(name or (file.stem if is_file else source.upper()))
 
     def edit(before: Calendar | None) -> Calendar:
@@ -186,25 +266,34 @@ def _from_file(file: Path, years: range) -> Source:
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
-            raise ConfigurationError(f"an iCalendar file is a regular file of at most {LARGEST_FILE} bytes")
+            raise ConfigurationError(
+                f"an iCalendar file is a regular file of at most {LARGEST_FILE} bytes"
+            )
         with _patience():
             return from_ics(file.read_text(encoding="utf-8-sig"), years)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{file} is not UTF-8 text, so it is not an iCalendar file") from None
+        raise ConfigurationError(
+            f"{file} is not UTF-8 text, so it is not an iCalendar file"
+        ) from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from None
 
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Limit the time to read a file: a rule that never fires is expanded up to the year 9999, event by event."""
+    """Limit the time to read a file: a rule that never fires is expanded up to the year 9999,
+    event by event.
+    """
 
     def give_up(*_: object) -> None:
-        raise ConfigurationError(f"takes longer than {_LONGEST_READING} s to read; remove rules that never fire")
+        raise ConfigurationError(
+            f"takes longer than {_LONGEST_READING} s to read; remove rules that never fire"
+        )
 
-    handler, timer = signal.signal(signal.SIGALRM, give_up), signal.setitimer(signal.ITIMER_REAL, _LONGEST_READING)
+    handler = signal.signal(signal.SIGALRM, give_up)
+    timer = signal.setitimer(signal.ITIMER_REAL, _LONGEST_READING)
     try:
         yield
     finally:
@@ -223,11 +312,23 @@ def _patience() -> Iterator[None]:
 )
 @click.argument("name")
 @click.argument("days", nargs=-1)
-@click.option("--weekend", metavar="DAYS", callback=_weekend, help="The new weekend: SAT,SUN, or - for none.")
-@click.option("--create", is_flag=True, help="Create the calendar if there is none of this name.")
+@click.option(
+    "--weekend",
+    metavar="DAYS",
+    callback=_weekend,
+    help="The new weekend: SAT,SUN, or - for none.",
+)
+@click.option(
+    "--create", is_flag=True, help="Create the calendar if there is none of this name."
+)
 @_changing
 def add_days(
-    given: Given, name: str, days: Sequence[str], weekend: frozenset[int] | None, create: bool, dry_run: bool
+    given: Given,
+    name: str,
+    days: Sequence[str],
+    weekend: frozenset[int] | None,
+    create: bool,
+    dry_run: bool,
 ) -> None:
     """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31."""
     if not days and weekend is None:
@@ -236,7 +337,11 @@ def add_days(
 
     def edit(before: Calendar | None) -> Calendar:
         start = before or Calendar(name=calendar_name(name))
-        return replace(start, days=start.days | wanted, weekend=start.weekend if weekend is None else weekend)
+        return replace(
+            start,
+            days=start.days | wanted,
+            weekend=start.weekend if weekend is None else weekend,
+        )
 
     _change(given, name, edit, "calendar add", create=create, dry=dry_run)
 
@@ -253,8 +358,12 @@ def add_days(
 @click.argument("days", nargs=-1)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_changing
-def remove_days(given: Given, name: str, days: Sequence[str], yes: bool, dry_run: bool) -> None:
-    """Remove DAYS from a calendar; without DAYS, remove the whole calendar, unless a job uses it."""
+def remove_days(
+    given: Given, name: str, days: Sequence[str], yes: bool, dry_run: bool
+) -> None:
+    """Remove DAYS from a calendar; without DAYS, remove the whole calendar, unless a job uses
+    it.
+    """
     if not days:
         _remove_whole(given, name, yes=yes, dry=dry_run)
         return
@@ -264,7 +373,9 @@ def remove_days(given: Given, name: str, days: Sequence[str], yes: bool, dry_run
         assert before is not None  # it is not to be created
         absent = sorted(wanted - before.days)
         if absent:
-            raise InvalidSchedule(f"calendar {name} has no {absent[0]}; see: slotwise calendar show {name}")
+            raise InvalidSchedule(
+                f"calendar {name} has no {absent[0]}; see: slotwise calendar show {name}"
+            )
         return replace(before, days=before.days - wanted)
 
     _change(given, name, edit, "calendar remove", create=False, dry=dry_run)
@@ -286,24 +397,40 @@ def _dates(texts: Sequence[str]) -> frozenset[date]:
     for text in texts:
         first, _, last = text.partition("..")
         try:
-            low, high = date.fromisoformat(first), date.fromisoformat(last or first)
+            low = date.fromisoformat(first)
+            high = date.fromisoformat(last or first)
         except ValueError:
-            raise click.UsageError(f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31") from None
+            raise click.UsageError(
+                f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31"
+            ) from None
         if not 0 <= (high - low).days <= _LONGEST_RANGE:
-            raise click.UsageError(f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long")
+            raise click.UsageError(
+                f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long"
+            )
         found |= {low + number * _DAY for number in range((high - low).days + 1)}
     return frozenset(found)
 
 
-# -- the result ----------------------------------------------------------------------------------------------
+# -- the result -----------------------------------------------------------------------------------
 
 
 def _change(
-    given: Given, name: str, edit: Edit, command: str, source: Source | None = None, *, create: bool = True, dry: bool
+    given: Given,
+    name: str,
+    edit: Edit,
+    command: str,
+    source: Source | None = None,
+    *,
+    create: bool = True,
+    dry: bool,
 ) -> None:
-    """Change a calendar, and print the result. Raises ConfigurationError if a job could not follow."""
+    """Change a calendar, and print the result. Raises ConfigurationError if a job could not
+    follow.
+    """
     with given.store() as store:
-        change = CalendarChanges(store, _author()).change(name, edit, command, create=create, dry=dry)
+        change = CalendarChanges(store, _author()).change(
+            name, edit, command, create=create, dry=dry
+        )
         zones = Reader(store).zones({(one.job, one.instance) for one in change.followed})
     refused = [one for one in change.followed if one.refused]
     if given.json:
@@ -336,26 +463,42 @@ def _change_json(change: Change) -> dict[str, object]:
     }
 
 
-def _tell(change: Change, names: Mapping[date, str], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool) -> None:
+def _tell(
+    change: Change,
+    names: Mapping[date, str],
+    zones: Mapping[tuple[str, str], ZoneInfo],
+    *,
+    dry: bool,
+) -> None:
     before = change.before.days if change.before else frozenset()
-    for sign, days in (("+", change.after.days - before), ("-", before - change.after.days)):
+    for sign, days in (
+        ("+", change.after.days - before),
+        ("-", before - change.after.days),
+    ):
         for day in sorted(days):
             say(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
     after = change.after
     if change.before == after:
         say(f"{after.name}: nothing to do, revision {after.revision} has these days")
     else:
-        told = f"revision {after.revision}, {len(after.days)} days, weekend {weekend_text(after.weekend)}"
+        told = (
+            f"revision {after.revision}, {len(after.days)} days, weekend "
+            f"{weekend_text(after.weekend)}"
+        )
         say(f"{after.name}: {'would become ' if dry else ''}{told}")
     _tell_followed([one for one in change.followed if one.refused is None], zones, dry=dry)
 
 
-def _tell_followed(followed: Sequence[Followed], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool) -> None:
+def _tell_followed(
+    followed: Sequence[Followed], zones: Mapping[tuple[str, str], ZoneInfo], *, dry: bool
+) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
         slot = moment(one.next_slot, zones.get((one.job, one.instance), UTC))
-        skipped = f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
+        skipped = (
+            f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
+        )
         say(f"  {one.job}{instance} {verb}, next slot {slot}{skipped}")
     if len(followed) > _MOST_TOLD:
         say(f"  … and {len(followed) - _MOST_TOLD} more")
@@ -363,7 +506,9 @@ def _tell_followed(followed: Sequence[Followed], zones: Mapping[tuple[str, str],
 
 @contextmanager
 def changes(given: Given) -> Iterator[CalendarChanges]:
-    """Open the calendars in the database; the audit names the user of this command as the author."""
+    """Open the calendars in the database; the audit names the user of this command as the
+    author.
+    """
     with given.store() as store:
         yield CalendarChanges(store, _author())
 
@@ -379,6 +524,8 @@ def _author() -> str:
 def facts(one: Calendar) -> dict[str, object]:
     """A calendar as JSON."""
     return {
-        "calendar": one.name, "revision": one.revision, "weekend": weekend_text(one.weekend),
+        "calendar": one.name,
+        "revision": one.revision,
+        "weekend": weekend_text(one.weekend),
         "days": [day.isoformat() for day in sorted(one.days)],
-    }  # fmt: skip
+    }

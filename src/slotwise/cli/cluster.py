@@ -1,4 +1,6 @@
-"""``slotwise workers`` and ``slotwise health``: which workers live, and whether due rows get claimed."""
+"""``slotwise workers`` and ``slotwise health``: which workers live, and whether due rows get
+claimed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import LARGEST_COUNT, Command, Given, common, duration, lines_option, pass_given
+from slotwise.cli.shared.options import (
+    LARGEST_COUNT,
+    Command,
+    Given,
+    common,
+    duration,
+    lines_option,
+    pass_given,
+)
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -53,16 +63,23 @@ _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW"
 @common
 @pass_given
 def workers(given: Given, count: int | None) -> None:
-    """List workers that have signed in and not out. A "gone" worker was not seen within its lease: others take over."""
+    """List workers that have signed in and not out. A "gone" worker was not seen within its lease:
+    others take over.
+    """
     with given.reader() as reader:
-        lines, now, zone = reader.workers()[:count], reader.now(), reader.common_zone()
+        lines = reader.workers()[:count]
+        now = reader.now()
+        zone = reader.common_zone()
     if given.json:
         print_json_list({**as_json(line), "state": _state(line)} for line in lines)
     elif not lines:
         say(pasteable("no workers; start one: slotwise worker --app …"))
     else:
         told = any(line.revision for line in lines)
-        print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told, zone) for line in lines])
+        print_table(
+            [*_COLUMNS, *["REVISION"] * told],
+            [_row(line, now, told, zone) for line in lines],
+        )
         say_zones([zone])
 
 
@@ -84,10 +101,14 @@ def _row(line: WorkerInfo, now: datetime, told: bool, zone: ZoneInfo) -> list[st
     ]
 
 
-def _timeout(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+def _timeout(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> timedelta | None:
     found = duration(ctx, option, text)
     if found == timedelta(0):
-        raise click.BadParameter(f"{text!r} leaves no time for an answer; write 5s, for instance", ctx, option)
+        raise click.BadParameter(
+            f"{text!r} leaves no time for an answer; write 5s, for instance", ctx, option
+        )
     return found
 
 
@@ -107,7 +128,11 @@ def _timeout(ctx: click.Context, option: click.Parameter, text: str | None) -> t
     """,
 )
 @click.option(
-    "--min-workers", type=click.IntRange(0, LARGEST_COUNT), default=1, show_default=True, help="Live workers wanted."
+    "--min-workers",
+    type=click.IntRange(0, LARGEST_COUNT),
+    default=1,
+    show_default=True,
+    help="Live workers wanted.",
 )
 @click.option(
     "--max-overdue",
@@ -125,7 +150,9 @@ def _timeout(ctx: click.Context, option: click.Parameter, text: str | None) -> t
     help="How many rows may wait longer than that.",
 )
 @click.option(
-    "--max-orphans", type=click.IntRange(0, LARGEST_COUNT), help="How many orphans there may be; default: any number."
+    "--max-orphans",
+    type=click.IntRange(0, LARGEST_COUNT),
+    help="How many orphans there may be; default: any number.",
 )
 @click.option(
     "--timeout",
@@ -136,7 +163,11 @@ def _timeout(ctx: click.Context, option: click.Parameter, text: str | None) -> t
     help="How long the check may take.",
 )
 @click.option(
-    "--worker", metavar="[NAME]", is_flag=False, flag_value="", help="Check one worker alone; default: this host's."
+    "--worker",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value="",
+    help="Check one worker alone; default: this host's.",
 )
 @common
 @pass_given
@@ -149,14 +180,16 @@ def health(
     max_orphans: int | None,
     timeout: timedelta,
 ) -> int:
-    """Check that the database is reachable, its tables are right, workers are alive, and due rows are claimed.
+    """Check that the database is reachable, its tables are right, workers are alive, and due rows
+    are claimed.
 
-    Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its workers are down.
-    They are reported, and fail the check only with --max-orphans. The application is never imported.
+    Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its
+    workers are down. They are reported, and fail the check only with --max-orphans. The
+    application is never imported.
 
-    With --worker, check that the workers of this name (--worker-name, or the host's) have sent heartbeats lately.
-    A worker whose poller hangs still sends them: `slotwise worker --http` and `--alive-file` notice that, without a
-    database.
+    With --worker, check that the workers of this name (--worker-name, or the host's) have sent
+    heartbeats lately. A worker whose poller hangs still sends them: `slotwise worker --http` and
+    `--alive-file` notice that, without a database.
     """
 
     def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:
@@ -168,7 +201,11 @@ def health(
         found, zone = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # unlike a listing, the check has an answer even without a database
-            told = str(error) if isinstance(error, DatabaseProblem) else f"database error: {describe(error)}"
+            told = (
+                str(error)
+                if isinstance(error, DatabaseProblem)
+                else f"database error: {describe(error)}"
+            )
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise
     if isinstance(found, list):
@@ -176,40 +213,70 @@ def health(
     problems = _problems(found, min_workers, max_rows, format_duration(max_overdue), zone)
     notes = _notes(found, zone)
     if max_orphans is not None and found.orphans > max_orphans:
-        problems, notes = [*problems, notes[0]], notes[1:]
+        problems = [*problems, notes[0]]
+        notes = notes[1:]
     if given.json:
-        print_json({"healthy": not problems, "problems": problems, "notes": notes, **_health_json(found)})
+        print_json(
+            {
+                "healthy": not problems,
+                "problems": problems,
+                "notes": notes,
+                **_health_json(found),
+            }
+        )
     else:
-        verdict = f"unhealthy: {'; '.join(problems)}" if problems else f"healthy: {_summary(found)}"
+        verdict = (
+            f"unhealthy: {'; '.join(problems)}"
+            if problems
+            else f"healthy: {_summary(found)}"
+        )
         say(verdict, err=bool(problems))
         for note in notes:
             say(f"note: {note}", err=True)
     return exits.FAILED if problems else exits.OK
 
 
-def _report_worker(given: Given, name: str, workers: Sequence[WorkerInfo], zone: ZoneInfo) -> int:
+def _report_worker(
+    given: Given, name: str, workers: Sequence[WorkerInfo], zone: ZoneInfo
+) -> int:
     """Report on the processes of one name; those that are gone count only if none is live."""
     mine = [one for one in workers if name in (one.host, one.worker, shortened(one.worker))]
     live = [one for one in mine if one.live]
     if not mine:
         problem = f"no worker {name} has signed in"
     else:
-        problem = f"worker {name} was last seen at {moment(max(one.last_seen for one in mine), zone)}"
+        problem = (
+            f"worker {name} was last seen at "
+            f"{moment(max(one.last_seen for one in mine), zone)}"
+        )
     if given.json:
         problems = [] if live else [problem]
-        print_json({"healthy": bool(live), "problems": problems, "workers": [as_json(one) for one in live or mine]})
+        print_json(
+            {
+                "healthy": bool(live),
+                "problems": problems,
+                "workers": [as_json(one) for one in live or mine],
+            }
+        )
     elif live:
-        running, capacity = sum(one.running for one in live), sum(one.capacity for one in live)
-        say(f"healthy: worker {name}: {', '.join(sorted({one.state for one in live}))}, {running} of {capacity}")
+        running = sum(one.running for one in live)
+        capacity = sum(one.capacity for one in live)
+        say(
+            f"healthy: worker {name}: "
+            f"{', '.join(sorted({one.state for one in live}))}, {running} of "
+            f"{capacity}"
+        )
     else:
         say(f"unhealthy: {problem}", err=True)
     return exits.OK if live else exits.FAILED
 
 
 def _answered(check: Callable[[], Answer], timeout: timedelta) -> Answer:
-    """Return what ``check`` returns. Raise what it raises, or DatabaseUnreachable when the time is up.
+    """Return what ``check`` returns. Raise what it raises, or DatabaseUnreachable when the time is
+    up.
 
-    A thread makes the check, and is left behind then: the database may answer nothing, and a probe must end.
+    A thread makes the check, and is left behind then: the database may answer nothing, and a probe
+    must end.
     """
     answer: Future[Answer] = Future()
 
@@ -221,7 +288,9 @@ def _answered(check: Callable[[], Answer], timeout: timedelta) -> Answer:
 
     threading.Thread(target=work, name="slotwise-health", daemon=True).start()
     if not wait([answer], timeout.total_seconds()).done:
-        raise DatabaseUnreachable(f"the database has not answered within {format_duration(timeout)}")
+        raise DatabaseUnreachable(
+            f"the database has not answered within {format_duration(timeout)}"
+        )
     return answer.result()
 
 
@@ -233,15 +302,29 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     """Notes that need no alarm; the orphans first."""
     notes = []
     if found.orphans:
-        notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
+        notes.append(
+            f"orphans, due rows that no live worker runs: {found.orphans}, of "
+            f"{_some(found.orphan_tasks)}"
+        )
     if found.behind:
         cure = "give them more threads or workers, or a longer interval"
-        notes.append(f"jobs that have skipped slots at each start for a minute: {_some(found.behind)}; {cure}")
-    notes += [_unreadable(one, zone) for one in found.unreadable if one.dead or _is_recent(one, found)]
+        notes.append(
+            "jobs that have skipped slots at each start for a minute: "
+            f"{_some(found.behind)}; {cure}"
+        )
+    notes += [
+        _unreadable(one, zone)
+        for one in found.unreadable
+        if one.dead or _is_recent(one, found)
+    ]
     if found.gone_workers:
-        notes.append(f"workers that vanished without signing out: {_some(found.gone_workers)}")
+        notes.append(
+            f"workers that vanished without signing out: {_some(found.gone_workers)}"
+        )
     if found.unreadable_workers:
-        notes.append(f"rows of workers that cannot be read: {_some(found.unreadable_workers)}")
+        notes.append(
+            f"rows of workers that cannot be read: {_some(found.unreadable_workers)}"
+        )
     notes += [
         f"calendar {name} lists no days after {year}, so holidays count as business days then; "
         f"extend it: slotwise calendar import, or add"
@@ -250,7 +333,9 @@ def _notes(found: Health, zone: ZoneInfo) -> list[str]:
     if found.paused:
         notes.append(f"nothing starts: everything was {found.paused}")
     if found.refused:
-        notes.append(f"live workers have other schedules, which were refused: {_some(found.refused)}")
+        notes.append(
+            f"live workers have other schedules, which were refused: {_some(found.refused)}"
+        )
     return notes
 
 
@@ -258,17 +343,29 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])])
 
 
-def _problems(found: Health, min_workers: int, max_rows: int, limit: str, zone: ZoneInfo) -> list[str]:
+def _problems(
+    found: Health, min_workers: int, max_rows: int, limit: str, zone: ZoneInfo
+) -> list[str]:
     problems = []
     if found.live_workers < min_workers:
         problems.append(f"live workers: {found.live_workers}, wanted: {min_workers}")
     if found.overdue > max_rows:
         oldest = moment(found.oldest_due, zone)
-        problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {oldest}")
-    problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
-    problems += [_unreadable(one, zone) for one in found.unreadable if not (one.dead or _is_recent(one, found))]
+        problems.append(
+            f"rows due for more than {limit}: {found.overdue}, the oldest since {oldest}"
+        )
+    problems += [
+        f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()
+    ]
+    problems += [
+        _unreadable(one, zone)
+        for one in found.unreadable
+        if not (one.dead or _is_recent(one, found))
+    ]
     if found.silent:
-        problems.append(f"claims whose lease ran out and that no worker takes over: {found.silent}")
+        problems.append(
+            f"claims whose lease ran out and that no worker takes over: {found.silent}"
+        )
     return problems
 
 
@@ -280,9 +377,18 @@ def _unreadable(found: Unreadable, zone: ZoneInfo) -> str:
 
 
 def _is_recent(found: Unreadable, health: Health) -> bool:
-    """Whether the rows wait for a newer worker no longer than a rolling deploy may take to start one."""
-    return found.newer and found.since is not None and health.now - found.since < NEWER_PATIENCE
+    """Whether the rows wait for a newer worker no longer than a rolling deploy may take to
+    start one.
+    """
+    return (
+        found.newer
+        and found.since is not None
+        and health.now - found.since < NEWER_PATIENCE
+    )
 
 
 def _summary(found: Health) -> str:
-    return f"live workers: {found.live_workers}, overdue rows: {found.overdue}, dead tasks: {found.dead}"
+    return (
+        f"live workers: {found.live_workers}, overdue rows: {found.overdue}, dead "
+        f"tasks: {found.dead}"
+    )

@@ -1,4 +1,6 @@
-"""Crontabs: the options that name them for a worker, and ``slotwise crontab``: how a worker would read them."""
+"""Crontabs: the options that name them for a worker, and ``slotwise crontab``: how a worker would
+read them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ logger = logging.getLogger("slotwise.crontab")
 Result = TypeVar("Result")
 
 _COLUMNS = ("JOB", "TIME", "ZONE", "USER", "NEXT SLOT", "COMMAND", "PLACE")
-_LEVELS: Final = {"error": logging.WARNING, "warning": logging.WARNING, "note": logging.INFO}
+_LEVELS: Final = {
+    "error": logging.WARNING,
+    "warning": logging.WARNING,
+    "note": logging.INFO,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,9 @@ class CrontabChoice:
     skip_bad_lines: bool = False
 
     def jobs(self) -> list[CommandJob]:
-        """Create a job for each line. Raises InvalidCrontab if a line cannot run here, unless ``skip_bad_lines``."""
+        """Create a job for each line. Raises InvalidCrontab if a line cannot run here, unless
+        ``skip_bad_lines``.
+        """
         if not self.files:
             return []
         from slotwise.contrib.crontab import read_crontabs
@@ -63,7 +71,9 @@ class CrontabChoice:
         from slotwise.contrib.crontab.reader import runnable
 
         if STDIN in self.files:
-            raise InvalidCrontab("--crontab -: name a file; each process of a worker reads it when it starts")
+            raise InvalidCrontab(
+                "--crontab -: name a file; each process of a worker reads it when it starts"
+            )
         found = with_host(read_crontabs(*self.files, format=self.format, tz=self.tz))
         refuse(found.errors, skip_bad_lines=self.skip_bad_lines)
         for problem in found.problems:
@@ -84,9 +94,12 @@ class CrontabChoice:
 
 def format_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
     return click.option(
-        *names, type=click.Choice(["auto", "user", "system"]), default="auto",
-        help="Whether lines name a user (system) or not (user); default: the file's location decides.",
-    )  # fmt: skip
+        *names,
+        type=click.Choice(["auto", "user", "system"]),
+        default="auto",
+        help="Whether lines name a user (system) or not (user); default: the file's "
+        "location decides.",
+    )
 
 
 def zone_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
@@ -95,18 +108,30 @@ def zone_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
 
 
 _crontab_options: Final = with_options(
-    click.option("--crontab", metavar="FILE", multiple=True, help="Run this crontab, or folder; may be repeated."),
+    click.option(
+        "--crontab",
+        metavar="FILE",
+        multiple=True,
+        help="Run this crontab, or folder; may be repeated.",
+    ),
     format_option("--crontab-format"),
     zone_option("--crontab-tz"),
     click.option(
-        "--crontab-env", metavar="NAME", multiple=True, help="Pass this variable of the worker to their commands."
+        "--crontab-env",
+        metavar="NAME",
+        multiple=True,
+        help="Pass this variable of the worker to their commands.",
     ),
-    click.option("--skip-bad-lines", is_flag=True, help="Run the other lines if some cannot run."),
+    click.option(
+        "--skip-bad-lines", is_flag=True, help="Run the other lines if some cannot run."
+    ),
 )
 
 
 def crontab_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add ``--crontab`` and its companions; the function gets one CrontabChoice as ``crontabs``."""
+    """Add ``--crontab`` and its companions; the function gets one CrontabChoice as
+    ``crontabs``.
+    """
 
     @functools.wraps(function)
     def chosen(
@@ -119,7 +144,11 @@ def crontab_options(function: Callable[..., Result]) -> Callable[..., Result]:
         **named: object,
     ) -> Result:
         choice = CrontabChoice(
-            files=crontab, format=crontab_format, tz=crontab_tz, env=crontab_env, skip_bad_lines=skip_bad_lines
+            files=crontab,
+            format=crontab_format,
+            tz=crontab_tz,
+            env=crontab_env,
+            skip_bad_lines=skip_bad_lines,
         )
         return function(*given, crontabs=choice, **named)
 
@@ -137,19 +166,31 @@ def with_host(found: Crontabs, *, level: Level = "error") -> Crontabs:
 
 
 def show(problems: list[Problem]) -> None:
-    """Print problems on stderr, one per line, the place first, as editors and CI systems expect."""
+    """Print problems on stderr, one per line, the place first, as editors and CI systems
+    expect.
+    """
     for problem in problems:
         say(str(problem), err=True)
 
 
 def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
-    """Show all errors and raise InvalidCrontab. ``skip_bad_lines`` does not skip a file that cannot be read."""
+    """Show all errors and raise InvalidCrontab. ``skip_bad_lines`` does not skip a file that
+    cannot be read.
+    """
     errors = [problem for problem in problems if problem.level == "error"]
-    fatal = [problem for problem in errors if problem.line is None] if skip_bad_lines else errors
+    fatal = (
+        [problem for problem in errors if problem.line is None]
+        if skip_bad_lines
+        else errors
+    )
     if fatal:
         show(fatal)
         cure = "fix it" if len(fatal) == 1 else "fix them"
-        hint = "" if any(problem.line is None for problem in fatal) else ", or pass --skip-bad-lines"
+        hint = (
+            ""
+            if any(problem.line is None for problem in fatal)
+            else ", or pass --skip-bad-lines"
+        )
         raise InvalidCrontab(f"{count(fatal)}; {cure}{hint}")
 
 
@@ -157,7 +198,11 @@ def count(problems: list[Problem]) -> str:
     """The number of problems and files."""
     files = {problem.file for problem in problems}
     things = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-    return f"{things} in {files.pop()}" if len(files) == 1 else f"{things} in {len(files)} files"
+    return (
+        f"{things} in {files.pop()}"
+        if len(files) == 1
+        else f"{things} in {len(files)} files"
+    )
 
 
 @click.group(
@@ -195,11 +240,13 @@ _reading = with_options(
 @click.option("--strict", is_flag=True, help="Fail on warnings, too.")
 @common
 @pass_given
-def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool) -> int:
+def check(
+    given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool
+) -> int:
     """List all problems of crontabs, and of folders of them, each with its location and remedy.
 
-    An error is a line that cannot run. A warning is a line that may not do what its author meant. A note is a feature
-    of cron that slotwise does not have. FILE may be -, the standard input.
+    An error is a line that cannot run. A warning is a line that may not do what its author meant.
+    A note is a feature of cron that slotwise does not have. FILE may be -, the standard input.
     """
     from slotwise.contrib.crontab import read_crontabs
 
@@ -212,7 +259,10 @@ def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, st
         if found.entries:
             print_table(_COLUMNS, map(_row, found.entries))
         show(list(found.problems))
-        say(count(failing) if failing else f"all lines can run: {len(found.entries)}", err=True)
+        say(
+            count(failing) if failing else f"all lines can run: {len(found.entries)}",
+            err=True,
+        )
     return exits.FAILED if failing else exits.OK
 
 
@@ -230,13 +280,25 @@ def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, st
     """,
 )
 @_reading
-@click.option("-o", "--output", metavar="FILE", help="Write to this file, which must not exist yet.")
-@click.option("--skip-bad-lines", is_flag=True, help="Import the other lines if some cannot run.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write to this file, which must not exist yet."
+)
+@click.option(
+    "--skip-bad-lines", is_flag=True, help="Import the other lines if some cannot run."
+)
 @common
-def import_(files: tuple[str, ...], form: Format, tz: str | None, output: str | None, skip_bad_lines: bool) -> None:
-    """Print a Python module with a CommandJob for each line of crontabs, and a registry of them all.
+def import_(
+    files: tuple[str, ...],
+    form: Format,
+    tz: str | None,
+    output: str | None,
+    skip_bad_lines: bool,
+) -> None:
+    """Print a Python module with a CommandJob for each line of crontabs, and a registry of them
+    all.
 
-    The jobs keep the names that they have under `slotwise worker --crontab`. FILE may be -, the standard input.
+    The jobs keep the names that they have under `slotwise worker --crontab`. FILE may be -, the
+    standard input.
     """
     from slotwise.contrib.crontab import read_crontabs
     from slotwise.contrib.crontab.crontabs import module_text
@@ -257,7 +319,9 @@ def _write(text: str, output: str | None) -> None:
         with Path(output).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigurationError(f"{output} exists already; remove it, or write to another file") from None
+        raise ConfigurationError(
+            f"{output} exists already; remove it, or write to another file"
+        ) from None
 
 
 def _print_json(found: Crontabs, *, ok: bool) -> None:

@@ -12,7 +12,15 @@ from rich.text import Text
 
 from slotwise import migrate
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.options import Command, Given, Group, common, duration, kept, pass_given
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    common,
+    duration,
+    kept,
+    pass_given,
+)
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.errors import SchemaMissing
@@ -53,11 +61,13 @@ _STYLES = {
 @common
 @pass_given
 def plan(given: Given, everything: bool) -> int:
-    """Preview what starting a worker of the application would change in the database. Nothing is changed now.
+    """Preview what starting a worker of the application would change in the database. Nothing is
+    changed now.
 
-    "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
-    other policies; "outdated" would be rejected: a newer deploy has planned the job; "orphaned" has a row and no code.
-    A job that is due by now would run at once. Slots that an earlier schedule still owes would be skipped (superseded).
+    "added" has no row yet; "changed" has another schedule, shown with its old and new next slots;
+    "policies" declares other policies; "outdated" would be rejected: a newer deploy has planned
+    the job; "orphaned" has a row and no code. A job that is due by now would run at once. Slots
+    that an earlier schedule still owes would be skipped (superseded).
     """
     registry = given.registry()
     try:
@@ -65,8 +75,16 @@ def plan(given: Given, everything: bool) -> int:
             changes = _compared(store, registry)
     except SchemaMissing:
         changes = _compared_with_nothing(registry)
-        say("the tables are missing, so all jobs would be added; create them first: slotwise db upgrade", err=True)
-    shown = [change for change in changes if everything or change.is_change or change.change == "orphaned"]
+        say(
+            "the tables are missing, so all jobs would be added; create them "
+            "first: slotwise db upgrade",
+            err=True,
+        )
+    shown = [
+        change
+        for change in changes
+        if everything or change.is_change or change.change == "orphaned"
+    ]
     if given.json:
         print_json_list(shown)
     else:
@@ -103,21 +121,28 @@ def _row(change: Change) -> list[str | Text]:
         change.job,
         Text(change.change, style=_STYLES.get(change.change, "")),
         _side(change.before, change.before_slots) if change.change != "added" else "–",
-        _side(change.after, change.after_slots) if change.change not in ("orphaned", "policies", "kept") else "–",
+        _side(change.after, change.after_slots)
+        if change.change not in ("orphaned", "policies", "kept")
+        else "–",
         _now(change) or "–",
     ]
 
 
 def _now(change: Change) -> str:
     """What the deploy would do at once."""
-    skipped = f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""
+    skipped = (
+        f"{change.superseded} slots are skipped (superseded)" if change.superseded else ""
+    )
     known = f"known to {change.known_by}" if change.known_by else ""
     return "; ".join(filter(None, (skipped, "runs at once" if change.at_once else known)))
 
 
 def _side(text: str | None, slots: Sequence[datetime]) -> str:
     zone = zone_of(text)
-    return f"{short_text(text or '')}: {', '.join(moment(slot, zone) for slot in slots) or 'no slot'}"
+    return (
+        f"{short_text(text or '')}: "
+        f"{', '.join(moment(slot, zone) for slot in slots) or 'no slot'}"
+    )
 
 
 _EXAMPLES = """
@@ -128,10 +153,16 @@ slotwise export alerts > slotwise.rules.yml
 """
 
 
-@click.group(cls=Group, short_help="Print manifests, a dashboard and alert rules.", examples=_EXAMPLES)
+@click.group(
+    cls=Group,
+    short_help="Print manifests, a dashboard and alert rules.",
+    examples=_EXAMPLES,
+)
 @common
 def export() -> None:
-    """Print manifests that run the application elsewhere, and what monitoring needs. Needs no database."""
+    """Print manifests that run the application elsewhere, and what monitoring needs. Needs no
+    database.
+    """
 
 
 @export.command(
@@ -143,16 +174,41 @@ def export() -> None:
     """,
     examples=_EXAMPLES,
 )
-@click.option("--image", metavar="IMAGE", help="The image with slotwise and the application.")
-@click.option("--mapping", metavar="FILE", help="A mapping file, TOML or YAML: names, nodes, resources, CronJobs.")
-@click.option("--name", metavar="NAME", help="The name of the application; objects' names begin with it.  [slotwise]")
-@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
-@click.option("--secret", metavar="NAME", help="The Secret with the database's address.  [NAME-database]")
-@click.option("--cron-job", "cron_jobs", metavar="JOB", multiple=True, help="Run this job in a CronJob; repeatable.")
 @click.option(
-    "--early", metavar="DURATION", callback=duration, help="How far the clock of the controller may be ahead.  [30s]"
+    "--image", metavar="IMAGE", help="The image with slotwise and the application."
 )
-@click.option("--strict", is_flag=True, help="Fail if a CronJob differs from the job's schedule.")
+@click.option(
+    "--mapping",
+    metavar="FILE",
+    help="A mapping file, TOML or YAML: names, nodes, resources, CronJobs.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of the application; objects' names begin with it.  [slotwise]",
+)
+@click.option("--namespace", metavar="NAME", help="The namespace of the objects.")
+@click.option(
+    "--secret",
+    metavar="NAME",
+    help="The Secret with the database's address.  [NAME-database]",
+)
+@click.option(
+    "--cron-job",
+    "cron_jobs",
+    metavar="JOB",
+    multiple=True,
+    help="Run this job in a CronJob; repeatable.",
+)
+@click.option(
+    "--early",
+    metavar="DURATION",
+    callback=duration,
+    help="How far the clock of the controller may be ahead.  [30s]",
+)
+@click.option(
+    "--strict", is_flag=True, help="Fail if a CronJob differs from the job's schedule."
+)
 @kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
 @common
 @pass_given
@@ -167,16 +223,28 @@ def kubernetes(
     early: timedelta | None,
     strict: bool,
 ) -> int:
-    """Print a Deployment of workers for each set of tags, CronJobs for the jobs that request one, and a migration Job.
+    """Print a Deployment of workers for each set of tags, CronJobs for the jobs that request one,
+    and a migration Job.
 
-    A CronJob's pod runs `slotwise run JOB --slot due`. Where five fields cannot say what the job's schedule says, there
-    is a note on stderr and in an annotation; a schedule that has more slots than a CronJob can fire is refused.
+    A CronJob's pod runs `slotwise run JOB --slot due`. Where five fields cannot say what the job's
+    schedule says, there is a note on stderr and in an annotation; a schedule that has more slots
+    than a CronJob can fire is refused.
     """
-    from slotwise.contrib.kubernetes import as_yaml, manifests, read_plan  # late: most deploys need only the plan
+    from slotwise.contrib.kubernetes import (
+        as_yaml,
+        manifests,
+        read_plan,
+    )  # late: most deploys need only the plan
 
     registry = given.registry()
     pods = read_plan(
-        mapping, image=image, name=name, namespace=namespace, secret=secret, early=early, cron_jobs=cron_jobs or None
+        mapping,
+        image=image,
+        name=name,
+        namespace=namespace,
+        secret=secret,
+        early=early,
+        cron_jobs=cron_jobs or None,
     )
     objects, notes = manifests(pods, registry.settings, registry.definitions.values())
     if given.json:
@@ -189,20 +257,28 @@ def kubernetes(
 
 
 @export.command(
-    cls=Command, short_help="Print a Grafana dashboard.", examples="slotwise export dashboard > slotwise.json"
+    cls=Command,
+    short_help="Print a Grafana dashboard.",
+    examples="slotwise export dashboard > slotwise.json",
 )
 @common
 def dashboard() -> None:
-    """Print a Grafana dashboard for the figures of `slotwise worker --http`, to be imported into Grafana."""
+    """Print a Grafana dashboard for the figures of `slotwise worker --http`, to be imported into
+    Grafana.
+    """
     say_document(_shipped("dashboard.json"))
 
 
 @export.command(
-    cls=Command, short_help="Print alert rules for Prometheus.", examples="slotwise export alerts > slotwise.rules.yml"
+    cls=Command,
+    short_help="Print alert rules for Prometheus.",
+    examples="slotwise export alerts > slotwise.rules.yml",
 )
 @common
 def alerts() -> None:
-    """Print alert rules for the figures of `slotwise worker --http`, a file for rule_files of Prometheus."""
+    """Print alert rules for the figures of `slotwise worker --http`, a file for rule_files of
+    Prometheus.
+    """
     say_document(_shipped("alerts.yml"))
 
 

@@ -21,8 +21,8 @@ from slotwise.cli.shared.options import DONE, Command, Group, common
 from slotwise.cli.shared.terminal import say_document
 from slotwise.model.identity import own_version
 
-#: The module of each command. It is imported on first use: a health probe that runs every few seconds must not load
-#: the engine and the benchmark.
+#: The module of each command. It is imported on first use: a health probe that runs every few
+#: seconds must not load the engine and the benchmark.
 COMMANDS: Final = {
     "audit": "operations",
     "backfill": "operations",
@@ -60,37 +60,72 @@ COMMANDS: Final = {
 
 _TABLES: Final = "to create or upgrade the tables: slotwise db upgrade"
 _START: Final = "to run what is due: slotwise worker --app MODULE"
-_RAN: Final = "to see what ran, what did not, and why: slotwise slots [NAME]; a worker logs on stderr"
+_RAN: Final = (
+    "to see what ran, what did not, and why: slotwise slots [NAME]; a worker logs on stderr"
+)
 _PAGES: Final = (
-    "slotwise has no web page; see: slotwise health, slots, failures, or for Grafana: slotwise export dashboard"
+    "slotwise has no web page; see: slotwise health, slots, failures, or for Grafana: "
+    "slotwise export dashboard"
 )
 _DEAD: Final = "see: slotwise failures, or for dead tasks: slotwise tasks list --state dead"
 _ADD: Final = "to schedule a one-time task: slotwise tasks schedule NAME --data JSON"
-_STOP: Final = "to stop a job's handlers: slotwise cancel NAME; to start no more: slotwise pause NAME"
-_NOW: Final = "to run a job now: slotwise trigger NAME on a worker, slotwise run NAME --app MODULE in the foreground"
+_STOP: Final = (
+    "to stop a job's handlers: slotwise cancel NAME; to start no more: slotwise pause NAME"
+)
+_NOW: Final = (
+    "to run a job now: slotwise trigger NAME on a worker, slotwise run NAME --app "
+    "MODULE in the foreground"
+)
 _LISTS: Final = "see: slotwise jobs list, slotwise tasks list, slotwise workers"
 
 #: Commands that people try, from other tools or by guessing, and what to write instead.
 GUESSES: Final = {
-    **dict.fromkeys(("install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"), _TABLES),
-    **dict.fromkeys(("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"), _START),
-    **dict.fromkeys(("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN),
-    **dict.fromkeys(("dashboard", "ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES),
+    **dict.fromkeys(
+        ("install", "setup", "migrate", "upgrade", "migration", "migrations", "schema"),
+        _TABLES,
+    ),
+    **dict.fromkeys(
+        ("start", "serve", "up", "consumer", "consume", "beat", "work", "scheduler"), _START
+    ),
+    **dict.fromkeys(
+        ("log", "logs", "history", "runs", "ledger", "executions", "results"), _RAN
+    ),
+    **dict.fromkeys(
+        ("dashboard", "ui", "web", "flower", "monitor", "top", "admin", "metrics"), _PAGES
+    ),
     **dict.fromkeys(("dead", "dlq", "errors", "failed", "dead-letter", "redrive"), _DEAD),
     **dict.fromkeys(("enqueue", "defer", "submit", "send", "call", "add"), _ADD),
     **dict.fromkeys(("stop", "kill", "abort", "disable", "suspend"), _STOP),
     **dict.fromkeys(("now", "execute", "fire", "exec", "call-now"), _NOW),
     **dict.fromkeys(("list", "ls", "show", "ps", "job", "task"), _LISTS),
-    **dict.fromkeys(("queue", "queues", "count", "purge", "flush"), "see: slotwise tasks --help"),
-    **dict.fromkeys(("status", "ping", "check", "inspect"), "see: slotwise health, or slotwise jobs list"),
-    **dict.fromkeys(("enable", "unpause", "continue"), "to end a pause: slotwise resume NAME"),
-    **dict.fromkeys(("cron", "crontabs"), "see: slotwise crontab --help, or for an expression: slotwise schedule"),
-    **dict.fromkeys(("next", "preview", "forecast"), "see: slotwise schedule next TEXT, or slotwise simulate --app M"),
+    **dict.fromkeys(
+        ("queue", "queues", "count", "purge", "flush"), "see: slotwise tasks --help"
+    ),
+    **dict.fromkeys(
+        ("status", "ping", "check", "inspect"),
+        "see: slotwise health, or slotwise jobs list",
+    ),
+    **dict.fromkeys(
+        ("enable", "unpause", "continue"), "to end a pause: slotwise resume NAME"
+    ),
+    **dict.fromkeys(
+        ("cron", "crontabs"),
+        "see: slotwise crontab --help, or for an expression: slotwise schedule",
+    ),
+    **dict.fromkeys(
+        ("next", "preview", "forecast"),
+        "see: slotwise schedule next TEXT, or slotwise simulate --app M",
+    ),
     **dict.fromkeys(("controls", "orders"), "see: slotwise audit"),
     "why": "write: slotwise explain NAME",
-    "config": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
-    "settings": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: slotwise worker --help",
-    **dict.fromkeys(("new", "quickstart", "startproject", "scaffold"), "to write a first application: slotwise init"),
+    "config": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: "
+    "slotwise worker --help",
+    "settings": "settings are options, SLOTWISE_… in the environment, or slotwise.toml; see: "
+    "slotwise worker --help",
+    **dict.fromkeys(
+        ("new", "quickstart", "startproject", "scaffold"),
+        "to write a first application: slotwise init",
+    ),
     "help": "write: slotwise --help, or slotwise COMMAND --help",
     "version": "write: slotwise --version",
     "diff": "write: slotwise plan --app MODULE, or slotwise schedule diff OLD NEW",
@@ -121,7 +156,9 @@ class Commands(Mapping[str, click.Command]):
 
 
 class Program(Group):
-    """The root command. Click itself would exit with status 1 on a closed pipe, as for a failure."""
+    """The root command. Click itself would exit with status 1 on a closed pipe, as for a
+    failure.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -151,7 +188,8 @@ class Program(Group):
 @click.version_option(
     own_version(),
     prog_name="slotwise",
-    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy {version('SQLAlchemy')})",
+    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy "
+    f"{version('SQLAlchemy')})",
 )
 @common
 def cli() -> None:
@@ -161,7 +199,9 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and exit with one of the statuses in ``cli.shared.exits``."""
     found = status(arguments)
-    gc.freeze()  # the last collections would traverse all imported modules: a fifth of the time of a short command
+    # the last collections would traverse all imported modules: a fifth of the time of a short
+    # command
+    gc.freeze()
     sys.exit(found)
 
 
@@ -172,7 +212,9 @@ def status(arguments: Sequence[str] | None = None) -> int:
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character of a name
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # the terminal's encoding may lack a character of a name
     try:
         result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()
@@ -191,7 +233,8 @@ def status(arguments: Sequence[str] | None = None) -> int:
 def _open_streams() -> None:
     """Open /dev/null for standard streams that the caller closed (``>&-``).
 
-    Call this before any other file is opened: that file would get the descriptor of a standard stream, and the output.
+    Call this before any other file is opened: that file would get the descriptor of a standard
+    stream, and the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -222,4 +265,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes slotwise's commands in SHELL."""
     complete = get_completion_class(shell)
     assert complete is not None  # the three that click knows
-    say_document(complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source() + "\n")
+    say_document(
+        complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source()
+        + "\n"
+    )

@@ -1,4 +1,6 @@
-"""The child process that runs one attempt of a job with ``isolation="process"``; only a worker starts it."""
+"""The child process that runs one attempt of a job with ``isolation="process"``; only a worker
+starts it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Order(TypedDict):
 
 
 class Message(TypedDict, total=False):
-    """What the parent sends later: the time of a renewal, the start of a drain, or the reason for a stop."""
+    """What the parent sends later: the time of a renewal, the start of a drain, or the reason for
+    a stop.
+    """
 
     renewed: float
     draining: bool
@@ -67,9 +71,11 @@ def main(descriptor: int) -> None:
 
 
 def _follow_parent() -> None:
-    """Stop only when the parent asks, even if a supervisor signals all processes; but die with the parent.
+    """Stop only when the parent asks, even if a supervisor signals all processes; but die with the
+    parent.
 
-    Signals get a handler and are not ignored: child processes would inherit the latter, and could not be ended.
+    Signals get a handler and are not ignored: child processes would inherit the latter, and could
+    not be ended.
     """
     StopSignals(lambda number, count: None).__enter__()
     with suppress(OSError, AttributeError):
@@ -97,7 +103,10 @@ def _obey(order: Order, channel: Channel) -> AttemptOutcome:
     if claim is None:
         return HandedBack(Reason.LOST)  # while the application was imported
     (holding,) = worker.active_claims.add([claim], order["renewed"])
-    for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
+    for word in [
+        *words,
+        *(channel.lines(0) or ()),
+    ]:  # it may have been renewed while the application was imported
         _heed(word, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
@@ -109,14 +118,18 @@ def _obey(order: Order, channel: Channel) -> AttemptOutcome:
     except BaseException as error:
         if (name := worker.loop.blame(error)) is None:
             raise
-        return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
+        return Failed(
+            f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}"
+        )
 
 
-def _find_claim(worker: Worker, order: Order, channel: Channel) -> tuple[Claim | None, list[Message]]:
+def _find_claim(
+    worker: Worker, order: Order, channel: Channel
+) -> tuple[Claim | None, list[Message]]:
     """Return the claim, if it is still valid, and the parent's messages so far.
 
-    Wait while the database is unreachable. The parent ends this process if the claim is lost meanwhile; this process
-    exits if the parent is gone.
+    Wait while the database is unreachable. The parent ends this process if the claim is lost
+    meanwhile; this process exits if the parent is gone.
     """
     words: list[Message] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
@@ -134,9 +147,13 @@ def _find_claim(worker: Worker, order: Order, channel: Channel) -> tuple[Claim |
 
 
 def _worker(order: Order, channel: Channel) -> Worker:
-    """The application's worker. Only its runner is used, with the same handler, interceptors and lifespan."""
+    """The application's worker. Only its runner is used, with the same handler, interceptors and
+    lifespan.
+    """
     sys.path[:] = order["path"]
-    registry: JobRegistry = load_registry(order["app"], Path.cwd())._configured(**order["settings"] | {"only": []})
+    registry: JobRegistry = load_registry(order["app"], Path.cwd())._configured(
+        **order["settings"] | {"only": []}
+    )
     configure(registry.settings.log_format, registry.settings.log_level)
     alone = replace(registry.definitions[order["task"]], isolation=None)
     registry.definitions = {**registry.definitions, alone.name: alone}
@@ -146,7 +163,9 @@ def _worker(order: Order, channel: Channel) -> Worker:
             channel.send(say="starting")
 
     registry.listeners = (tell,)
-    registry.hooks = replace(registry.hooks, before_start=())  # the parent has called them, and holds what they return
+    registry.hooks = replace(
+        registry.hooks, before_start=()
+    )  # the parent has called them, and holds what they return
     return registry._make_worker()
 
 

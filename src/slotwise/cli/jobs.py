@@ -13,7 +13,14 @@ from itertools import islice
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.options import Command, Given, Group, common, lines_option, pass_given
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    Group,
+    common,
+    lines_option,
+    pass_given,
+)
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -43,9 +50,13 @@ _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
     cls=Group,
     guesses={
         "next": "write: slotwise schedule next NAME --app MODULE",
-        **dict.fromkeys(("run", "trigger", "start"), "write: slotwise trigger NAME, or slotwise run NAME --app MODULE"),
         **dict.fromkeys(
-            ("pause", "resume", "delete", "cancel", "retry"), "it is not a subcommand of jobs: slotwise COMMAND NAME"
+            ("run", "trigger", "start"),
+            "write: slotwise trigger NAME, or slotwise run NAME --app MODULE",
+        ),
+        **dict.fromkeys(
+            ("pause", "resume", "delete", "cancel", "retry"),
+            "it is not a subcommand of jobs: slotwise COMMAND NAME",
         ),
         **dict.fromkeys(("history", "slots", "runs"), "write: slotwise slots NAME"),
     },
@@ -78,7 +89,10 @@ class _Entry:
 
     @property
     def json(self) -> dict[str, object]:
-        known: dict[str, object] = {"job": self.name, **(as_json(self.line) if self.line else {"state": "not planned"})}
+        known: dict[str, object] = {
+            "job": self.name,
+            **(as_json(self.line) if self.line else {"state": "not planned"}),
+        }
         return {**known, "code": self.code} if self.compared else known
 
 
@@ -100,12 +114,14 @@ class _Entry:
 def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> None:
     """List all jobs that have a row in the database, by name.
 
-    With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
-    no row before a worker starts, "changed" has different schedules in the code and in the row; the row decides.
-    A due job is "no live worker" if none is up, and "unroutable" if no live worker can claim it. A job whose row has an
-    invalid value is "unreadable". The reasons are printed below the list.
+    With --app, jobs are compared with the application: "orphan" is no longer in the code, "not
+    planned" has no row before a worker starts, "changed" has different schedules in the code and
+    in the row; the row decides. A due job is "no live worker" if none is up, and "unroutable" if
+    no live worker can claim it. A job whose row has an invalid value is "unreadable". The reasons
+    are printed below the list.
 
-    Below the list are also the jobs for which live workers have a schedule that a newer revision has replaced.
+    Below the list are also the jobs for which live workers have a schedule that a newer revision
+    has replaced.
     """
     definitions = _definitions(given)
     with given.reader() as reader:
@@ -113,23 +129,34 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
             print_json_list(islice(_with_instances(reader, definitions, after), count))
             return
         warn_paused(reader.all_paused())
-        entries, now, size, shown = _entries(reader, definitions, after), reader.now(), count or LINES, 0
+        entries = _entries(reader, definitions, after)
+        now = reader.now()
+        size = count or LINES
+        shown = 0
         last = after
-        while page := list(islice(entries, PAGE if everything else min(PAGE, size - shown))):
+        while page := list(
+            islice(entries, PAGE if everything else min(PAGE, size - shown))
+        ):
             _print_page(page, now, compared=definitions is not None)
-            shown, last = shown + len(page), page[-1].name
+            shown = shown + len(page)
+            last = page[-1].name
         has_more = next(entries, None) is not None
         counts = reader.instance_counts(after, last if has_more else None)
     if not shown and not counts and not after:
         say("no jobs yet: a worker plans them when it starts")
     for name, number in sorted(counts.items()):
-        say(f"{name}: {number:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
+        say(
+            f"{name}: {number:,} recurring instances; see: slotwise jobs instances "
+            f"{shlex.quote(name)}"
+        )
     if has_more:
         say(f"… more: slotwise jobs list --after {shlex.quote(last)}", err=True)
 
 
 def _print_page(page: Sequence[_Entry], now: datetime, *, compared: bool) -> None:
-    print_table([*_COLUMNS, "CODE"] if compared else _COLUMNS, [_row(entry, now) for entry in page])
+    print_table(
+        [*_COLUMNS, "CODE"] if compared else _COLUMNS, [_row(entry, now) for entry in page]
+    )
     for line in (entry.line for entry in page):
         if line is not None and line.reason:
             say(f"{line.job} {_plight(line)}: {line.reason}", err=True)
@@ -144,7 +171,11 @@ def _plight(line: JobInfo) -> str:
         case State.UNROUTABLE:
             return "is due, and unroutable"
         case State.UNREADABLE:
-            since = f", due since {moment(line.next_slot, zone_of(line.schedule))}" if line.next_slot else ""
+            since = (
+                f", due since {moment(line.next_slot, zone_of(line.schedule))}"
+                if line.next_slot
+                else ""
+            )
             return f"is left alone{since}" if line.is_newer else f"is unreadable{since}"
     return "does not start"
 
@@ -152,7 +183,9 @@ def _plight(line: JobInfo) -> str:
 def _with_instances(
     reader: Reader, definitions: Mapping[str, Definition] | None, after: str
 ) -> Iterator[dict[str, object]]:
-    """Each job with the number of its recurring instances; then the tasks that have only instances."""
+    """Each job with the number of its recurring instances; then the tasks that have only
+    instances.
+    """
     counts = reader.instance_counts(after)
     for entry in _entries(reader, definitions, after):
         number = counts.pop(entry.name, None)
@@ -168,12 +201,19 @@ def _definitions(given: Given) -> Mapping[str, Definition] | None:
     return {found.name: found for found in given.registry().jobs}
 
 
-def _entries(reader: Reader, definitions: Mapping[str, Definition] | None, after: str) -> Iterator[_Entry]:
-    """Read page by page, while the caller iterates; the jobs of the application that have no row come last."""
-    found, compared = definitions or {}, definitions is not None
+def _entries(
+    reader: Reader, definitions: Mapping[str, Definition] | None, after: str
+) -> Iterator[_Entry]:
+    """Read page by page, while the caller iterates; the jobs of the application that have no row
+    come last.
+    """
+    found = definitions or {}
+    compared = definitions is not None
     while page := reader.jobs(after=after, limit=PAGE):
         for line in page:
-            yield _Entry(name=line.job, line=line, definition=found.get(line.job), compared=compared)
+            yield _Entry(
+                name=line.job, line=line, definition=found.get(line.job), compared=compared
+            )
         after = page[-1].job
     for name in sorted(found.keys() - reader.jobs_among(found)):
         yield _Entry(name=name, line=None, definition=found[name], compared=compared)
@@ -183,7 +223,11 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     line = entry.line
     code = [entry.code] if entry.code is not None else []
     if line is None:
-        schedule = short_text(entry.definition.schedule) if entry.definition and entry.definition.schedule else ""
+        schedule = (
+            short_text(entry.definition.schedule)
+            if entry.definition and entry.definition.schedule
+            else ""
+        )
         return [entry.name, outcome("not planned"), "–", "–", "–", schedule, *code]
     return [entry.name, *_cells(line, now), *code]
 
@@ -192,7 +236,13 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     """All columns but the name."""
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
     next_slot = moment(line.next_slot, zone_of(line.schedule))
-    return [outcome(line.state), next_slot, ago(line.last_success, now), failures, short_text(line.schedule)]
+    return [
+        outcome(line.state),
+        next_slot,
+        ago(line.last_success, now),
+        failures,
+        short_text(line.schedule),
+    ]
 
 
 @jobs.command(
@@ -210,15 +260,20 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
 @click.option("--after", metavar="ID", default="", help="Only those with greater ids.")
 @common
 @pass_given
-def list_instances(given: Given, name: str, count: int, everything: bool, after: str) -> None:
-    """List the recurring instances of the task NAME, by id: those that client.schedule_recurring created."""
+def list_instances(
+    given: Given, name: str, count: int, everything: bool, after: str
+) -> None:
+    """List the recurring instances of the task NAME, by id: those that client.schedule_recurring
+    created.
+    """
     with given.reader() as reader:
         reader.known(name)
         found = _instances(reader, name, after)
         if given.json:
             print_json_list(found if everything else islice(found, count))
             return
-        lines, now = list(found if everything else islice(found, count + 1)), reader.now()
+        lines = list(found if everything else islice(found, count + 1))
+        now = reader.now()
     if not lines:
         say(f"{name}: no recurring instances")
         return
@@ -255,10 +310,18 @@ def show_job(given: Given, name: str, id: str | None) -> None:
         line = reader.job(name, id or RECURRING)
         if line is None and id is not None:
             reader.known(name)
-            raise UnknownTask(f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}")
+            raise UnknownTask(
+                f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}"
+            )
         if line is None:
-            is_task = any(worker.live and name in worker.tasks for worker in reader.workers())
-            raise UnknownTask(_unknown(name, [known.job for known in reader.jobs(limit=PAGE)], is_task=is_task))
+            is_task = any(
+                worker.live and name in worker.tasks for worker in reader.workers()
+            )
+            raise UnknownTask(
+                _unknown(
+                    name, [known.job for known in reader.jobs(limit=PAGE)], is_task=is_task
+                )
+            )
     if given.json:
         print_json(line)
         return
@@ -292,22 +355,38 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
 
 def _planned_by(line: JobInfo) -> str:
     """The deploy that planned its schedule."""
-    started = f"none (started {moment(line.deployed, zone_of(line.schedule))})" if line.deployed else "–"
+    started = (
+        f"none (started {moment(line.deployed, zone_of(line.schedule))})"
+        if line.deployed
+        else "–"
+    )
     return line.revision or started
 
 
 def _refused(line: JobInfo) -> str:
     """The live workers whose schedule was refused."""
     whose = Counter(worker["revision"] for worker in line.refused)
-    told = ", ".join(f"{count} with revision {revision or 'none'}" for revision, count in whose.items())
-    return f"live workers whose schedule was refused: {told}; revision {_planned_by(line)} has planned it"
+    told = ", ".join(
+        f"{count} with revision {revision or 'none'}" for revision, count in whose.items()
+    )
+    return (
+        f"live workers whose schedule was refused: {told}; revision "
+        f"{_planned_by(line)} has planned it"
+    )
 
 
 def _unknown(name: str, known: Sequence[str], *, is_task: bool) -> str:
     if is_task:
-        return f"live workers register {name!r} as a one-time task; see: slotwise tasks list {shlex.quote(name)}"
+        return (
+            f"live workers register {name!r} as a one-time task; see: slotwise tasks "
+            f"list {shlex.quote(name)}"
+        )
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"no job {name!r} in this database; did you mean {near[0]!r}?"
-    cure = f"known are {', '.join(known)}" if known else "a worker plans its jobs when it starts"
+    cure = (
+        f"known are {', '.join(known)}"
+        if known
+        else "a worker plans its jobs when it starts"
+    )
     return f"no job {name!r} in this database; {cure}"

@@ -1,4 +1,6 @@
-"""Operations on jobs, one command each, and ``slotwise audit``, which lists them from the audit."""
+"""Operations on jobs, one command each, and ``slotwise audit``, which lists them from the
+audit.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from slotwise.cli.shared.options import (
     sure,
     within,
 )
-from slotwise.cli.shared.output import print_json_list, print_result, print_table, say_zones, warn_paused
+from slotwise.cli.shared.output import (
+    print_json_list,
+    print_result,
+    print_table,
+    say_zones,
+    warn_paused,
+)
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.contrib.logging import plain
 from slotwise.model.records import RECURRING
@@ -61,20 +69,28 @@ class BackfillOptions(TypedDict):
     slotwise trigger nightly-report --note "after the import" --json
     """,
     click.option(
-        "--overlap", type=click.Choice(["beside", "queue", "skip"]), default="beside", show_default=True,
+        "--overlap",
+        type=click.Choice(["beside", "queue", "skip"]),
+        default="beside",
+        show_default=True,
         help="If the job is running: run beside it, wait for its end, or do not run.",
     ),
     id_option,
-)  # fmt: skip
-def trigger(given: Given, name: str, overlap: Literal["beside", "queue", "skip"], id: str) -> None:
-    """Run the job NAME now; its schedule stays as it is. The slot of the run is the time of this request.
+)
+def trigger(
+    given: Given, name: str, overlap: Literal["beside", "queue", "skip"], id: str
+) -> None:
+    """Run the job NAME now; its schedule stays as it is. The slot of the run is the time of this
+    request.
 
     If the job is paused, the run waits until the job is resumed.
     """
     with given.operations() as (operations, reader):
         slot = operations.trigger(name, id=id, overlap=overlap, **given.order)
         zone = reader.zone(name, id)
-    print_result(given, f"{name}: triggered as slot {exact(slot, zone)}", job=name, slot=slot)
+    print_result(
+        given, f"{name}: triggered as slot {exact(slot, zone)}", job=name, slot=slot
+    )
 
 
 @job_command(
@@ -83,20 +99,30 @@ def trigger(given: Given, name: str, overlap: Literal["beside", "queue", "skip"]
     slotwise pause nightly-report --note "the disk is full"
     slotwise pause --all --note maintenance --yes
     """,
-    click.option("--all", "everything", is_flag=True, help="All jobs and tasks, also those that are added later."),
+    click.option(
+        "--all",
+        "everything",
+        is_flag=True,
+        help="All jobs and tasks, also those that are added later.",
+    ),
     sure,
     optional=True,
 )
 def pause(given: Given, name: str | None, everything: bool) -> None:
     """Start no more slots of the job NAME, on any worker; or, with --all, of any job or task.
 
-    Running handlers continue. Slots of the pause are skipped when the job is resumed, and stay in the ledger.
+    Running handlers continue. Slots of the pause are skipped when the job is resumed, and stay in
+    the ledger.
     """
     one = _job_or_all(name, everything)
     with given.operations() as (operations, _):
         if one is None:
             given.confirm("Nothing will start any more, on any worker.")
-        changed = operations.pause_all(**given.order) if one is None else operations.pause(one, **given.order)
+        changed = (
+            operations.pause_all(**given.order)
+            if one is None
+            else operations.pause(one, **given.order)
+        )
     text = f"{one or 'all'}: paused" if changed else f"{one or 'all'}: paused already"
     print_result(given, text, job=one, changed=changed)
 
@@ -109,16 +135,21 @@ def pause(given: Given, name: str | None, everything: bool) -> None:
     slotwise resume --all --dry-run
     """,
     click.option("--all", "everything", is_flag=True, help="End the pause of all."),
-    click.option("--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."),
+    click.option(
+        "--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up."
+    ),
     sure,
     optional=True,
 )
 def resume(given: Given, name: str | None, everything: bool, replay: bool) -> None:
     """End the pause of the job NAME; or, with --all, of all that is not paused by its own name.
 
-    Slots that came due during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
+    Slots that came due during the pause end as skipped (paused), unless --replay leaves them to
+    the job's catch-up.
     """
-    one, paused, zone = _job_or_all(name, everything), None, UTC
+    one = _job_or_all(name, everything)
+    paused = None
+    zone = UTC
     with given.operations() as (operations, reader):
         if one is not None:
             found = operations.resume(one, replay=replay, **given.order) or None
@@ -131,7 +162,14 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
                 found = operations.resume_all(replay=replay, **given.order)
     warn_paused(paused)
     if found is None:
-        print_result(given, f"{one or 'all'}: not paused", job=one, changed=False, skipped=0, next_slot=None)
+        print_result(
+            given,
+            f"{one or 'all'}: not paused",
+            job=one,
+            changed=False,
+            skipped=0,
+            next_slot=None,
+        )
         return
     following = None if one is None else found[0].next_slot
     text = f"{one or 'all'}: resumed; {_skipped(found)} skipped"
@@ -151,7 +189,11 @@ def _job_or_all(name: str | None, everything: bool) -> str | None:
 def _skipped(lines: list[Resumed]) -> str:
     slots = sum(line.skipped for line in lines)
     jobs = sum(line.skipped > 0 for line in lines)
-    return f"{slots} slots of {jobs} jobs" if jobs != 1 else f"{slots} {'slot' if slots == 1 else 'slots'} of one job"
+    return (
+        f"{slots} slots of {jobs} jobs"
+        if jobs != 1
+        else f"{slots} {'slot' if slots == 1 else 'slots'} of one job"
+    )
 
 
 @job_command(
@@ -170,8 +212,12 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     """
     with given.operations() as (operations, reader):
         zone = reader.zone(name, id)
-        skipped = operations.skip_next(name, within(slot, zone, "SLOT"), id=id, **given.order)
-    print_result(given, f"{name}: slot {moment(skipped, zone)} skipped", job=name, slot=skipped)
+        skipped = operations.skip_next(
+            name, within(slot, zone, "SLOT"), id=id, **given.order
+        )
+    print_result(
+        given, f"{name}: slot {moment(skipped, zone)} skipped", job=name, slot=skipped
+    )
 
 
 @job_command(
@@ -183,7 +229,11 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     slotwise cancel report --id customer-7                 one of its recurring instances
     """,
     click.argument("slot", required=False, callback=instant),
-    click.option("--backfill", is_flag=True, help="Cancel the slots of backfills that have not begun."),
+    click.option(
+        "--backfill",
+        is_flag=True,
+        help="Cancel the slots of backfills that have not begun.",
+    ),
     click.option("--id", metavar="ID", help="This recurring instance only."),
     sure,
     notes="""
@@ -191,12 +241,15 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
     1  nothing of the job runs, or the slot has ended already
     """,
 )
-def cancel(given: Given, name: str, slot: Written | None, backfill: bool, id: str | None) -> int:
-    """Ask the running handlers of the job NAME to stop; the request arrives with their worker's next heartbeat.
+def cancel(
+    given: Given, name: str, slot: Written | None, backfill: bool, id: str | None
+) -> int:
+    """Ask the running handlers of the job NAME to stop; the request arrives with their worker's
+    next heartbeat.
 
-    The slot ends as cancelled, without another attempt; the schedule continues. With SLOT, cancel only that slot, even
-    if it waits for its retry. For a task with recurring instances, cancel all of them, or the one of --id.
-    Without --id, SLOT is the job's own.
+    The slot ends as cancelled, without another attempt; the schedule continues. With SLOT, cancel
+    only that slot, even if it waits for its retry. For a task with recurring instances, cancel all
+    of them, or the one of --id. Without --id, SLOT is the job's own.
     """
     if backfill and slot is not None:
         raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
@@ -208,7 +261,11 @@ def cancel(given: Given, name: str, slot: Written | None, backfill: bool, id: st
             print_result(given, f"{name}: {count} slots cancelled", job=name, count=count)
             return exits.OK if count else exits.FAILED
         zone = reader.zone(name, id or RECURRING)
-        wanted = None if slot is None else exact_slot(reader, name, id or RECURRING, slot.within(zone, "SLOT"))
+        wanted = (
+            None
+            if slot is None
+            else exact_slot(reader, name, id or RECURRING, slot.within(zone, "SLOT"))
+        )
         found = operations.cancel(name, wanted, id=id, **given.order)
     text = (
         f"{name}: asked {', '.join(exact(slot, zone) for slot in found)} to stop"
@@ -231,14 +288,17 @@ def cancel(given: Given, name: str, slot: Written | None, backfill: bool, id: st
 def retry(given: Given, name: str, slot: Written, id: str) -> None:
     """Retry SLOT of the job NAME, which ended as failed, dead, lost or cancelled.
 
-    It is the same slot, with the same idempotency key, and its attempt count continues. So does the schedule.
-    A slot of a job with on_lost="give_up" starts only once: this command rejects it with --app, else the worker does.
+    It is the same slot, with the same idempotency key, and its attempt count continues. So does
+    the schedule. A slot of a job with on_lost="give_up" starts only once: this command rejects it
+    with --app, else the worker does.
     """
     with given.operations() as (operations, reader):
         zone = reader.zone(name, id)
         wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
         operations.retry(name, wanted, id=id, **given.order)
-    print_result(given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted)
+    print_result(
+        given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted
+    )
 
 
 @job_command(
@@ -248,12 +308,27 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
     slotwise backfill nightly-report --from 30d --to now --pace 1m --concurrency 2 --yes
     slotwise cancel nightly-report --backfill              cancel the slots that have not begun
     """,
-    click.option("--from", "first", required=True, callback=instant, metavar="TIME", help="From this instant on."),
     click.option(
-        "--to", "last", required=True, callback=instant, metavar="TIME", help="Up to and including this instant."
+        "--from",
+        "first",
+        required=True,
+        callback=instant,
+        metavar="TIME",
+        help="From this instant on.",
     ),
     click.option(
-        "--pace", metavar="DURATION", callback=duration, help="Time from the start of one slot until the next is due."
+        "--to",
+        "last",
+        required=True,
+        callback=instant,
+        metavar="TIME",
+        help="Up to and including this instant.",
+    ),
+    click.option(
+        "--pace",
+        metavar="DURATION",
+        callback=duration,
+        help="Time from the start of one slot until the next is due.",
     ),
     click.option(
         "--concurrency",
@@ -262,42 +337,74 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
         show_default=True,
         help="How many run at a time.",
     ),
-    click.option("--failed", is_flag=True, help="Also slots that ended as failed, dead, lost or cancelled."),
     click.option(
-        "--forgotten", is_flag=True, help="Also times whose history was pruned, so that it is unknown what ran."
+        "--failed",
+        is_flag=True,
+        help="Also slots that ended as failed, dead, lost or cancelled.",
+    ),
+    click.option(
+        "--forgotten",
+        is_flag=True,
+        help="Also times whose history was pruned, so that it is unknown what ran.",
     ),
     id_option,
     sure,
 )
-def backfill(given: Given, name: str, first: Written, last: Written, **options: Unpack[BackfillOptions]) -> None:
-    """Run the slots of the job NAME in a range that never ran, the oldest first, beside its schedule.
+def backfill(
+    given: Given,
+    name: str,
+    first: Written,
+    last: Written,
+    **options: Unpack[BackfillOptions],
+) -> None:
+    """Run the slots of the job NAME in a range that never ran, the oldest first, beside its
+    schedule.
 
-    Slots that ran, run or wait are not changed, and neither are slots that the schedule has not decided yet. Times are
-    ISO 8601, in the job's zone unless they have an offset; a duration is subtracted from now.
+    Slots that ran, run or wait are not changed, and neither are slots that the schedule has not
+    decided yet. Times are ISO 8601, in the job's zone unless they have an offset; a duration is
+    subtracted from now.
     """
     with given.operations() as (operations, reader):
         zone = reader.zone(name, options["id"])
-        begin, end = first.within(zone, "--from"), last.within(zone, "--to")
+        begin = first.within(zone, "--from")
+        end = last.within(zone, "--to")
         found = operations.backfill(name, begin, end, **options, dry_run=True)
         if not given.json:
             _show_slots(found, zone)
         if found.slots and not given.dry_run:
             given.confirm(f"{len(found.slots)} slots of {name} will run.")
             found = operations.backfill(name, begin, end, **options, **given.order)
-    text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"
+    text = (
+        f"{name}: {len(found.slots)} slots run"
+        if found.slots
+        else f"{name}: nothing is missing"
+    )
     print_result(
-        given, text, job=name, first=found.first, last=found.last, slots=found.slots, present=found.present,
+        given,
+        text,
+        job=name,
+        first=found.first,
+        last=found.last,
+        slots=found.slots,
+        present=found.present,
         undecided=found.undecided,
-    )  # fmt: skip
+    )
 
 
 def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
     """Preview the first and last slots on stderr."""
     slots = found.slots
-    shown = [moment(slot, zone) for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))]
+    shown = [
+        moment(slot, zone)
+        for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))
+    ]
     if len(slots) > 6:
         shown.insert(3, f"… {len(slots) - 5} more …")
-    undecided = f", {found.undecided} are yet to be decided by the schedule" if found.undecided else ""
+    undecided = (
+        f", {found.undecided} are yet to be decided by the schedule"
+        if found.undecided
+        else ""
+    )
     say(*shown, f"{len(slots)} are missing, {found.present} are not{undecided}", err=True)
 
 
@@ -307,7 +414,11 @@ def _show_slots(found: Backfill, zone: ZoneInfo) -> None:
     slotwise jobs list --app jobs                          which jobs are orphans
     slotwise delete old-report --yes
     """,
-    click.option("--force", is_flag=True, help="Even if a live worker registers the job, and will plan it again."),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Even if a live worker registers the job, and will plan it again.",
+    ),
     sure,
 )
 def delete(given: Given, name: str, force: bool) -> None:
@@ -320,7 +431,12 @@ def delete(given: Given, name: str, force: bool) -> None:
         if not given.dry_run:
             given.confirm(f"{name} will not run any more.")
             rows = operations.delete(name, force=force, **given.order)
-    print_result(given, f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted", job=name, rows=rows)
+    print_result(
+        given,
+        f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted",
+        job=name,
+        rows=rows,
+    )
 
 
 @click.command(
@@ -336,14 +452,23 @@ def delete(given: Given, name: str, force: bool) -> None:
 @common
 @pass_given
 def audit(given: Given, name: str | None, count: int) -> None:
-    """List the operations on jobs, the newest first; with NAME, those on that job and those on all."""
+    """List the operations on jobs, the newest first; with NAME, those on that job and those on
+    all.
+    """
     with given.store() as store:
-        inspect, reader = Inspection(lambda: store), Reader(store)
+        inspect = Inspection(lambda: store)
+        reader = Reader(store)
         paused = inspect.all_paused()
         entries = inspect.audit(name, limit=count)
         if name is not None and all(entry.job != name for entry in entries):
             reader.known(name)
-        zones = reader.zones({(entry.job, entry.id or RECURRING) for entry in entries if entry.job is not None})
+        zones = reader.zones(
+            {
+                (entry.job, entry.id or RECURRING)
+                for entry in entries
+                if entry.job is not None
+            }
+        )
     if given.json:
         print_json_list(_audit_json(entry) for entry in entries)
         return
@@ -351,23 +476,37 @@ def audit(given: Given, name: str | None, count: int) -> None:
     if not entries:
         say("no operations yet")
         return
-    rows = [_audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC)) for entry in entries]
+    rows = [
+        _audit_row(entry, zones.get((entry.job or "", entry.id or RECURRING), UTC))
+        for entry in entries
+    ]
     print_table(("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"), rows)
     say_zones(zones.values())
 
 
 def _audit_row(entry: AuditEntry, zone: ZoneInfo) -> list[str]:
-    said = ", ".join(f"{name}={_DAYS.sub('', str(value))}" for name, value in entry.arguments.items())
+    said = ", ".join(
+        f"{name}={_DAYS.sub('', str(value))}" for name, value in entry.arguments.items()
+    )
     return [
-        moment(entry.at, zone), entry.author, entry.operation, entry.job or "–",
-        "–" if entry.slot is None else exact(entry.slot, zone), said or "–",
+        moment(entry.at, zone),
+        entry.author,
+        entry.operation,
+        entry.job or "–",
+        "–" if entry.slot is None else exact(entry.slot, zone),
+        said or "–",
         entry.note or "–",
-    ]  # fmt: skip
+    ]
 
 
 def _audit_json(entry: AuditEntry) -> dict[str, object]:
     return {
-        "number": entry.number, "at": plain(entry.at), "author": entry.author, "operation": entry.operation,
-        "job": entry.job, "slot": plain(entry.slot), "arguments": json.loads(json.dumps(entry.arguments)),
+        "number": entry.number,
+        "at": plain(entry.at),
+        "author": entry.author,
+        "operation": entry.operation,
+        "job": entry.job,
+        "slot": plain(entry.slot),
+        "arguments": json.loads(json.dumps(entry.arguments)),
         "note": entry.note,
-    }  # fmt: skip
+    }

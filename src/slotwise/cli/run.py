@@ -18,7 +18,16 @@ from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.exits import end_now
-from slotwise.cli.shared.options import FORMS, Command, Given, Written, common, duration, pass_given, read_written
+from slotwise.cli.shared.options import (
+    FORMS,
+    Command,
+    Given,
+    Written,
+    common,
+    duration,
+    pass_given,
+    read_written,
+)
 from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import LogListener, configure
@@ -37,7 +46,9 @@ _STATUS = {
 }
 
 
-def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Literal["due", "previous"] | Written | None:
+def _slot(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> Literal["due", "previous"] | Written | None:
     """Callback of --slot: one of two words, or an instant in ISO 8601."""
     if text is None:
         return None
@@ -46,7 +57,9 @@ def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Lite
     try:
         return read_written(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r:.60} is neither due, nor previous, nor {FORMS}", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r:.60} is neither due, nor previous, nor {FORMS}", ctx, option
+        ) from None
 
 
 @click.command(
@@ -72,35 +85,48 @@ def _slot(ctx: click.Context, option: click.Parameter, text: str | None) -> Lite
     "wanted",
     metavar="due|previous|TIME",
     callback=_slot,
-    help="Run the schedule's own slot: the newest that has come, the one before it, or the one at this instant.",
+    help="Run the schedule's own slot: the newest that has come, the one before it, or "
+    "the one at this instant.",
 )
 @click.option(
     "--early",
     default="0s",
     metavar="DURATION",
     callback=duration,
-    help="With --slot: wait this long for a slot that is about to come; the caller's clock may be ahead.  [0s]",
+    help="With --slot: wait this long for a slot that is about to come; the caller's "
+    "clock may be ahead.  [0s]",
 )
-@click.option("--no-wait", is_flag=True, help="With --slot: end with 0 if the slot is held, or cannot start yet.")
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="With --slot: end with 0 if the slot is held, or cannot start yet.",
+)
 @crontab_options
 @common
 @pass_given
 def run(
-    given: Given, name: str, wanted: Literal["due", "previous"] | Written | None, early: timedelta, no_wait: bool,
+    given: Given,
+    name: str,
+    wanted: Literal["due", "previous"] | Written | None,
+    early: timedelta,
+    no_wait: bool,
     crontabs: CrontabChoice,
-) -> int:  # fmt: skip
+) -> int:
     """Run one slot of the job NAME in the foreground.
 
-    It needs no worker. Without --slot, it runs now, beside the schedule, with heartbeats and a claim of its own; its
-    origin in the ledger is "trigger". Ctrl-C asks the handler to stop and waits five seconds for it; the slot ends as
-    cancelled.
+    It needs no worker. Without --slot, it runs now, beside the schedule, with heartbeats and a
+    claim of its own; its origin in the ledger is "trigger". Ctrl-C asks the handler to stop and
+    waits five seconds for it; the slot ends as cancelled.
 
-    With --slot, it runs a slot of the schedule under the same claim, policies and guarantees as a worker. If the slot
-    has ended elsewhere, nothing runs. If another process holds it and no worker is live, the command waits, and takes
-    the slot over if its claim is lost. A stop drains like a worker: a slot that does not end in time is handed back.
+    With --slot, it runs a slot of the schedule under the same claim, policies and guarantees as a
+    worker. If the slot has ended elsewhere, nothing runs. If another process holds it and no
+    worker is live, the command waits, and takes the slot over if its claim is lost. A stop drains
+    like a worker: a slot that does not end in time is handed back.
     """
     if wanted is None and (early or no_wait):
-        raise click.UsageError("--early and --no-wait are about a slot of the schedule; add --slot due")
+        raise click.UsageError(
+            "--early and --no-wait are about a slot of the schedule; add --slot due"
+        )
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())
@@ -109,8 +135,14 @@ def run(
             f"{name!r} is a one-time task; schedule it: slotwise tasks schedule {shlex.quote(name)}"
         )
     if wanted is not None:
-        slot = wanted.within(_zone(registry, name), "--slot") if isinstance(wanted, Written) else wanted
-        slot_run = SlotRun(registry._single_worker(), name, slot, early=early, waits=not no_wait, tell=_say)
+        slot = (
+            wanted.within(_zone(registry, name), "--slot")
+            if isinstance(wanted, Written)
+            else wanted
+        )
+        slot_run = SlotRun(
+            registry._single_worker(), name, slot, early=early, waits=not no_wait, tell=_say
+        )
         return _run_slot(given, registry, slot_run)
     single = SingleRun(registry._single_worker(), name)
     signals = StopSignals(_reaction(single))
@@ -142,8 +174,14 @@ def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     finally:
         registry.database.close()
     _tell_slot(given, end)
-    stopped = signals.first is not None and any(one.left is not None for one in (end, *end.others))
-    status = _STATUS[signal.Signals(signals.first)] if stopped and signals.first else _slot_status(end)
+    stopped = signals.first is not None and any(
+        one.left is not None for one in (end, *end.others)
+    )
+    status = (
+        _STATUS[signal.Signals(signals.first)]
+        if stopped and signals.first
+        else _slot_status(end)
+    )
     if signals.first is not None:
         end_now(status)
     return status
@@ -164,7 +202,10 @@ def _drain(slot_run: SlotRun) -> Callable[[int, int], None]:
         if count > 2:
             end_now(_STATUS[signal.Signals(number)])
         if count == 1:
-            _say("draining: the handler may finish within shutdown_grace; a second signal asks it to stop now")
+            _say(
+                "draining: the handler may finish within shutdown_grace; a second "
+                "signal asks it to stop now"
+            )
         slot_run.stop()
 
     return react
@@ -176,13 +217,18 @@ def _say(line: str) -> None:
 
 def _tell_slot(given: Given, end: SlotEnd) -> None:
     if given.json:
-        others = [{key: value for key, value in as_json(one).items() if key != "others"} for one in end.others]
+        others = [
+            {key: value for key, value in as_json(one).items() if key != "others"}
+            for one in end.others
+        ]
         print_json(as_json(end) | {"others": others})
         return
     instead = ""
     if end.reason == Reason.COLLAPSED and len(end.others) == 1:
         instead = f"; slot {moment(end.others[0].slot)} ran for it"
-    for one in sorted((end, *end.others), key=lambda one: one.slot.timestamp() if one.slot else 0.0):
+    for one in sorted(
+        (end, *end.others), key=lambda one: one.slot.timestamp() if one.slot else 0.0
+    ):
         _tell_end(one, instead=instead if one is end else "")
 
 
@@ -191,15 +237,23 @@ def _tell_end(end: SlotEnd, *, instead: str) -> None:
     if end.left is not None:
         _say(f"{end.job}{slot}: {end.outcome}; {end.left}")
         return
-    reason = f" ({end.reason})" if end.reason and end.reason != error_summary(end.error) else ""
-    took = f" in {span(end.finished - end.started)}" if end.ended_here and end.started and end.finished else ""
+    reason = (
+        f" ({end.reason})" if end.reason and end.reason != error_summary(end.error) else ""
+    )
+    took = (
+        f" in {span(end.finished - end.started)}"
+        if end.ended_here and end.started and end.finished
+        else ""
+    )
     where = f", elsewhere: {end.worker}" if not end.ended_here and end.worker else ""
     _say(f"{end.job}{slot}: {end.outcome}{reason}{took}{where}{instead}")
 
 
 @contextmanager
 def _output_for_answers(wanted: bool) -> Iterator[None]:
-    """With --json, reserve stdout for the answer: output of the handler and its commands goes to stderr."""
+    """With --json, reserve stdout for the answer: output of the handler and its commands goes to
+    stderr.
+    """
     if not wanted:
         yield
         return
@@ -216,7 +270,11 @@ def _output_for_answers(wanted: bool) -> Iterator[None]:
 
 def _level(given: Given, settings: Settings) -> str:
     """The log level: by default WARNING, so that the handler's own output is readable."""
-    return "WARNING" if settings.log_level == "INFO" and "log_level" not in given.values else settings.log_level
+    return (
+        "WARNING"
+        if settings.log_level == "INFO" and "log_level" not in given.values
+        else settings.log_level
+    )
 
 
 def _reaction(single: SingleRun) -> Callable[[int, int], None]:
@@ -240,6 +298,12 @@ def _tell(given: Given, ended: Ended) -> None:
     if given.json:
         print_json(ended)
         return
-    reason = f" ({ended.reason})" if ended.reason and ended.reason != error_summary(ended.error) else ""
-    line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
+    reason = (
+        f" ({ended.reason})"
+        if ended.reason and ended.reason != error_summary(ended.error)
+        else ""
+    )
+    line = (
+        f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
+    )
     say(line, err=True)

@@ -56,15 +56,25 @@ from slotwise.store.planning.calendars import calendars_of
 )
 @common
 def schedule() -> None:
-    """Explain schedules, list their slots, compare them. Only calendars that a schedule names need a database."""
+    """Explain schedules, list their slots, compare them. Only calendars that a schedule names need
+    a database.
+    """
 
 
 _TZ = click.option(
-    "--tz", metavar="ZONE", callback=zone_name,
+    "--tz",
+    metavar="ZONE",
+    callback=zone_name,
     help="Zone of a plain cron expression, and of the clocks shown; default: the schedule's.",
-)  # fmt: skip
-_AFTER = click.option("--after", metavar="TIME", help="Slots after this instant or delay from now; default: now.")
-_NAME = click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
+)
+_AFTER = click.option(
+    "--after",
+    metavar="TIME",
+    help="Slots after this instant or delay from now; default: now.",
+)
+_NAME = click.option(
+    "--name", metavar="JOB", help="The job whose name decides the value of H."
+)
 
 
 @schedule.command(
@@ -106,8 +116,11 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
 @_AFTER
 @common
 @pass_given
-def next_slots(given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None) -> None:
-    """List the next slots of TEXT in local time and UTC; with --app, TEXT may be the name of a job.
+def next_slots(
+    given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None
+) -> None:
+    """List the next slots of TEXT in local time and UTC; with --app, TEXT may be the name of a
+    job.
 
     Clock changes and their effects on slots are marked, and so are slots that do not run.
     """
@@ -119,7 +132,9 @@ def next_slots(given: Given, text: str, tz: str | None, name: str | None, count:
             found = ready(given, schedule_of(text, tz), name)
         except InvalidSchedule as error:
             cure = (
-                "; for a job's slots write its name and --app MODULE" if text.replace("-", "_").isidentifier() else ""
+                "; for a job's slots write its name and --app MODULE"
+                if text.replace("-", "_").isidentifier()
+                else ""
             )
             raise InvalidSchedule(f"{error}{cure}") from None
     zone = zone_of(found, tz)
@@ -140,10 +155,18 @@ def _rows(entries: Sequence[Entry], zone: ZoneInfo) -> Iterator[list[str | Text]
     notes: list[str] = []
     for entry in entries:
         if entry.kind in ("clocks", "missing"):
-            notes.append(f"{entry.local} does not exist" if entry.kind == "missing" else f"{entry.note} before it")
+            notes.append(
+                f"{entry.local} does not exist"
+                if entry.kind == "missing"
+                else f"{entry.note} before it"
+            )
             continue
         style = "yellow" if entry.kind == "skipped" else "cyan" if notes else ""
-        cells = (moment(entry.instant, zone), moment(entry.instant), "; ".join(filter(None, [*notes, entry.note])))
+        cells = (
+            moment(entry.instant, zone),
+            moment(entry.instant),
+            "; ".join(filter(None, [*notes, entry.note])),
+        )
         yield [Text(cell, style=style) for cell in cells]
         notes.clear()
 
@@ -161,7 +184,13 @@ def _rows(entries: Sequence[Entry], zone: ZoneInfo) -> Iterator[list[str | Text]
 @click.argument("new")
 @_TZ
 @_NAME
-@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="Number of days to compare.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3660),
+    default=30,
+    show_default=True,
+    help="Number of days to compare.",
+)
 @lines_option(50, "At most this many differences.")
 @_AFTER
 @common
@@ -177,25 +206,37 @@ def diff(
     after: str | None,
 ) -> int:
     """List the slots that a change from OLD to NEW removes (-) and adds (+)."""
-    before, later = (_slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new))
+    before, later = (
+        _slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new)
+    )
     zone = zone_of(later, tz)
     start = instant(after, zone)
     end = start + timedelta(days=days)
     sums = _sums(before, later, start, end)
     found = islice(_differences(before, later, start, end), count)
     if given.json:
-        print_json({**sums, "differences": [{"slot": plain(slot), "change": sign} for slot, sign in found]})
+        print_json(
+            {
+                **sums,
+                "differences": [
+                    {"slot": plain(slot), "change": sign} for slot, sign in found
+                ],
+            }
+        )
     else:
         _print_differences(found, sums, zone, days)
     return 1 if sums["removed"] or sums["added"] else 0
 
 
 def _slots_of(schedule: Schedule) -> Schedule:
-    """The schedule of the slots that run, without its spread, which moves no slot. Raises ConfigurationError."""
+    """The schedule of the slots that run, without its spread, which moves no slot. Raises
+    ConfigurationError.
+    """
     running = schedule.running
     if running.from_end:
         raise ConfigurationError(
-            f"{schedule}: its slots are unknown before its runs have ended, so they cannot be compared; see what it "
+            f"{schedule}: its slots are unknown before its runs have ended, so "
+            "they cannot be compared; see what it "
             f"means: slotwise schedule explain {shlex.quote(str(schedule))}"
         )
     return running.schedule if isinstance(running, Spread) else running
@@ -203,19 +244,29 @@ def _slots_of(schedule: Schedule) -> Schedule:
 
 def _both(before: Schedule, later: Schedule) -> Schedule:
     """The slots of both; a disabled schedule has none."""
-    return AnyOf(*(one for one in (before, later) if one != Disabled())) if before != later else before
+    return (
+        AnyOf(*(one for one in (before, later) if one != Disabled()))
+        if before != later
+        else before
+    )
 
 
-def _sums(before: Schedule, later: Schedule, start: datetime, end: datetime) -> dict[str, int]:
+def _sums(
+    before: Schedule, later: Schedule, start: datetime, end: datetime
+) -> dict[str, int]:
     """Count removed, added and kept slots without iterating over them."""
     both = _both(before, later).count_between(start, end)
-    had, has = before.count_between(start, end), later.count_between(start, end)
+    had = before.count_between(start, end)
+    has = later.count_between(start, end)
     return {"removed": both - has, "added": both - had, "kept": had + has - both}
 
 
-def _differences(before: Schedule, later: Schedule, start: datetime, end: datetime) -> Iterator[tuple[datetime, str]]:
+def _differences(
+    before: Schedule, later: Schedule, start: datetime, end: datetime
+) -> Iterator[tuple[datetime, str]]:
     both = _both(before, later)
-    gone, come = first_beyond(later, both, start, end), first_beyond(before, both, start, end)
+    gone = first_beyond(later, both, start, end)
+    come = first_beyond(before, both, start, end)
     while gone is not None or come is not None:
         if come is None or (gone is not None and gone < come):
             assert gone is not None
@@ -227,12 +278,16 @@ def _differences(before: Schedule, later: Schedule, start: datetime, end: dateti
 
 
 def _print_differences(
-    found: Iterator[tuple[datetime, str]], sums: Mapping[str, int], zone: ZoneInfo, days: int
+    found: Iterator[tuple[datetime, str]],
+    sums: Mapping[str, int],
+    zone: ZoneInfo,
+    days: int,
 ) -> None:
     lines = list(found)
     styles = {"-": "red", "+": "green"}
     rows: list[list[str | Text]] = [
-        [Text(f"{sign} {moment(slot, zone)}", style=styles[sign]), moment(slot)] for slot, sign in lines
+        [Text(f"{sign} {moment(slot, zone)}", style=styles[sign]), moment(slot)]
+        for slot, sign in lines
     ]
     if rows:
         print_table(("SLOT", "UTC"), rows)
@@ -240,10 +295,13 @@ def _print_differences(
     left = sums["removed"] + sums["added"] - len(lines)
     if left > 0:
         say(f"… {left} more differences", err=True)
-    say(f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept")
+    say(
+        f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept"
+    )
 
 
-_TICK, _DAY = timedelta(microseconds=1), timedelta(days=1)
+_TICK = timedelta(microseconds=1)
+_DAY = timedelta(days=1)
 _SHADES = ("", "dim", "", "bold", "bold yellow", "bold red")
 _PICTURES = (".svg", ".png")
 
@@ -261,13 +319,17 @@ class Starts:
         return sum(self.hours[number])
 
 
-def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo) -> Starts:
-    """Count the starts in each hour of these consecutive days; a schedule counts once for each of its jobs.
+def count_starts(
+    schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo
+) -> Starts:
+    """Count the starts in each hour of these consecutive days; a schedule counts once for each of
+    its jobs.
 
     When clocks change, an hour may be missing or last two hours.
     """
     edges = _edges(days, zone)
-    running, passed = [0] * (len(edges) - 1), [0] * (len(edges) - 1)
+    running = [0] * (len(edges) - 1)
+    passed = [0] * (len(edges) - 1)
     for schedule, weight in schedules.items():
         _add(running, schedule.running, edges, weight)
         if schedule.running is not schedule:
@@ -276,14 +338,20 @@ def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: 
     return Starts(
         days=days,
         hours=[running[begin : begin + 24] for begin in range(0, len(running), 24)],
-        passed_over=[sum(passed[begin : begin + 24]) for begin in range(0, len(passed), 24)],
+        passed_over=[
+            sum(passed[begin : begin + 24]) for begin in range(0, len(passed), 24)
+        ],
         zone=zone,
     )
 
 
 def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
-    """The instants just before each hour, and the end. A day that a zone skips ends before it begins: no hours."""
-    edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [_edge(days[-1], 24, zone)]
+    """The instants just before each hour, and the end. A day that a zone skips ends before it
+    begins: no hours.
+    """
+    edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [
+        _edge(days[-1], 24, zone)
+    ]
     return [*accumulate(reversed(edges), min)][::-1]
 
 
@@ -292,7 +360,9 @@ def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
     return local.astimezone(UTC) - _TICK
 
 
-def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int) -> None:
+def _add(
+    hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int
+) -> None:
     """Add a schedule's slots to the hours. Only slots of sparse schedules are iterated over."""
     if schedule.count_between(edges[0], edges[-1]) <= len(hours):
         for slot in schedule.slots(edges[0], edges[-1]):
@@ -314,19 +384,30 @@ def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight
 @click.argument("text", required=False)
 @click.option("--month", "wanted", metavar="YYYY-MM", help="Default: this month.")
 @click.option(
-    "--tz", metavar="ZONE", callback=zone_name,
+    "--tz",
+    metavar="ZONE",
+    callback=zone_name,
     help="Zone of the clocks shown, and of a plain cron expression; default: UTC.",
-)  # fmt: skip
+)
 @click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw a heat map: .svg or .png."
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw a heat map: .svg or .png.",
 )
 @common
 @pass_given
 def month(
-    given: Given, text: str | None, wanted: str | None, tz: str | None, name: str | None, plot: Path | None
+    given: Given,
+    text: str | None,
+    wanted: str | None,
+    tz: str | None,
+    name: str | None,
+    plot: Path | None,
 ) -> None:
-    """Count the starts in a month: of TEXT, else of the application's jobs, else of all in the database.
+    """Count the starts in a month: of TEXT, else of the application's jobs, else of all in the
+    database.
 
     --plot draws a heat map of the starts per hour. For PNG: pip install 'slotwise[plot]'.
     """
@@ -334,14 +415,21 @@ def month(
         raise click.UsageError(f"--plot {plot}: write a name that ends with .svg or .png")
     if text is not None:
         wanted_one = ready(given, schedule_of(text, tz), name)
-        found, zone = Counter({wanted_one: 1}), zone_of(wanted_one, tz)
+        found = Counter({wanted_one: 1})
+        zone = zone_of(wanted_one, tz)
     else:
-        found, zone = _jobs(given), zone_named(tz or "UTC")
+        found = _jobs(given)
+        zone = zone_named(tz or "UTC")
     countable = {one: count for one, count in found.items() if not one.from_end}
     starts = count_starts(countable, _days_of_month(wanted, zone), zone)
-    title = f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts of {_subject(text, found)}"
+    title = (
+        f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts "
+        f"of {_subject(text, found)}"
+    )
     if plot is not None:
-        draw_heat_map(plot, _cut(title), [f"{day:%a %d}" for day in starts.days], starts.hours)
+        draw_heat_map(
+            plot, _cut(title), [f"{day:%a %d}" for day in starts.days], starts.hours
+        )
         say(f"wrote {plot}", err=True)
     if given.json:
         print_json(_month_json(starts, found))
@@ -360,22 +448,38 @@ def _subject(text: str | None, found: Counter[Schedule]) -> str:
 
 
 def _jobs(given: Given) -> Counter[Schedule]:
-    """The schedules of the application's jobs; without an application, of all jobs and instances in the database."""
+    """The schedules of the application's jobs; without an application, of all jobs and instances
+    in the database.
+    """
     if given.settings().app:
-        return Counter(ready(given, job.schedule, job.name) for job in given.registry().jobs if job.schedule)
+        return Counter(
+            ready(given, job.schedule, job.name)
+            for job in given.registry().jobs
+            if job.schedule
+        )
     with given.reader() as reader:
-        return Counter({parse_schedule(text).last: count for text, count in reader.schedules().items()})
+        return Counter(
+            {parse_schedule(text).last: count for text, count in reader.schedules().items()}
+        )
 
 
 def _days_of_month(wanted: str | None, zone: ZoneInfo) -> list[date]:
     """All days of a month."""
     try:
-        first = date.fromisoformat(f"{wanted}-01") if wanted else datetime.now(zone).date().replace(day=1)
+        first = (
+            date.fromisoformat(f"{wanted}-01")
+            if wanted
+            else datetime.now(zone).date().replace(day=1)
+        )
     except ValueError:
-        raise click.UsageError(f"--month {wanted}: write a year and a month, as 2026-11") from None
+        raise click.UsageError(
+            f"--month {wanted}: write a year and a month, as 2026-11"
+        ) from None
     if not 1900 <= first.year < 9000:
         raise click.UsageError(f"--month {wanted}: schedules know {KNOWN_YEARS}")
-    return [first + number * _DAY for number in range(monthrange(first.year, first.month)[1])]
+    return [
+        first + number * _DAY for number in range(monthrange(first.year, first.month)[1])
+    ]
 
 
 def _month_json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
@@ -383,11 +487,15 @@ def _month_json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
         "zone": starts.zone.key,
         "schedules": {str(schedule): count for schedule, count in found.items()},
         "days": [
-            {"day": day.isoformat(), "starts": starts.of_day(number), "passed_over": starts.passed_over[number],
-             "hours": list(starts.hours[number])}
+            {
+                "day": day.isoformat(),
+                "starts": starts.of_day(number),
+                "passed_over": starts.passed_over[number],
+                "hours": list(starts.hours[number]),
+            }
             for number, day in enumerate(starts.days)
         ],
-    }  # fmt: skip
+    }
 
 
 def _print_month(title: str, starts: Starts) -> None:
@@ -397,19 +505,28 @@ def _print_month(title: str, starts: Starts) -> None:
     cells += [_cell(starts, number, most) for number in range(len(starts.days))]
     cells += [""] * (-len(cells) % 7)
     say(title)
-    print_table([f"{name:>8}" for name in ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")],
-                [cells[week : week + 7] for week in range(0, len(cells), 7)])  # fmt: skip
+    print_table(
+        [f"{name:>8}" for name in ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")],
+        [cells[week : week + 7] for week in range(0, len(cells), 7)],
+    )
     if any(starts.passed_over):
-        say(f"({sum(starts.passed_over)} more are passed over by a calendar: -n on their days)")
+        say(
+            f"({sum(starts.passed_over)} more are passed over by a calendar: -n on their days)"
+        )
 
 
 def _cell(starts: Starts, number: int, most: int) -> Text:
-    """`14  24`: the date and the count; `14±` if clocks change, `-3` for slots that are passed over."""
-    count, passed = starts.of_day(number), starts.passed_over[number]
+    """`14  24`: the date and the count; `14±` if clocks change, `-3` for slots that are passed
+    over.
+    """
+    count = starts.of_day(number)
+    passed = starts.passed_over[number]
     told = [f"-{passed}"] * bool(passed) + [str(count)] * bool(count)
     shade = min(4, 5 * count // (most + 1)) + 1 if count else 0
     day = f"{starts.days[number].day:>2}{'±' if _changes_clocks(starts.days[number], starts.zone) else ' '}"
-    return Text(day, style="bold") + Text(f"{' '.join(told) or '·':>5}", style=_SHADES[shade])
+    return Text(day, style="bold") + Text(
+        f"{' '.join(told) or '·':>5}", style=_SHADES[shade]
+    )
 
 
 def _changes_clocks(day: date, zone: ZoneInfo) -> bool:
@@ -417,14 +534,21 @@ def _changes_clocks(day: date, zone: ZoneInfo) -> bool:
 
 
 _CELL: Final = (28, 18)
-_LEFT, _TOP, _RIGHT, _BOTTOM = 64, 56, 24, 52
+_LEFT = 64
+_TOP = 56
+_RIGHT = 24
+_BOTTOM = 52
 _EMPTY: Final = "#eef1f4"
 #: From few to many; each is darker than the one before, so that it is readable without colours.
 _HEAT: Final = ("#d3e5f2", "#a6cde4", "#6cb0d6", "#3a8fc4", "#1a6cab", "#0b4a85", "#082f5c")
 
 
-def draw_heat_map(file: Path, title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
-    """Write the heat map of these rows of 24 hours. Raises ConfigurationError if Pillow is needed and missing."""
+def draw_heat_map(
+    file: Path, title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]
+) -> None:
+    """Write the heat map of these rows of 24 hours. Raises ConfigurationError if Pillow is needed
+    and missing.
+    """
     lay_out(title, rows, counts).write(file)
 
 
@@ -434,13 +558,24 @@ def lay_out(title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) ->
     most = max((count for row in counts for count in row), default=0)
     bottom = _TOP + height * len(rows)
     shapes: list[Box | Label] = [Label(_LEFT, 18, title, 14)]
-    shapes += [Label(_LEFT + width * hour + 4, _TOP - 10, f"{hour:02}", 11) for hour in range(24)]
+    shapes += [
+        Label(_LEFT + width * hour + 4, _TOP - 10, f"{hour:02}", 11) for hour in range(24)
+    ]
     for number, (name, row) in enumerate(zip(rows, counts, strict=True)):
         top = _TOP + height * number
         shapes.append(Label(_LEFT - 8, top + height // 2, name, 11, end=True))
         for hour, count in enumerate(row):
             told = f"{name}, {hour:02}:00: {count}"
-            shapes.append(Box(_LEFT + width * hour, top, width - 2, height - 2, _colour(count, most), told))
+            shapes.append(
+                Box(
+                    _LEFT + width * hour,
+                    top,
+                    width - 2,
+                    height - 2,
+                    _colour(count, most),
+                    told,
+                )
+            )
     shapes += _legend(_LEFT, bottom + 22, most)
     return Picture(_LEFT + width * 24 + _RIGHT, bottom + _BOTTOM, tuple(shapes))
 
@@ -472,7 +607,9 @@ def zone_of(schedule: Schedule, tz: str | None) -> ZoneInfo:
 
 
 def ready(given: Given, schedule: Schedule, name: str | None) -> Schedule:
-    """Bind the schedule to the calendars in the database, and to the name of a job if it depends on one."""
+    """Bind the schedule to the calendars in the database, and to the name of a job if it depends
+    on one.
+    """
     calendars = _stored_calendars(given, schedule)
     bound = schedule.bind(name or "", calendars)
     if name is None and bound != schedule.bind("another", calendars):
@@ -489,7 +626,9 @@ def _stored_calendars(given: Given, schedule: Schedule) -> dict[str, Calendar]:
 
 
 def instant(text: str | None, zone: ZoneInfo) -> datetime:
-    """Parse ISO 8601, in this zone unless it has an offset, or a duration from now; None is now."""
+    """Parse ISO 8601, in this zone unless it has an offset, or a duration from now; None is
+    now.
+    """
     if text is None:
         return datetime.now(UTC)
     with suppress(InvalidSetting):

@@ -1,4 +1,6 @@
-"""``slotwise demo`` and ``slotwise init``: see slotwise at work, and write the files of a first application."""
+"""``slotwise demo`` and ``slotwise init``: see slotwise at work, and write the files of a first
+application.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,27 @@ from slotwise.errors import ConfigurationError
     slotwise demo --keep              leave it running, to look around with the other commands
     """,
 )
-@click.option("--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C.")
 @click.option(
-    "--seconds", type=click.FloatRange(5, 3600), default=None, help="Length of the demo, in seconds; default: 36."
+    "--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C."
 )
-@click.option("--plain", is_flag=True, help="Lines instead of a live picture; the default when not on a terminal.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=None,
+    help="Length of the demo, in seconds; default: 36.",
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Lines instead of a live picture; the default when not on a terminal.",
+)
 def demo(keep: bool, seconds: float | None, plain: bool) -> int:
-    """Start a PostgreSQL of its own, three workers and six jobs; kill one worker, freeze one, restart the database.
+    """Start a PostgreSQL of its own, three workers and six jobs; kill one worker, freeze one,
+    restart the database.
 
-    At the end the ledger is compared with the slots that were due, and with a log that the handlers wrote themselves.
-    Nothing is left on this machine. PostgreSQL comes from this machine or from the extra `embedded`.
+    At the end the ledger is compared with the slots that were due, and with a log that the
+    handlers wrote themselves. Nothing is left on this machine. PostgreSQL comes from this machine
+    or from the extra `embedded`.
     """
     from slotwise.demo.__main__ import perform  # late: no other command needs the demo
 
@@ -50,7 +63,7 @@ def demo(keep: bool, seconds: float | None, plain: bool) -> int:
     return status
 
 
-# -- init ---------------------------------------------------------------------------------------------------------
+# -- init -----------------------------------------------------------------------------------------
 
 _JOBS: Final = '''\
 """The application's jobs and tasks. Workers import this module."""
@@ -133,12 +146,14 @@ volumes:
     slotwise init shop
     """,
 )
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=Path())
+@click.argument(
+    "directory", type=click.Path(file_okay=False, path_type=Path), default=Path()
+)
 def init(directory: Path) -> None:
     """Write jobs.py, slotwise.toml and compose.yaml into DIRECTORY, and say what to run next.
 
-    Asks nothing: the time zone is this machine's, the password of compose's PostgreSQL is random, and DATABASE_URL is
-    used if it is set. Files that exist are kept.
+    Asks nothing: the time zone is this machine's, the password of compose's PostgreSQL is random,
+    and DATABASE_URL is used if it is set. Files that exist are kept.
     """
     password = secrets.token_hex(12)
     values = {
@@ -146,7 +161,11 @@ def init(directory: Path) -> None:
         "password": password,
         "inside": f"postgresql://postgres:{password}@database/slotwise",
     }
-    kept = [name for name, text in FILES.items() if not _write(directory / name, Template(text).substitute(values))]
+    kept = [
+        name
+        for name, text in FILES.items()
+        if not _write(directory / name, Template(text).substitute(values))
+    ]
     for name in FILES:
         say(f"{'kept   ' if name in kept else 'written'} {directory / name}")
     say("", *_next_steps(directory, kept, password))
@@ -172,18 +191,28 @@ def _write(path: Path, text: str) -> bool:
 def _next_steps(directory: Path, kept: list[str], password: str) -> list[str]:
     steps = [] if directory == Path() else [f"cd {directory}"]
     if not any(os.environ.get(name) for name in ("SLOTWISE_DATABASE_URL", "DATABASE_URL")):
-        steps += ["docker compose up --build --detach database       # or: python -m slotwise.embedded"]
+        steps += [
+            "docker compose up --build --detach database       # or: python -m slotwise.embedded"
+        ]
         if "compose.yaml" not in kept:
-            steps += [f"export DATABASE_URL=postgresql://postgres:{password}@localhost/slotwise"]
+            steps += [
+                f"export DATABASE_URL=postgresql://postgres:{password}@localhost/slotwise"
+            ]
     steps += ["slotwise db upgrade                               # creates the tables"]
     if "jobs.py" not in kept:
-        steps += ["slotwise run nightly-report                       # runs the job once, now"]
+        steps += [
+            "slotwise run nightly-report                       # runs the job once, now"
+        ]
     steps += [
         "slotwise worker                                   # runs what is due, until Ctrl-C",
         "slotwise jobs list",
     ]
     if (directory / "manage.py").exists():
-        steps += ["", "This is a Django project: slotwise.contrib.django has an app, an admin and manage.py slotwise."]
+        steps += [
+            "",
+            "This is a Django project: slotwise.contrib.django has an app, an "
+            "admin and manage.py slotwise.",
+        ]
     return ["next:", *textwrap.indent("\n".join(steps), "  ").splitlines()]
 
 

@@ -74,21 +74,30 @@ def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
     return text
 
 
-def _ids_of(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+def _ids_of(
+    ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
     for text in texts:
         id_of(ctx, option, text)
     return texts
 
 
-_REMOVE: Final = "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead"
+_REMOVE: Final = (
+    "to cancel tasks: slotwise tasks cancel NAME ID, or all that are dead: --state dead"
+)
 
 
 @click.group(
     cls=Group,
     guesses={
         **dict.fromkeys(("delete", "remove", "purge", "clear", "rm", "kill"), _REMOVE),
-        **dict.fromkeys(("enqueue", "add", "run", "send"), "write: slotwise tasks schedule NAME --data JSON"),
-        **dict.fromkeys(("redrive", "requeue", "rerun"), "write: slotwise tasks retry NAME"),
+        **dict.fromkeys(
+            ("enqueue", "add", "run", "send"),
+            "write: slotwise tasks schedule NAME --data JSON",
+        ),
+        **dict.fromkeys(
+            ("redrive", "requeue", "rerun"), "write: slotwise tasks retry NAME"
+        ),
     },
     examples="""
     slotwise tasks count
@@ -113,16 +122,20 @@ def tasks() -> None:
     """,
 )
 @click.argument("name", required=False, callback=_task_name)
-@click.option("--state", type=click.Choice([state.value for state in STATES]), help="Only these.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in STATES]), help="Only these."
+)
 @lines_option(LINES)
 @click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
 @common
 @pass_given
-def list_tasks(given: Given, name: str | None, state: str | None, count: int, after: str | None) -> None:
+def list_tasks(
+    given: Given, name: str | None, state: str | None, count: int, after: str | None
+) -> None:
     """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
-    A due task is "no live worker" if none is up, and "unroutable" if no live worker can claim it; the reason is printed
-    below the list.
+    A due task is "no live worker" if none is up, and "unroutable" if no live worker can claim it;
+    the reason is printed below the list.
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
@@ -159,17 +172,26 @@ def list_tasks(given: Given, name: str | None, state: str | None, count: int, af
 @common
 @pass_given
 def count_tasks(given: Given) -> None:
-    """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next one is due.
+    """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next
+    one is due.
 
     Waiting tasks are counted up to 10,000, of at most 1,000 names.
     """
     with given.store() as store:
-        reader, lines = Reader(store), task_counts(store)
+        reader = Reader(store)
+        lines = task_counts(store)
         now = reader.now()
-        due = {line.task for line in lines if line.next_due is not None and line.next_due <= now}
-        reasons, zone = reader.stranded(due), reader.common_zone()
+        due = {
+            line.task
+            for line in lines
+            if line.next_due is not None and line.next_due <= now
+        }
+        reasons = reader.stranded(due)
+        zone = reader.common_zone()
     if given.json:
-        print_json_list({**as_json(line), "reason": reasons.get(line.task)} for line in lines)
+        print_json_list(
+            {**as_json(line), "reason": reasons.get(line.task)} for line in lines
+        )
     elif not lines:
         say("no such tasks")
     else:
@@ -178,35 +200,62 @@ def count_tasks(given: Given) -> None:
         say_zones([zone])
         _tell_reasons(reasons)
     if len(lines) == MOST_NAMES:
-        say(f"… at most {MOST_NAMES:,} names are counted; see one of the others: slotwise tasks list NAME", err=True)
+        say(
+            f"… at most {MOST_NAMES:,} names are counted; see one of the others: "
+            "slotwise tasks list NAME",
+            err=True,
+        )
 
 
 def _counts(line: TaskCount, zone: ZoneInfo) -> list[str | Text]:
     waiting = f"over {MOST:,}" if line.waiting > MOST else f"{line.waiting:,}"
-    others = [f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)]
+    others = [
+        f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)
+    ]
     return [line.task, waiting, moment(line.next_due, zone), *others]
 
 
 def _tell_reasons(reasons: dict[str, str]) -> None:
     for task, reason in sorted(reasons.items()):
-        unroutable = ", and unroutable" if state_of_stuck(reason) == State.UNROUTABLE else ""
+        unroutable = (
+            ", and unroutable" if state_of_stuck(reason) == State.UNROUTABLE else ""
+        )
         say(f"{task} is due{unroutable}: {reason}", err=True)
 
 
 def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
     if name is None:
         return "name the task, or raise -n"
-    words = ["slotwise", "tasks", "list", name, "--after", last.id, *(["--state", state] if state else [])]
+    words = [
+        "slotwise",
+        "tasks",
+        "list",
+        name,
+        "--after",
+        last.id,
+        *(["--state", state] if state else []),
+    ]
     return shlex.join(words)
 
 
-def _routed(reader: Reader, lines: Sequence[TaskInfo]) -> tuple[list[TaskInfo], dict[str, str]]:
-    """Set the state of due tasks that no live worker claims; return the lines, and the reasons by task name."""
+def _routed(
+    reader: Reader, lines: Sequence[TaskInfo]
+) -> tuple[list[TaskInfo], dict[str, str]]:
+    """Set the state of due tasks that no live worker claims; return the lines, and the reasons by
+    task name.
+    """
     now = reader.now()
-    due = {line.task for line in lines if line.state == State.WAITING and line.due is not None and line.due <= now}
+    due = {
+        line.task
+        for line in lines
+        if line.state == State.WAITING and line.due is not None and line.due <= now
+    }
     reasons = reader.stranded(due) if due else {}
     stuck = [
-        line.state == State.WAITING and line.task in reasons and line.due is not None and line.due <= now
+        line.state == State.WAITING
+        and line.task in reasons
+        and line.due is not None
+        and line.due <= now
         for line in lines
     ]
     return [
@@ -221,12 +270,25 @@ def _task_json(line: TaskInfo, reasons: dict[str, str]) -> dict[str, object]:
 
 
 def _without_bytes(line: TaskInfo | TaskResult) -> dict[str, object]:
-    return {name: value for name, value in as_json(line).items() if name not in ("payload", "stored")}
+    return {
+        name: value
+        for name, value in as_json(line).items()
+        if name not in ("payload", "stored")
+    }
 
 
 def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
-    due, error = moment(line.due, zone), error_summary(line.last_error) or "–"
-    return [line.task, line.id, outcome(line.state), due, str(line.priority), str(line.attempt), error]
+    due = moment(line.due, zone)
+    error = error_summary(line.last_error) or "–"
+    return [
+        line.task,
+        line.id,
+        outcome(line.state),
+        due,
+        str(line.priority),
+        str(line.attempt),
+        error,
+    ]
 
 
 @tasks.command(
@@ -245,21 +307,29 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
 def show_task(given: Given, name: str, id: str) -> None:
     """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
     with task_desk(given) as (client, reader):
-        line, ends = client.get(name, id), client.history(name, id)
+        line = client.get(name, id)
+        ends = client.history(name, id)
         attempts = reader.attempts(name, id)
         lines, reasons = _routed(reader, [line] if line else [])
         zone = reader.common_zone()
     if line is None and not ends:
         raise UnknownTask(
-            f"no task {name!r} with id {id!r} in this database; it may have succeeded or been cancelled, "
+            f"no task {name!r} with id {id!r} in this database; it may have "
+            "succeeded or been cancelled, "
             "which leaves no row"
         )
     if given.json:
-        shown = next(({**_task_json(one, reasons), "data": _data(one)} for one in lines), None)
+        shown = next(
+            ({**_task_json(one, reasons), "data": _data(one)} for one in lines), None
+        )
         told = [{**_without_bytes(end), "result": end.result} for end in ends]
-        print_json({"task": shown, "history": told, "attempts": [as_json(one) for one in attempts]})
+        print_json(
+            {"task": shown, "history": told, "attempts": [as_json(one) for one in attempts]}
+        )
         return
-    fields = [_line_fields(one, reasons, zone) for one in lines] + [_end_fields(end, zone) for end in ends]
+    fields = [_line_fields(one, reasons, zone) for one in lines] + [
+        _end_fields(end, zone) for end in ends
+    ]
     print_fields(chain(*fields))
     print_attempts(attempts, zone, line.last_error if line else None)
     say_zones([zone])
@@ -272,7 +342,9 @@ def _data(line: TaskInfo) -> object:
         return f"unreadable: {error}"
 
 
-def _line_fields(line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo) -> list[tuple[str, str | Text]]:
+def _line_fields(
+    line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo
+) -> list[tuple[str, str | Text]]:
     return [
         ("task", line.task),
         ("id", line.id),
@@ -290,7 +362,10 @@ def _line_fields(line: TaskInfo, reasons: dict[str, str], zone: ZoneInfo) -> lis
 
 
 def _end_fields(end: TaskResult, zone: ZoneInfo) -> list[tuple[str, str | Text]]:
-    fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished, zone)), ("outcome", outcome(end.outcome))]
+    fields: list[tuple[str, str | Text]] = [
+        ("ended", moment(end.finished, zone)),
+        ("outcome", outcome(end.outcome)),
+    ]
     if end.error:
         fields.append(("error", error_summary(end.error) or ""))
     if end.stored is not None:
@@ -309,10 +384,14 @@ def _at(ctx: click.Context, option: click.Parameter, text: str | None) -> dateti
     try:
         return read_written(text).within(None, "--at")
     except ValueError:
-        raise click.BadParameter(f"{text!r:.60} is not {FORMS}; from now: --delay DURATION", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r:.60} is not {FORMS}; from now: --delay DURATION", ctx, option
+        ) from None
 
 
-def _delay(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+def _delay(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> timedelta | None:
     found = duration(ctx, option, text)
     if found is not None and ctx.params.get("at") is not None:
         raise _both(ctx)
@@ -327,13 +406,19 @@ def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> ob
     try:
         return None if text is None else json.loads(_written(text))
     except OSError as error:
-        raise click.BadParameter(f"{text!r:.60} cannot be read: {error.strerror}", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r:.60} cannot be read: {error.strerror}", ctx, option
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r:.60} is not valid JSON: {error}", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r:.60} is not valid JSON: {error}", ctx, option
+        ) from None
 
 
 def _written(text: str) -> str:
-    """Return the text; for ``@FILE`` and ``@-``, the contents of the file or of stdin. No JSON begins with @."""
+    """Return the text; for ``@FILE`` and ``@-``, the contents of the file or of stdin. No JSON
+    begins with @.
+    """
     if text == "@-":
         return sys.stdin.read()
     return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
@@ -351,8 +436,16 @@ class When(Due):
 
 
 due = with_options(
-    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601 with an offset or a zone."),
-    click.option("--delay", "delay", metavar="DURATION", callback=_delay, help="Delay from now: 10m, 2h."),
+    click.option(
+        "--at", metavar="INSTANT", callback=_at, help="ISO 8601 with an offset or a zone."
+    ),
+    click.option(
+        "--delay",
+        "delay",
+        metavar="DURATION",
+        callback=_delay,
+        help="Delay from now: 10m, 2h.",
+    ),
 )
 
 
@@ -382,12 +475,20 @@ def known_task(reader: Reader, name: str) -> None:
 
 @contextmanager
 def _scheduling(given: Given, name: str) -> Iterator[Client]:
-    """A client for a new task. If there is an application, also by SLOTWISE_APP, it must have that task."""
+    """A client for a new task. If there is an application, also by SLOTWISE_APP, it must have that
+    task.
+    """
     app = given.settings().app
     with given.store() as store:
-        known = store if app is None else Store(store.database, given.registry().definitions)
+        known = (
+            store if app is None else Store(store.database, given.registry().definitions)
+        )
         if app is not None and name not in known.definitions:
-            raise _unknown(name, app, [one.name for one in known.definitions.values() if not one.is_job])
+            raise _unknown(
+                name,
+                app,
+                [one.name for one in known.definitions.values() if not one.is_job],
+            )
         declared = known.definitions.get(name)
         if declared.is_job if declared is not None else Reader(store).jobs_among([name]):
             cure = f"to run it now: slotwise trigger {shlex.quote(name)}"
@@ -397,35 +498,70 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
 
 def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     near = get_close_matches(name, known, n=1)
-    cure = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known)[:MOST_NAMED]) or 'none'}"
-    other = "for a task of another application, name that application with --app, or leave --app out"
+    cure = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"it has {', '.join(sorted(known)[:MOST_NAMED]) or 'none'}"
+    )
+    other = (
+        "for a task of another application, name that application with --app, or "
+        "leave --app out"
+    )
     return UnknownTask(f"{app} has no task {name!r}; {cure}; {other}")
 
 
 @tasks.command(
-    "schedule", cls=Command, short_help="Schedule a task.",
+    "schedule",
+    cls=Command,
+    short_help="Schedule a task.",
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --delay 10m""",
-)  # fmt: skip
+)
 @click.argument("name", callback=_task_name)
-@click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @- reads a file or stdin.")
+@click.option(
+    "--data",
+    metavar="JSON",
+    callback=data_of,
+    help="Its data; @FILE or @- reads a file or stdin.",
+)
 @click.option("--id", metavar="ID", callback=id_of, help="Its id; default: a new one.")
 @due
-@click.option("--priority", type=PRIORITY, help="Higher first; default: the task's own with --app, else 50.")
 @click.option(
-    "--if-exists", type=click.Choice(["keep", "raise", "replace", "reschedule"]), default="keep", show_default=True,
+    "--priority",
+    type=PRIORITY,
+    help="Higher first; default: the task's own with --app, else 50.",
+)
+@click.option(
+    "--if-exists",
+    type=click.Choice(["keep", "raise", "replace", "reschedule"]),
+    default="keep",
+    show_default=True,
     help="What to do if the id is taken.",
-)  # fmt: skip
+)
 @common
 @pass_given
 def schedule_task(
-    given: Given, /, name: str, data: object, id: str | None, if_exists: IfExists, **when: Unpack[When]
+    given: Given,
+    /,
+    name: str,
+    data: object,
+    id: str | None,
+    if_exists: IfExists,
+    **when: Unpack[When],
 ) -> None:
-    """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and validates its data."""
+    """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and
+    validates its data.
+    """
     with _scheduling(given, name) as client:
         try:
-            receipt = client.schedule(name, client._typed(name, data), id=id, if_exists=if_exists, **when)
+            receipt = client.schedule(
+                name, client._typed(name, data), id=id, if_exists=if_exists, **when
+            )
         except InstanceExists as error:
-            cures = re.sub(r"if_exists='(\w+)'", r"--if-exists \1", str(error).replace("another id", "another --id"))
+            cures = re.sub(
+                r"if_exists='(\w+)'",
+                r"--if-exists \1",
+                str(error).replace("another id", "another --id"),
+            )
             raise InstanceExists(cures) from None
     _print_receipt(given, receipt)
 
@@ -468,11 +604,18 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
 @common
 @pass_given
 def retry_tasks(
-    given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
+    given: Given,
+    /,
+    name: str,
+    ids: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    **when: Unpack[Due],
 ) -> None:
     """Run tasks of NAME again: those with these IDS, or all dead ones.
 
-    A dead task gets all its attempts again. A task of IDS that waits for its next attempt runs now, too.
+    A dead task gets all its attempts again. A task of IDS that waits for its next attempt runs
+    now, too.
     """
     if not ids and not dry_run:
         confirm(f"All dead tasks of {name} will run again.", sure=yes)
@@ -481,12 +624,24 @@ def retry_tasks(
             known_task(reader, name)
         if ids:
             receipts = (
-                [_would(client, name, id, "scheduled") for id in ids] if dry_run else client.retry(name, ids, **when)
+                [_would(client, name, id, "scheduled") for id in ids]
+                if dry_run
+                else client.retry(name, ids, **when)
             )
             _print_receipts(given, receipts, dry_run=dry_run)
             return
-        found = _ids(client, name, State.DEAD) if dry_run else [one.id for one in client.retry(name, **when)]
-    print_result(given, f"{name}: {len(found)} tasks wait again", dry_run=dry_run, task=name, scheduled=found)
+        found = (
+            _ids(client, name, State.DEAD)
+            if dry_run
+            else [one.id for one in client.retry(name, **when)]
+        )
+    print_result(
+        given,
+        f"{name}: {len(found)} tasks wait again",
+        dry_run=dry_run,
+        task=name,
+        scheduled=found,
+    )
 
 
 @tasks.command(
@@ -503,7 +658,9 @@ def retry_tasks(
 @click.argument("name", callback=_task_name)
 @click.argument("ids", nargs=-1, callback=_ids_of)
 @click.option(
-    "--state", type=click.Choice([state.value for state in STATES if state != State.RUNNING]), help="All of these."
+    "--state",
+    type=click.Choice([state.value for state in STATES if state != State.RUNNING]),
+    help="All of these.",
 )
 @click.option("--all", "everything", is_flag=True, help="All that are not running.")
 @dry_run
@@ -511,7 +668,13 @@ def retry_tasks(
 @common
 @pass_given
 def cancel_tasks(
-    given: Given, name: str, ids: tuple[str, ...], state: str | None, everything: bool, dry_run: bool, yes: bool
+    given: Given,
+    name: str,
+    ids: tuple[str, ...],
+    state: str | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Remove tasks of NAME: those with these IDS, or all in a state, or all that are not running.
 
@@ -520,22 +683,41 @@ def cancel_tasks(
     if sum((bool(ids), state is not None, everything)) != 1:
         raise click.UsageError("name the tasks by one of: their IDS, --state, --all")
     if not ids and not dry_run:
-        confirm(f"All {f'{state} ' if state else ''}tasks of {name} will be removed.", sure=yes)
+        confirm(
+            f"All {f'{state} ' if state else ''}tasks of {name} will be removed.", sure=yes
+        )
     with task_desk(given) as (client, reader):
         if not ids:
             known_task(reader, name)
         if ids:
-            receipts = [_would(client, name, id, "cancelled") if dry_run else client.cancel(name, id) for id in ids]
+            receipts = [
+                _would(client, name, id, "cancelled")
+                if dry_run
+                else client.cancel(name, id)
+                for id in ids
+            ]
             _print_receipts(given, receipts, dry_run=dry_run)
             return
-        count = len(_ids(client, name, state)) if dry_run else client.cancel_all(name, state=state)
-    print_result(given, f"{name}: {count} tasks cancelled", dry_run=dry_run, task=name, cancelled=count)
+        count = (
+            len(_ids(client, name, state))
+            if dry_run
+            else client.cancel_all(name, state=state)
+        )
+    print_result(
+        given,
+        f"{name}: {count} tasks cancelled",
+        dry_run=dry_run,
+        task=name,
+        cancelled=count,
+    )
 
 
 def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
     """Preview; ``idle`` is the status of a task that is not running."""
     line = client.get(name, id)
-    status: Status = "gone" if line is None else "running" if line.state == State.RUNNING else idle
+    status: Status = (
+        "gone" if line is None else "running" if line.state == State.RUNNING else idle
+    )
     return Receipt(task=name, id=id, status=status)
 
 
@@ -553,23 +735,37 @@ def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> 
     if given.json:
         print_json(_receipt_json(receipt, dry_run))
     elif receipt.status != "gone":  # the error that follows says more
-        say(f"{'dry run: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
+        say(
+            f"{'dry run: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}"
+        )
 
 
-def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:
+def _print_receipts(
+    given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False
+) -> None:
     """Print all of them; raise UnknownTask if one had no effect."""
     if given.json and len(receipts) != 1:
         print_json_list(_receipt_json(receipt, dry_run) for receipt in receipts)
     else:
         for receipt in receipts:
             _print_receipt(given, receipt, dry_run=dry_run)
-    _refuse(receipts, "gone", "no task {name!r} has the id {ids}; it has ended, was cancelled, or was never scheduled")
-    _refuse(receipts, "exists", "these tasks of {name!r} are dead: {ids}; to run them again: slotwise tasks retry")
+    _refuse(
+        receipts,
+        "gone",
+        "no task {name!r} has the id {ids}; it has ended, was cancelled, or was never scheduled",
+    )
+    _refuse(
+        receipts,
+        "exists",
+        "these tasks of {name!r} are dead: {ids}; to run them again: slotwise tasks retry",
+    )
 
 
 def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:
     if found := [receipt for receipt in receipts if receipt.status == status]:
-        raise UnknownTask(text.format(name=found[0].task, ids=_some([receipt.id for receipt in found])))
+        raise UnknownTask(
+            text.format(name=found[0].task, ids=_some([receipt.id for receipt in found]))
+        )
 
 
 def _receipt_json(receipt: Receipt, dry_run: bool) -> dict[str, object]:

@@ -22,7 +22,15 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
-from slotwise.cli.shared.options import Command, Given, common, duration, kept, pass_given, with_options
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    common,
+    duration,
+    kept,
+    pass_given,
+    with_options,
+)
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.engine.process.signals import StopSignals
 from slotwise.engine.process.supervisor import Lifeline, Supervisor
@@ -52,24 +60,36 @@ class Monitoring:
     #: Set in a child: the folder in which its supervisor looks for it.
     report: str | None
 
-    def of_worker(self, registry: JobRegistry) -> Callable[[Worker], AbstractContextManager[None]]:
-        """Count what the registry's next worker does; return what shows it while that worker runs."""
+    def of_worker(
+        self, registry: JobRegistry
+    ) -> Callable[[Worker], AbstractContextManager[None]]:
+        """Count what the registry's next worker does; return what shows it while that worker
+        runs.
+        """
         if not (self.http or self.alive_file or self.report):
             return lambda made: nullcontext()
         if (self.http or self.report) and find_spec("prometheus_client") is None:
-            logger.warning("/metrics is off: run pip install 'slotwise[metrics]'; /livez and /readyz are served")
+            logger.warning(
+                "/metrics is off: run pip install 'slotwise[metrics]'; /livez and "
+                "/readyz are served"
+            )
         from slotwise.contrib.metrics.health import place_of_child
         from slotwise.contrib.metrics.meter import Metrics
 
         running: list[Worker] = []
         metrics = Metrics(
-            registry, max_names=self.max_names, stuck_after=self.stuck_after, worker=lambda: next(iter(running), None)
+            registry,
+            max_names=self.max_names,
+            stuck_after=self.stuck_after,
+            worker=lambda: next(iter(running), None),
         )
 
         @contextmanager
         def show(made: Worker) -> Iterator[None]:
             running.append(made)
-            with self._shown(metrics, None if self.report is None else place_of_child(Path(self.report))):
+            with self._shown(
+                metrics, None if self.report is None else place_of_child(Path(self.report))
+            ):
                 yield
 
         return show
@@ -85,8 +105,18 @@ class Monitoring:
         children = Children(processes)
         try:
             with self._shown(children):
-                flags = [f"--report={children.directory}", f"--metrics-max-names={self.max_names}"]
-                yield [*flags, *([] if self.stuck_after is None else [f"--stuck-after={spell(self.stuck_after)}"])]
+                flags = [
+                    f"--report={children.directory}",
+                    f"--metrics-max-names={self.max_names}",
+                ]
+                yield [
+                    *flags,
+                    *(
+                        []
+                        if self.stuck_after is None
+                        else [f"--stuck-after={spell(self.stuck_after)}"]
+                    ),
+                ]
         finally:
             children.close()
 
@@ -95,11 +125,19 @@ class Monitoring:
         from slotwise.contrib.metrics.health import AliveFile, Port
 
         with ExitStack() as stack:
-            for address in [child] if child is not None else [self.http] if self.http is not None else []:
+            for address in (
+                [child]
+                if child is not None
+                else [self.http]
+                if self.http is not None
+                else []
+            ):
                 port = Port(address, source)
                 stack.callback(port.close)
                 if child is None:
-                    logger.info("health and metrics: port %d, /livez /readyz /metrics", port.number)
+                    logger.info(
+                        "health and metrics: port %d, /livez /readyz /metrics", port.number
+                    )
             if self.alive_file is not None and child is None:
                 stack.callback(AliveFile(Path(self.alive_file), source.check).close)
             yield
@@ -107,22 +145,35 @@ class Monitoring:
 
 _monitoring_options = with_options(
     click.option(
-        "--http", metavar="[HOST]:PORT", envvar="SLOTWISE_HTTP", help="Serve /livez, /readyz and /metrics here."
+        "--http",
+        metavar="[HOST]:PORT",
+        envvar="SLOTWISE_HTTP",
+        help="Serve /livez, /readyz and /metrics here.",
     ),
     click.option(
-        "--alive-file", metavar="FILE", envvar="SLOTWISE_ALIVE_FILE",
+        "--alive-file",
+        metavar="FILE",
+        envvar="SLOTWISE_ALIVE_FILE",
         help="Write this file every two seconds while the worker is alive.",
     ),
     click.option(
-        "--stuck-after", metavar="DURATION", callback=duration, envvar="SLOTWISE_STUCK_AFTER",
+        "--stuck-after",
+        metavar="DURATION",
+        callback=duration,
+        envvar="SLOTWISE_STUCK_AFTER",
         help="A loop that is busy for so long is stuck; default: two leases, at least 1m.",
     ),
     click.option(
-        "--metrics-max-names", "max_names", type=click.IntRange(1, 100_000), default=1000, show_default=True,
-        envvar="SLOTWISE_METRICS_MAX_NAMES", help="Names with labels of their own; the rest is \"other\".",
+        "--metrics-max-names",
+        "max_names",
+        type=click.IntRange(1, 100_000),
+        default=1000,
+        show_default=True,
+        envvar="SLOTWISE_METRICS_MAX_NAMES",
+        help='Names with labels of their own; the rest is "other".',
     ),
     click.option("--report", hidden=True),
-)  # fmt: skip
+)
 
 
 def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -139,7 +190,11 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
         **named: object,
     ) -> Result:
         choice = Monitoring(
-            http=http, alive_file=alive_file, stuck_after=stuck_after, max_names=max_names, report=report
+            http=http,
+            alive_file=alive_file,
+            stuck_after=stuck_after,
+            max_names=max_names,
+            report=report,
         )
         return function(*given, monitoring=choice, **named)
 
@@ -158,23 +213,64 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
     slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"           an older deploy re-plans nothing
     """,
 )
-@kept("--processes", metavar="N", help="Processes, each a fresh interpreter under a supervisor; default: 1.")
-@kept("--threads", metavar="N", help="Handlers at a time, per process; default: 10, or one for each job.")
-@kept("--only", metavar="NAME", multiple=True, help="Run only this job or task; may be given more than once.")
-@kept("--tags", metavar="TAG", multiple=True, help="Tags of this worker, for jobs that need one.")
+@kept(
+    "--processes",
+    metavar="N",
+    help="Processes, each a fresh interpreter under a supervisor; default: 1.",
+)
+@kept(
+    "--threads",
+    metavar="N",
+    help="Handlers at a time, per process; default: 10, or one for each job.",
+)
+@kept(
+    "--only",
+    metavar="NAME",
+    multiple=True,
+    help="Run only this job or task; may be given more than once.",
+)
+@kept(
+    "--tags",
+    metavar="TAG",
+    multiple=True,
+    help="Tags of this worker, for jobs that need one.",
+)
 @kept(
     "--revision",
     metavar="TEXT",
-    help="Orders deploys: a number, version or time that grows; default: when this command started.",
+    help="Orders deploys: a number, version or time that grows; default: when this "
+    "command started.",
 )
-@kept("--poll-interval", metavar="DURATION", help="Longest pause between two polls for due rows; default: 10s.")
-@kept("--heartbeat-interval", metavar="DURATION", help="How often claims are renewed; default: 10s.")
-@kept("--missed-heartbeats-limit", metavar="N", help="The lease, in heartbeat intervals; default: 6.")
 @kept(
-    "--reaper-interval", metavar="DURATION", help="How often other workers' claims are checked; default: as heartbeats."
+    "--poll-interval",
+    metavar="DURATION",
+    help="Longest pause between two polls for due rows; default: 10s.",
 )
-@kept("--shutdown-grace", metavar="DURATION", help="How long handlers may continue after a stop; default: 30s.")
-@kept("--worker-name", metavar="TEXT", help="The name of this worker; default: the host's name.")
+@kept(
+    "--heartbeat-interval",
+    metavar="DURATION",
+    help="How often claims are renewed; default: 10s.",
+)
+@kept(
+    "--missed-heartbeats-limit",
+    metavar="N",
+    help="The lease, in heartbeat intervals; default: 6.",
+)
+@kept(
+    "--reaper-interval",
+    metavar="DURATION",
+    help="How often other workers' claims are checked; default: as heartbeats.",
+)
+@kept(
+    "--shutdown-grace",
+    metavar="DURATION",
+    help="How long handlers may continue after a stop; default: 30s.",
+)
+@kept(
+    "--worker-name",
+    metavar="TEXT",
+    help="The name of this worker; default: the host's name.",
+)
 @kept("--pooler", is_flag=True, help="The connection goes through a transaction pooler.")
 @crontab_options
 @monitoring_options
@@ -183,13 +279,18 @@ def monitoring_options(function: Callable[..., Result]) -> Callable[..., Result]
 @common
 @pass_given
 def worker(
-    given: Given, lifeline: int | None, born: float | None, crontabs: CrontabChoice, monitoring: Monitoring
-) -> int:  # fmt: skip
+    given: Given,
+    lifeline: int | None,
+    born: float | None,
+    crontabs: CrontabChoice,
+    monitoring: Monitoring,
+) -> int:
     """Run due slots and tasks, until a signal stops the worker.
 
-    SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, claims that have not started are handed back at
-    once, and running handlers may finish. The second signal cancels running handlers. The third one ends the process
-    at once; its claims are taken over when their leases expire. Signals within a second count as one.
+    SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, claims that have not started
+    are handed back at once, and running handlers may finish. The second signal cancels running
+    handlers. The third one ends the process at once; its claims are taken over when their leases
+    expire. Signals within a second count as one.
     """
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
@@ -207,13 +308,31 @@ def worker(
         return serve(made, Lifeline(lifeline) if lifeline is not None else None)
 
 
-def supervise(given: Given, processes: int, crontabs: CrontabChoice, monitoring: Monitoring) -> int:
+def supervise(
+    given: Given, processes: int, crontabs: CrontabChoice, monitoring: Monitoring
+) -> int:
     """Run this command line in child processes, one worker each."""
     options = {**given.values, "app_dir": str(given.app_dir)}
-    flags = [f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}" for name, value in options.items()]
-    command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, *crontabs.flags(), "--processes=1"]
+    flags = [
+        f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}"
+        for name, value in options.items()
+    ]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slotwise",
+        "worker",
+        *flags,
+        *crontabs.flags(),
+        "--processes=1",
+    ]
     with monitoring.of_children(processes) as reports:
-        return Supervisor([*command, *reports], processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
+        return Supervisor(
+            [*command, *reports],
+            processes,
+            fatal=(exits.FAILED, exits.USAGE, exits.DATABASE),
+        ).run()
 
 
 def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
@@ -235,7 +354,8 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
 
 
 def _spare_the_collector() -> None:
-    """Keep the garbage collector from traversing all that exists at the start, and run it less often.
+    """Keep the garbage collector from traversing all that exists at the start, and run it less
+    often.
 
     An application that has disabled it, or has set a higher threshold, keeps its choice.
     """
@@ -247,7 +367,9 @@ def _spare_the_collector() -> None:
 
 
 def _stop(made: Worker) -> None:
-    """Race: a handler that did not stop was handed back; until this process exits, it may run here and elsewhere."""
+    """Race: a handler that did not stop was handed back; until this process exits, it may run here
+    and elsewhere.
+    """
     try:
         with lifespan_of(made):
             made.stop(ending=True)
@@ -263,10 +385,16 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         word = signal.Signals(number).name
         if count > 2:
-            logger.warning("%s again: ending at once; other workers take over when the leases expire", word)
+            logger.warning(
+                "%s again: ending at once; other workers take over when the leases expire",
+                word,
+            )
             end_now(exits.UNFINISHED)
         if count == 1:
-            logger.info("%s: draining; send it again, after a second, to cancel running handlers", word)
+            logger.info(
+                "%s: draining; send it again, after a second, to cancel running handlers",
+                word,
+            )
             made.request_stop()
         else:
             logger.info("%s: cancelling running handlers", word)
@@ -276,7 +404,9 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
 
 
 def _enable_loggers() -> None:
-    """Enable slotwise's loggers: by default, an application's dictConfig disables all loggers that it does not name."""
+    """Enable slotwise's loggers: by default, an application's dictConfig disables all loggers that
+    it does not name.
+    """
     for name, found in logging.root.manager.loggerDict.items():
         if isinstance(found, logging.Logger) and name.partition(".")[0] == "slotwise":
             found.disabled = False

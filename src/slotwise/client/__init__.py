@@ -1,1 +1,3 @@
-"""What applications call: schedule and change tasks, operate jobs. Imports the store and below, never the engine."""
+"""What applications call: schedule and change tasks, operate jobs. Imports the store and below,
+never the engine.
+"""

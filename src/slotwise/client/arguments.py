@@ -1,4 +1,6 @@
-"""Validate the arguments of the client: tasks, ids, times, priorities. A mistake is reported in one line."""
+"""Validate the arguments of the client: tasks, ids, times, priorities. A mistake is reported in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,21 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Never, TypeAlias
 
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
+from slotwise.errors import (
+    ConfigurationError,
+    InstanceExists,
+    InvalidJob,
+    InvalidSetting,
+    UnknownTask,
+)
 from slotwise.jobs.context import T
-from slotwise.jobs.definition import PRIORITIES, USUAL_PRIORITY, Definition, is_priority, payload_of
+from slotwise.jobs.definition import (
+    PRIORITIES,
+    USUAL_PRIORITY,
+    Definition,
+    is_priority,
+    payload_of,
+)
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
@@ -27,8 +41,8 @@ IF_EXISTS = ("keep", "raise", "replace", "reschedule")
 #: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
 
-#: A task with any data: its class, an instance of it, a function under ``@task``; or its name, if another process
-#: registers it.
+#: A task with any data: its class, an instance of it, a function under ``@task``; or its name, if
+#: another process registers it.
 Task: TypeAlias = OneTimeTask[Never] | type[OneTimeTask[Never]] | str
 #: The same, or a job.
 AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
@@ -38,8 +52,9 @@ AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
 class Receipt:
     """The result of a command on a task.
 
-    ``status``: "scheduled" (it waits for its due time), "exists" (its id was taken, nothing was changed),
-    "running" (a worker holds it at this moment), "cancelled" (removed before it ran), or "gone" (there is none).
+    ``status``: "scheduled" (it waits for its due time), "exists" (its id was taken, nothing was
+    changed), "running" (a worker holds it at this moment), "cancelled" (removed before it ran), or
+    "gone" (there is none).
     """
 
     task: str
@@ -51,7 +66,8 @@ class Receipt:
 class Item(Generic[T]):
     """One item for ``schedule_many``, if more than the data differs.
 
-    Unlike other values it is not frozen, because creating a million frozen ones takes twice as long.
+    Unlike other values it is not frozen, because creating a million frozen ones takes twice as
+    long.
     """
 
     data: T
@@ -65,12 +81,16 @@ class Item(Generic[T]):
 def task_name(task: object) -> str:
     """Return the name of a one-time task. Raise InvalidJob."""
     name = given_name(task, "a task; pass a OneTimeTask, a function under @task, or a name")
-    refuse_a_job(name, issubclass(task if isinstance(task, type) else type(task), DistributedJob))
+    refuse_a_job(
+        name, issubclass(task if isinstance(task, type) else type(task), DistributedJob)
+    )
     return name
 
 
 def given_name(subject: object, need: str) -> str:
-    """Return the name of a job or a task, which may be given itself. Raise InvalidJob: it is not what is needed."""
+    """Return the name of a job or a task, which may be given itself. Raise InvalidJob: it is not
+    what is needed.
+    """
     name = subject if isinstance(subject, str) else declared(subject, "name")
     is_ours = isinstance(subject, str | DistributedJob | OneTimeTask | type)
     if not is_ours or not isinstance(name, str) or not name.strip():
@@ -81,31 +101,46 @@ def given_name(subject: object, need: str) -> str:
 def refuse_a_job(name: str, is_job: bool) -> None:
     """Raise InvalidJob: no worker would ever claim a one-time row under the name of a job."""
     if is_job:
-        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+        raise InvalidJob(
+            f"{name!r} is a job, its schedule says when it runs; pass a one-time task"
+        )
 
 
 def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> None:
-    """Raise UnknownTask for a name that is one letter off a known one; any other may be another service's."""
+    """Raise UnknownTask for a name that is one letter off a known one; any other may be another
+    service's.
+    """
     for near in known:
         if _is_a_slip(name, near):
             raise UnknownTask(
-                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? If another service "
+                f"{call}({name!r}): no task of this name is registered; did you "
+                f"mean {near!r}? If another service "
                 "runs it, declare it here with @task(name=…)"
             )
 
 
 def _is_a_slip(given: str, known: str) -> bool:
-    """Whether a letter was added, left out or replaced, or two were swapped. Digits are no slip: they number tasks."""
+    """Whether a letter was added, left out or replaced, or two were swapped. Digits are no slip:
+    they number tasks.
+    """
     start = _shared(given, known)
-    one, other = given[start:], known[start:]
+    one = given[start:]
+    other = known[start:]
     end = _shared(one[::-1], other[::-1])
-    one, other = one[: len(one) - end], other[: len(other) - end]
+    one = one[: len(one) - end]
+    other = other[: len(other) - end]
     is_swap = len(one) == 2 and one == other[::-1]
-    return (is_swap or max(len(one), len(other)) == 1) and not any(map(str.isdigit, one + other))
+    return (is_swap or max(len(one), len(other)) == 1) and not any(
+        map(str.isdigit, one + other)
+    )
 
 
 def _shared(one: str, other: str) -> int:
-    places = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    places = (
+        place
+        for place, (left, right) in enumerate(zip(one, other, strict=False))
+        if left != right
+    )
     return next(places, min(len(one), len(other)))
 
 
@@ -146,10 +181,14 @@ def wrong_id(given: object) -> str | None:
 
 
 def payload_for(task: object, name: str, known: Definition | None) -> Payload:
-    """Return how the data of this task is written; as any JSON value for a name that this process does not know."""
+    """Return how the data of this task is written; as any JSON value for a name that this process
+    does not know.
+    """
     if known is not None:
         return known.payload
-    if isinstance(task, OneTimeTask) or (isinstance(task, type) and issubclass(task, OneTimeTask)):
+    if isinstance(task, OneTimeTask) or (
+        isinstance(task, type) and issubclass(task, OneTimeTask)
+    ):
         return payload_of(task, name)
     return UNTYPED
 
@@ -163,15 +202,22 @@ def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
         except InvalidSetting as error:
             raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
     if delay is not None:
-        raise ConfigurationError(f"{where}): both at and delay are given; remove one of them")
+        raise ConfigurationError(
+            f"{where}): both at and delay are given; remove one of them"
+        )
     if not isinstance(at, datetime):
-        raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
+        raise ConfigurationError(
+            f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)"
+        )
     if at.utcoffset() is None:
         raise ConfigurationError(
-            f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
+            f"{where}, at={at.isoformat()}): the instant has no zone; e.g. "
+            "at=datetime(…, tzinfo=UTC)"
         )
     if not EARLIEST <= at < FOREVER:
-        raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
+        raise ConfigurationError(
+            f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}"
+        )
     return When(at.astimezone(UTC))
 
 
@@ -182,20 +228,36 @@ def is_soon(due: When, within: timedelta | None) -> bool:
     return due.delay <= within if due.at is None else due.at - host_now() <= within
 
 
-def wanted(item: object, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:
+def wanted(
+    item: object,
+    name: str,
+    payload: Payload,
+    ids: Iterator[str],
+    usual: When,
+    priority: int,
+) -> Wanted:
     """Return the row of one of many items."""
     if not isinstance(item, Item):
         return Wanted(next(ids), payload.encode(item, name), usual, priority)
-    due = usual if item.at is None and item.delay is None else when(item.at, item.delay, name)
+    due = (
+        usual if item.at is None and item.delay is None else when(item.at, item.delay, name)
+    )
     instance = next(ids) if item.id is None else checked_id(item.id, name)
-    rank = priority if item.priority is None else weight(item.priority, None, f"schedule_many({name!r}")
+    rank = (
+        priority
+        if item.priority is None
+        else weight(item.priority, None, f"schedule_many({name!r}")
+    )
     return Wanted(instance, payload.encode(item.data, name), due, rank)
 
 
 def fresh_ids() -> Iterator[str]:
-    """Yield unique ids: the time, so that new ids are neighbours in the index, and 80 random bits."""
+    """Yield unique ids: the time, so that new ids are neighbours in the index, and 80 random
+    bits.
+    """
     while True:
-        head, tails = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * 64).hex()
+        head = f"{time.time_ns() // 1_000_000:012x}"
+        tails = os.urandom(10 * 64).hex()
         yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
 
 
@@ -212,4 +274,6 @@ def taken(name: str, instance: str | None, state: str | None = None) -> Instance
 
 def checked_choice(if_exists: object, name: str) -> None:
     if if_exists not in IF_EXISTS:
-        raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write one of {', '.join(IF_EXISTS)}")
+        raise ConfigurationError(
+            f"schedule({name!r}, if_exists={if_exists!r}): write one of {', '.join(IF_EXISTS)}"
+        )

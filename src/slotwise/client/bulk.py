@@ -1,4 +1,6 @@
-"""Many tasks at once: items become rows, a chunk at a time, and each chunk is one statement or one COPY."""
+"""Many tasks at once: items become rows, a chunk at a time, and each chunk is one statement or one
+COPY.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from slotwise.store.dialects.task_statements import Taken
 from slotwise.store.queue.queue import BulkResult, Queue
 
 #: Rows in one statement; and in one COPY, where larger chunks save commits.
-CHUNK, COPY_CHUNK = 1_000, 10_000
+CHUNK = 1_000
+COPY_CHUNK = 10_000
 #: Bytes of data in one statement; the data of its last task may exceed this.
 BYTES = 4 * 1_048_576
 #: After the first chunk, workers are notified no more often than this.
@@ -26,7 +29,9 @@ GATHER = timedelta(milliseconds=50)
 
 
 class Chunk(NamedTuple):
-    """Rows with different ids, the place of the first among all items, and whether some have given ids (``named``)."""
+    """Rows with different ids, the place of the first among all items, and whether some have given
+    ids (``named``).
+    """
 
     first: int
     rows: list[Wanted]
@@ -34,30 +39,49 @@ class Chunk(NamedTuple):
 
 
 def chunks(
-    items: Iterable[object], name: str, payload: Payload, usual: When, priority: int, size: int
+    items: Iterable[object],
+    name: str,
+    payload: Payload,
+    usual: When,
+    priority: int,
+    size: int,
 ) -> Iterator[Chunk]:
     """Yield the items as chunks of validated rows with different ids; no later item is consumed.
 
     Raises what ``schedule`` raises, with the place of the item.
     """
-    ids, rows, seen = fresh_ids(), list[Wanted](), set[str]()
-    first, held, named = 0, 0, False
+    ids = fresh_ids()
+    rows = list[Wanted]()
+    seen = set[str]()
+    first = 0
+    held = 0
+    named = False
     for place, item in enumerate(_taken_one_by_one(items, name)):
         try:
             row = wanted(item, name, payload, ids, usual, priority)
         except SlotwiseError as error:
-            own = f" (id {item.id!r:.60})" if isinstance(item, Item) and isinstance(item.id, str) else ""
+            own = (
+                f" (id {item.id!r:.60})"
+                if isinstance(item, Item) and isinstance(item.id, str)
+                else ""
+            )
             raise type(error)(f"items[{place}]{own}: {error}") from error
         if row.instance in seen:
             yield Chunk(first, rows, named)
-            rows, seen, first, held = [], set(), place, 0
+            rows = []
+            seen = set()
+            first = place
+            held = 0
         rows.append(row)
         seen.add(row.instance)
         named = named or (isinstance(item, Item) and item.id is not None)
         held += 0 if row.data is None else len(row.data)
         if len(rows) >= size or held >= BYTES:
             yield Chunk(first, rows, named)
-            rows, seen, first, held = [], set(), place + 1, 0
+            rows = []
+            seen = set()
+            first = place + 1
+            held = 0
     if rows:
         yield Chunk(first, rows, named)
 
@@ -65,9 +89,13 @@ def chunks(
 def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
     where = f"schedule_many({name!r}, items={items!r:.60})"
     if hasattr(items, "__aiter__"):
-        raise ConfigurationError(f"{where}: cannot be awaited here; collect first: [one async for one in items]")
+        raise ConfigurationError(
+            f"{where}: cannot be awaited here; collect first: [one async for one in items]"
+        )
     if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
-        raise ConfigurationError(f"{where}: expected a list or another iterable of data or Items")
+        raise ConfigurationError(
+            f"{where}: expected a list or another iterable of data or Items"
+        )
     return iter(items)
 
 
@@ -75,7 +103,8 @@ def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
 class Load:
     """One call of ``schedule_many``; ``thread`` writes a chunk while the next one is gathered.
 
-    ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the statements notify.
+    ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the
+    statements notify.
     """
 
     name: str
@@ -104,7 +133,9 @@ class Load:
         return self._tally
 
     def _put(self, chunk: Chunk) -> None:
-        if self.if_exists in ("replace", "reschedule") or (self.if_exists == "keep" and chunk.named):
+        if self.if_exists in ("replace", "reschedule") or (
+            self.if_exists == "keep" and chunk.named
+        ):
             with self.joining() as (queue, own):
                 tally = queue.put_many(own, self.name, chunk.rows, self.if_exists)
             self._account(chunk, tally)
@@ -141,8 +172,12 @@ class Load:
             yield
         except Taken:
             with self.joining() as (queue, own):
-                ids = set(queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows]))
+                ids = set(
+                    queue.tasks.taken(own, self.name, [row.instance for row in chunk.rows])
+                )
             for place, row in enumerate(chunk.rows, chunk.first):
                 if row.instance in ids:
-                    raise InstanceExists(f"items[{place}]: {taken(self.name, row.instance)}") from None
+                    raise InstanceExists(
+                        f"items[{place}]: {taken(self.name, row.instance)}"
+                    ) from None
             raise taken(self.name, None) from None

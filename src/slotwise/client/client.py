@@ -1,4 +1,6 @@
-"""Schedule tasks from anywhere, one-time and recurring ones: from a request, a script or a handler; also awaited."""
+"""Schedule tasks from anywhere, one-time and recurring ones: from a request, a script or a
+handler; also awaited.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,25 @@ from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.caller_transaction import Joinable, Result, call_within, sqlalchemy_connection
+from slotwise.store.connect.caller_transaction import (
+    Joinable,
+    Result,
+    call_within,
+    sqlalchemy_connection,
+)
 from slotwise.store.connect.database import ANSWER, was_committed
 from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import AT_ONCE, BulkResult, Queue, TaskInfo, TaskResult, queue_of
+from slotwise.store.queue.queue import (
+    AT_ONCE,
+    BulkResult,
+    Queue,
+    TaskInfo,
+    TaskResult,
+    queue_of,
+)
 
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
@@ -82,22 +96,28 @@ class Client:
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
-    ``django.db.connection``, whose transaction it joins.
-    Without one it has a transaction of its own. A task is its class, an instance, a function under ``@task``, or a
-    name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
-    InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.
+    ``django.db.connection``, whose transaction it joins. Without one it has a transaction of its
+    own. A task is its class, an instance, a function under ``@task``, or a name. All calls wait
+    for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
+    InvalidPayload for data of another type than the task's, ConfigurationError for any other
+    invalid argument.
     """
 
-    def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None
+    ) -> None:
         self._make_store = store
         self._wake = wake
-        #: Tasks whose insert may have been committed although its reply was lost, with the id of the transaction.
+        #: Tasks whose insert may have been committed although its reply was lost, with the id of
+        #: the transaction.
         self._unknown: dict[Key, str | None] = {}
 
     @functools.cached_property
     def operations(self) -> Operations:
         """Operations on jobs: pause, trigger, cancel, retry and others."""
-        from slotwise.client.operations import Operations  # late: most workers and clients give none
+        from slotwise.client.operations import (
+            Operations,
+        )  # late: most workers and clients give none
 
         return Operations(self._make_store, self._wake)
 
@@ -107,7 +127,9 @@ class Client:
         return AsyncClient(self)
 
     @overload
-    def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    def schedule(
+        self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
+    ) -> Receipt: ...
     @overload
     def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
     def schedule(
@@ -120,20 +142,24 @@ class Client:
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
 
-        ``at`` (aware) or ``delay`` (``timedelta`` or ``"10s"``) set the due time, by the database's clock; without them
-        it is due now. ``id`` has at most 250 characters; the default is a new one. If a task with this id exists,
-        waiting, dead or running: "keep" leaves it unchanged (the receipt says "exists" or "running"), "raise" raises
-        InstanceExists, "replace" replaces it unless it runs, "reschedule" gives it this time and priority and keeps its
-        data.
-        ``countdown``: the task is blocked until this many handlers have called ``ctx.count_down`` with its id.
+        ``at`` (aware) or ``delay`` (``timedelta`` or ``"10s"``) set the due time, by the
+        database's clock; without them it is due now. ``id`` has at most 250 characters; the
+        default is a new one. If a task with this id exists, waiting, dead or running: "keep"
+        leaves it unchanged (the receipt says "exists" or "running"), "raise" raises
+        InstanceExists, "replace" replaces it unless it runs, "reschedule" gives it this time and
+        priority and keeps its data. ``countdown``: the task is blocked until this many handlers
+        have called ``ctx.count_down`` with its id.
         """
         name, row, if_exists = self._follow(task, data, **options)
         word = name if is_soon(row.when, self._horizon) and not row.waits_for else None
-        key, surely = Key(name, row.instance), connection is None and options.get("id") is not None
+        key = Key(name, row.instance)
+        surely = connection is None and options.get("id") is not None
         status: Status = "scheduled"
         try:
             if surely and key in self._unknown and self._was_scheduled(key):
-                return self._done(connection, Receipt(task=name, id=row.instance, status=status))
+                return self._done(
+                    connection, Receipt(task=name, id=row.instance, status=status)
+                )
             with self._joining(connection, name, word, surely=surely) as (queue, own):
                 status = queue.put(own, name, row, if_exists)
                 if if_exists == "raise" and status != "scheduled":
@@ -143,18 +169,29 @@ class Client:
             self._unknown[key], error.id = error.transaction, row.instance
             raise
         except DatabaseUnreachable as error:
-            if connection is not None or surely or not getattr(error.__cause__, "connection_invalidated", False):
+            if (
+                connection is not None
+                or surely
+                or not getattr(error.__cause__, "connection_invalidated", False)
+            ):
                 raise
-            self._unknown[key] = None  # a statement by itself: only the row can show that it was committed
+            self._unknown[key] = (
+                None  # a statement by itself: only the row can show that it was committed
+            )
             self._was_scheduled(key)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def _was_scheduled(self, key: Key) -> bool:
-        """Return whether a call of this client whose reply was lost has scheduled the task; raise CommitUnknown."""
-        store, transaction = self._make_store(), self._unknown[key]
+        """Return whether a call of this client whose reply was lost has scheduled the task; raise
+        CommitUnknown.
+        """
+        store = self._make_store()
+        transaction = self._unknown[key]
         if transaction is not None:
             with _errors(store, key.task_name, is_own=True):
-                found = was_committed(store.database, store.dialect.committed, transaction, ANSWER)
+                found = was_committed(
+                    store.database, store.dialect.committed, transaction, ANSWER
+                )
             del self._unknown[key]
             return found
         for pause in (0.0, 0.1, 0.3, 0.6):  # the server may still be busy with it
@@ -164,7 +201,8 @@ class Client:
                     del self._unknown[key]
                     return True
         unknown = CommitUnknown(
-            f"the reply to schedule({key.task_name!r}) was lost: the task {key.task_instance!r} was not scheduled, or "
+            f"the reply to schedule({key.task_name!r}) was lost: the task "
+            f"{key.task_instance!r} was not scheduled, or "
             "it has run already; with an id of yours, the database can tell"
         )
         unknown.id = key.task_instance
@@ -184,40 +222,60 @@ class Client:
         progress: Callable[[BulkResult], object] = lambda tally: None,
         connection: Connection | None = None,
     ) -> BulkResult:
-        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per statement.
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per
+        statement.
 
-        ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
-        ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without ``connection`` each chunk is committed,
-        and ``progress`` is called with the result so far. An invalid item is reported with its index; its chunk is not
-        written, earlier chunks are, also in the caller's transaction.
+        ``items`` are consumed as they come, so any number of them needs little memory. A chunk has
+        1,000 items, with ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without
+        ``connection`` each chunk is committed, and ``progress`` is called with the result so far.
+        An invalid item is reported with its index; its chunk is not written, earlier chunks are,
+        also in the caller's transaction.
 
-        ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe to repeat the call.
-        ``copy`` uses COPY, which is faster, for new ids: one that is taken raises InstanceExists.
+        ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe
+        to repeat the call. ``copy`` uses COPY, which is faster, for new ids: one that is taken
+        raises InstanceExists.
         """
         name, known = self._known(task, "schedule_many")
         chosen: IfExists = if_exists or ("raise" if copy else "keep")
         checked_choice(chosen, name)
         if copy and chosen != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them")
+            raise ConfigurationError(
+                f"schedule_many({name!r}): copy=True excludes if_exists; remove one of them"
+            )
         size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
         if not is_whole(size, 1, COPY_CHUNK):
-            raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
-        usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
+            raise ConfigurationError(
+                f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000"
+            )
+        usual = when(at, delay, name)
+        rank = weight(priority, known, f"schedule_many({name!r}")
         tell = functools.partial(self._tell_of, name) if connection is None else None
-        joining, store = functools.partial(self._joining, connection, name, surely=True), self._make_store()
+        joining = functools.partial(self._joining, connection, name, surely=True)
+        store = self._make_store()
         # Hooks run in the caller's thread; SQLite in memory has one connection.
-        is_ahead = copy and connection is None and not store.at_insert and store.database.dialect_name == "postgresql"
+        is_ahead = (
+            copy
+            and connection is None
+            and not store.at_insert
+            and store.database.dialect_name == "postgresql"
+        )
         thread = ThreadPoolExecutor(1, "slotwise-copy") if is_ahead else None
         load = Load(name, joining, chosen, copy, thread, tell, progress)
-        return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
+        return load.put_all(
+            chunks(items, name, payload_for(task, name, known), usual, rank, size)
+        )
 
     def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
-        """Wake workers: at once for the first due rows, then now and then. Return whether they have been notified."""
+        """Wake workers: at once for the first due rows, then now and then. Return whether they
+        have been notified.
+        """
         self._wake()
         whens = {id(row.when): row.when for row in chunk.rows}.values()
         if not any(is_soon(when, self._horizon) for when in whens):
             return told
-        self._make_store().database.wake_ups.tell(name, within=GATHER if told else timedelta(0))
+        self._make_store().database.wake_ups.tell(
+            name, within=GATHER if told else timedelta(0)
+        )
         return True
 
     def _follow(
@@ -236,21 +294,35 @@ class Client:
         """Return the follow-up of ``ctx.then``, validated; the settlement writes it."""
         if unknown:
             known_ones = ", ".join(sorted(Options.__annotations__))
-            raise TypeError(f"unexpected keyword argument {next(iter(unknown))!r}; there are {known_ones}")
+            raise TypeError(
+                f"unexpected keyword argument {next(iter(unknown))!r}; there are {known_ones}"
+            )
         name, known = self._known(task)
         checked_choice(if_exists, name)
         if type(countdown) is not int or not 0 <= countdown <= MOST_ARRIVALS:
             raise ConfigurationError(
-                f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
+                f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 "
+                f"to {MOST_ARRIVALS:,}"
             )
         instance = next(fresh_ids()) if id is None else checked_id(id, name)
-        due, rank = when(at, delay, name), weight(priority, known, f"schedule({name!r}")
+        due = when(at, delay, name)
+        rank = weight(priority, known, f"schedule({name!r}")
         return Follow(
-            name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, countdown), if_exists
+            name,
+            Wanted(
+                instance,
+                payload_for(task, name, known).encode(data, name),
+                due,
+                rank,
+                countdown,
+            ),
+            if_exists,
         )
 
     def _typed(self, name: str, plain: object) -> object:
-        """Convert plain values to the type of this task, if this process registers it. Raise InvalidPayload."""
+        """Convert plain values to the type of this task, if this process registers it. Raise
+        InvalidPayload.
+        """
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
@@ -259,12 +331,17 @@ class Client:
         return Key(name, checked_id(id, name, call))
 
     def _known(self, task: Task, call: str = "schedule") -> tuple[str, Definition | None]:
-        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing mistake."""
-        name, definitions = task_name(task), self._make_store().definitions
+        """Return the task's name, and its definition if known here. Raise UnknownTask for a typing
+        mistake.
+        """
+        name = task_name(task)
+        definitions = self._make_store().definitions
         if (known := definitions.get(name)) is not None:
             refuse_a_job(name, known.is_job)
         elif isinstance(task, str):
-            refuse_a_slip(name, (one for one, found in definitions.items() if not found.is_job), call)
+            refuse_a_slip(
+                name, (one for one, found in definitions.items() if not found.is_job), call
+            )
         return name, known
 
     def reschedule(
@@ -277,31 +354,46 @@ class Client:
         priority: int | None = None,
         connection: Connection | None = None,
     ) -> Receipt:
-        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By default it is due now.
+        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By
+        default it is due now.
 
-        "running": a worker holds it; the time applies to the next attempt, if there is one. "exists": it is dead and
-        unchanged; retry it. "gone": it has ended, or never existed.
+        "running": a worker holds it; the time applies to the next attempt, if there is one.
+        "exists": it is dead and unchanged; retry it. "gone": it has ended, or never existed.
         """
-        key, due = self._key(task, id, "reschedule"), when(at, delay, task_name(task), "reschedule")
-        rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
+        key = self._key(task, id, "reschedule")
+        due = when(at, delay, task_name(task), "reschedule")
+        rank = (
+            None
+            if priority is None
+            else weight(priority, None, f"reschedule({key.task_name!r}")
+        )
         word = key.task_name if is_soon(due, self._horizon) else None
         return self._done(connection, self._move(connection, key, due, rank, word))
 
-    def cancel(self, task: Task, id: str, *, connection: Connection | None = None) -> Receipt:
+    def cancel(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
 
-        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
-        unless it succeeds.
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made:
+        it ends as cancelled, unless it succeeds.
         """
         key = self._key(task, id, "cancel")
-        receipt = self._command(connection, key, lambda queue, own: queue.tasks.cancel(own, key))
-        return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
+        receipt = self._command(
+            connection, key, lambda queue, own: queue.tasks.cancel(own, key)
+        )
+        return self._done(
+            connection, receipt, ORDERS if receipt.status == "running" else None
+        )
 
-    def cancel_all(self, task: Task, *, state: str | None = None, connection: Connection | None = None) -> int:
-        """Remove all tasks of this name that are not running, or those in one state; return how many.
+    def cancel_all(
+        self, task: Task, *, state: str | None = None, connection: Connection | None = None
+    ) -> int:
+        """Remove all tasks of this name that are not running, or those in one state; return how
+        many.
 
-        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to stop. Uses
-        transactions of 500 each; in the caller's transaction all at once.
+        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to
+        stop. Uses transactions of 500 each; in the caller's transaction all at once.
         """
         (name, _), count, last = self._known(task, "cancel_all"), 0, ""
         if state not in (None, *set(STATES) - {State.RUNNING}):
@@ -313,7 +405,8 @@ class Client:
                 some = queue.tasks.remove(own, name, state, last)
             if not some:
                 return count
-            count, last = count + len(some), some[-1]
+            count = count + len(some)
+            last = some[-1]
 
     def retry(
         self,
@@ -324,15 +417,17 @@ class Client:
         delay: timedelta | str | None = None,
         connection: Connection | None = None,
     ) -> builtins.list[Receipt]:
-        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead ones.
+        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead
+        ones.
 
-        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt, also runs at this time,
-        as after ``reschedule``. Returns a receipt for each id: "scheduled", "running" (if this attempt fails, the next
-        one is at this time), or "gone". Each statement has up to 500 ids, and without ``connection`` a transaction of
-        its own.
+        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt,
+        also runs at this time, as after ``reschedule``. Returns a receipt for each id:
+        "scheduled", "running" (if this attempt fails, the next one is at this time), or "gone".
+        Each statement has up to 500 ids, and without ``connection`` a transaction of its own.
         """
         name, _ = self._known(task, "retry")
-        due, given = when(at, delay, name, "retry"), [ids] if isinstance(ids, str) else ids
+        due = when(at, delay, name, "retry")
+        given = [ids] if isinstance(ids, str) else ids
         asked = None if given is None else [checked_id(one, name, "retry") for one in given]
         batches: builtins.list[builtins.list[str] | None] = [None]
         if asked is not None:
@@ -345,17 +440,28 @@ class Client:
             if batch is None and len(some) == AT_ONCE:
                 batches.append(None)  # there may be more dead ones
         found = [
-            Receipt(task=name, id=id, status="scheduled") if id in dead else self._move(connection, Key(name, id), due)
+            Receipt(task=name, id=id, status="scheduled")
+            if id in dead
+            else self._move(connection, Key(name, id), due)
             for id in (dead if asked is None else asked)
         ]
         return self._done(connection, found, name if is_soon(due, self._horizon) else None)
 
     def _move(
-        self, connection: Connection | None, key: Key, due: When, rank: int | None = None, word: str | None = None
+        self,
+        connection: Connection | None,
+        key: Key,
+        due: When,
+        rank: int | None = None,
+        word: str | None = None,
     ) -> Receipt:
-        return self._command(connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word)
+        return self._command(
+            connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word
+        )
 
-    def get(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskInfo | None:
+    def get(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
@@ -370,29 +476,47 @@ class Client:
         limit: int = PAGE,
         connection: Connection | None = None,
     ) -> list[TaskInfo]:
-        """One page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
+        """One page of tasks by name and id, without their data: of all tasks or of one, in any
+        state or in one.
 
-        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the previous page, or
-        its id if ``task`` is given: no task is missed or listed twice, whatever happens in between.
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the
+        previous page, or its id if ``task`` is given: no task is missed or listed twice, whatever
+        happens in between.
         """
         name = None if task is None else self._known(task, "list")[0]
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
         if not is_whole(limit, 1):
-            raise ConfigurationError(f"list(limit={limit!r}): expected a whole number, 1 or more")
+            raise ConfigurationError(
+                f"list(limit={limit!r}): expected a whole number, 1 or more"
+            )
         if isinstance(after, str) and task is None:
-            raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
-        place = Key(after.task, after.id) if isinstance(after, TaskInfo) else Key(name or "", after) if after else None
+            raise ConfigurationError(
+                f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo"
+            )
+        place = (
+            Key(after.task, after.id)
+            if isinstance(after, TaskInfo)
+            else Key(name or "", after)
+            if after
+            else None
+        )
         with self._joining(connection, name or "") as (queue, own):
             return queue.reader.page(own, name=name, state=state, after=place, size=limit)
 
-    def history(self, task: Task, id: str, *, connection: Connection | None = None) -> builtins.list[TaskResult]:
-        """The recorded ends of tasks under this id, the newest first; see ``record`` and ``result_retention``."""
+    def history(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> builtins.list[TaskResult]:
+        """The recorded ends of tasks under this id, the newest first; see ``record`` and
+        ``result_retention``.
+        """
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
             return queue.reader.ends(own, key)
 
-    def result(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskResult | None:
+    def result(
+        self, task: Task, id: str, *, connection: Connection | None = None
+    ) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""
         ends = self.history(task, id, connection=connection)
         return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
@@ -407,17 +531,20 @@ class Client:
         priority: int | None = None,
         connection: Connection | None = None,
     ) -> datetime | None:
-        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None if there is none.
+        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None
+        if there is none.
 
-        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A changed schedule
-        applies as after a deploy. ``schedule`` is a Schedule or its text form; an ``H`` in it is derived from task and
-        id. With ``connection`` the row joins the caller's transaction; keep that short, because settlements of the
-        instance wait for it.
+        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A
+        changed schedule applies as after a deploy. ``schedule`` is a Schedule or its text form; an
+        ``H`` in it is derived from task and id. With ``connection`` the row joins the caller's
+        transaction; keep that short, because settlements of the instance wait for it.
 
-        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come from the code.
+        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come
+        from the code.
 
-        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database; InstanceExists if a
-        one-time task has this id; and what ``schedule`` raises for task, id, data and connection.
+        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database;
+        InstanceExists if a one-time task has this id; and what ``schedule`` raises for task, id,
+        data and connection.
         """
         name, instance = recurring(task, id)
         timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
@@ -428,8 +555,15 @@ class Client:
         store = self._make_store()
         if (known := store.definitions.get(name)) is None:
             near = get_close_matches(name, store.definitions, n=1)
-            cure = f"did you mean {near[0]!r}?" if near else "register it here, too: its policies come from the code"
-            raise UnknownTask(f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}")
+            cure = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "register it here, too: its policies come from the code"
+            )
+            raise UnknownTask(
+                f"schedule_recurring({name!r}): the registry has no job or task of "
+                f"this name; {cure}"
+            )
         check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
         new = Instance(
             task=name,
@@ -443,11 +577,15 @@ class Client:
             queue_of(store.dialect, self._horizon).rows.notify(own, name)
         return self._done(connection, slot)
 
-    def unschedule_recurring(self, task: AnyTask, id: str, *, connection: Connection | None = None) -> bool:
-        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running handler finishes.
+    def unschedule_recurring(
+        self, task: AnyTask, id: str, *, connection: Connection | None = None
+    ) -> bool:
+        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running
+        handler finishes.
 
-        Its history stays, so an instance that comes back starts no slot twice. With ``connection``, in the caller's
-        transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
+        Its history stays, so an instance that comes back starts no slot twice. With
+        ``connection``, in the caller's transaction. Raises what ``schedule_recurring`` raises for
+        task, id and connection.
         """
         name, instance = recurring(task, id)
         store = self._make_store()
@@ -467,11 +605,18 @@ class Client:
 
     @contextmanager
     def _joining(
-        self, connection: Connection | None, name: str, word: str | None = None, *, surely: bool = False
+        self,
+        connection: Connection | None,
+        name: str,
+        word: str | None = None,
+        *,
+        surely: bool = False,
     ) -> Iterator[tuple[Queue, Joinable]]:
-        """Yield the caller's transaction; else our own for one statement, which is followed by the notification.
+        """Yield the caller's transaction; else our own for one statement, which is followed by the
+        notification.
 
-        ``surely``: if the reply to our commit is lost, the database is asked. That costs three more round trips.
+        ``surely``: if the reply to our commit is lost, the database is asked. That costs three
+        more round trips.
         """
         store = self._make_store()
         with _errors(store, name, is_own=connection is None):
@@ -491,7 +636,9 @@ class Client:
                 yield queue_of(store.dialect), own
 
     @contextmanager
-    def _beside(self, connection: Connection | None, store: Store, name: str) -> Iterator[sa.Connection]:
+    def _beside(
+        self, connection: Connection | None, store: Store, name: str
+    ) -> Iterator[sa.Connection]:
         """Yield a SQLAlchemy connection: the caller's, or one of our own."""
         with _errors(store, name, is_own=connection is None):
             if connection is None:
@@ -508,8 +655,12 @@ class Client:
         settings = self._make_store().database.settings
         return settings.poll_interval if settings.wake_up else None
 
-    def _done(self, connection: Connection | None, result: Result, word: str | None = None) -> Result:
-        """Wake workers after a transaction of our own; ``word`` notifies those in other processes."""
+    def _done(
+        self, connection: Connection | None, result: Result, word: str | None = None
+    ) -> Result:
+        """Wake workers after a transaction of our own; ``word`` notifies those in other
+        processes.
+        """
         if connection is None:
             self._wake()
             if word is not None:
@@ -523,13 +674,20 @@ class Awaited(Generic[Inner]):
     def __init__(self, inner: Inner) -> None:
         self._inner = inner
 
-    async def _run(self, command: Callable[..., Result], *given: object, **named: object) -> Result:
-        own, connection = self._inner, named.get("connection")
+    async def _run(
+        self, command: Callable[..., Result], *given: object, **named: object
+    ) -> Result:
+        own = self._inner
+        connection = named.get("connection")
         if connection is None or not isinstance(own, Client):
             return await asyncio.to_thread(command, own, *given, **named)
         if (installation := own._make_store().installation).is_unknown:
-            await asyncio.to_thread(installation.learn)  # else the command would read the id in the event loop
-        return await call_within(connection, lambda inner: command(own, *given, **named | {"connection": inner}))
+            await asyncio.to_thread(
+                installation.learn
+            )  # else the command would read the id in the event loop
+        return await call_within(
+            connection, lambda inner: command(own, *given, **named | {"connection": inner})
+        )
 
 
 def awaited(
@@ -538,7 +696,9 @@ def awaited(
     """Return the same command as a coroutine function."""
 
     @functools.wraps(command)
-    async def call(self: Awaited[Inner], /, *given: Given.args, **named: Given.kwargs) -> Result:
+    async def call(
+        self: Awaited[Inner], /, *given: Given.args, **named: Given.kwargs
+    ) -> Result:
         return await self._run(command, *given, **named)
 
     return call
@@ -547,16 +707,23 @@ def awaited(
 class AsyncClient(Awaited[Client]):
     """The commands of Client with the same arguments, awaited.
 
-    ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for recurring instances
-    one of SQLAlchemy. Without one, a thread waits for the database, and ``items`` and ``progress`` of ``schedule_many``
-    are used on that thread. It finishes even if the caller is cancelled.
+    ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection; for
+    recurring instances one of SQLAlchemy. Without one, a thread waits for the database, and
+    ``items`` and ``progress`` of ``schedule_many`` are used on that thread. It finishes even if
+    the caller is cancelled.
     """
 
     @overload
-    async def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    async def schedule(
+        self, task: TaskOf[None], data: None = None, **options: Unpack[Options]
+    ) -> Receipt: ...
     @overload
-    async def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
-    async def schedule(self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
+    async def schedule(
+        self, task: TaskOf[T], data: T, **options: Unpack[Options]
+    ) -> Receipt: ...
+    async def schedule(
+        self, task: TaskOf[T], data: T | None = None, **options: Unpack[Options]
+    ) -> Receipt:
         """As ``Client.schedule``."""
         return await self._run(Client.schedule, task, data, **options)
 
@@ -575,17 +742,23 @@ class AsyncClient(Awaited[Client]):
 
 @contextmanager
 def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
-    """Raise SchemaMissing without our tables, ConfigurationError for characters that the database cannot store.
+    """Raise SchemaMissing without our tables, ConfigurationError for characters that the database
+    cannot store.
 
-    Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
+    Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in
+    the caller's.
     """
     try:
         yield
     except Exception as error:
-        with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
+        with (
+            store.database.in_words() if is_own else nullcontext(),
+            in_its_letters(f"task {name!r}"),
+        ):
             if not lacks_tables(error):
                 raise
             prefix = store.tables.prefix
             raise SchemaMissing(
-                f"the tables {prefix}* are missing in this database; name another, or run: slotwise db upgrade"
+                f"the tables {prefix}* are missing in this database; name another, "
+                "or run: slotwise db upgrade"
             ) from error

@@ -34,7 +34,8 @@ TRIES = 4
 class How(TypedDict, total=False):
     """The keywords of each operation: why it is ordered, and whether it is only rehearsed.
 
-    ``progress`` is called with the number of rows that are done, after each transaction of a long one.
+    ``progress`` is called with the number of rows that are done, after each transaction of a long
+    one.
     """
 
     note: str | None
@@ -43,24 +44,29 @@ class How(TypedDict, total=False):
 
 
 class Operations:
-    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
+    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as
+    registered.
 
-    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. Pausing,
-    resuming and deleting a job with many instances, and backfills and their cancelling, take a transaction for each
-    500 rows; if one is interrupted, call it again, and it continues. The default ``author`` is the user and host of
-    this process. With ``dry_run`` an operation returns what it would do, and changes nothing.
-    Works without a worker in this process. It waits for the database, so call it from ``async def`` in
-    ``asyncio.to_thread``.
+    Each operation is one transaction and is recorded in the audit table with its author, time and
+    ``note``. Pausing, resuming and deleting a job with many instances, and backfills and their
+    cancelling, take a transaction for each 500 rows; if one is interrupted, call it again, and it
+    continues. The default ``author`` is the user and host of this process. With ``dry_run`` an
+    operation returns what it would do, and changes nothing. Works without a worker in this
+    process. It waits for the database, so call it from ``async def`` in ``asyncio.to_thread``.
 
-    ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then applies to that
-    instance, and its handler receives that instance's data.
+    ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then
+    applies to that instance, and its handler receives that instance's data.
 
-    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the remedy, for an operation
-    that is not possible now.
+    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the
+    remedy, for an operation that is not possible now.
     """
 
     def __init__(
-        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None, *, author: str | None = None
+        self,
+        store: Callable[[], Store],
+        wake: Callable[[], None] = lambda: None,
+        *,
+        author: str | None = None,
     ) -> None:
         self._make_store = store
         self._wake = wake
@@ -73,20 +79,34 @@ class Operations:
     def pause(self, job: AnyTask, **how: Unpack[How]) -> bool:
         """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
-        Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
+        Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is
+        resumed.
         """
         return self._chunks(partial(job_operations.pause, job=name_of(job)), **how).rows > 0
 
     def pause_all(self, **how: Unpack[How]) -> bool:
-        """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
+        """Start nothing in the whole installation any more, including jobs and tasks that are
+        added later.
+        """
         return self._order(job_operations.pause_all, **how)
 
-    def resume(self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed]:
-        """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
-        return list(self._chunks(partial(job_operations.resume, job=name_of(job), replay=replay), **how).found)
+    def resume(
+        self, job: AnyTask, *, replay: bool = False, **how: Unpack[How]
+    ) -> list[Resumed]:
+        """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to
+        catch-up.
+        """
+        return list(
+            self._chunks(
+                partial(job_operations.resume, job=name_of(job), replay=replay), **how
+            ).found
+        )
 
-    def resume_all(self, *, replay: bool = False, **how: Unpack[How]) -> list[Resumed] | None:
-        """End a pause of everything; return the jobs that have skipped slots, or None if there was no such pause.
+    def resume_all(
+        self, *, replay: bool = False, **how: Unpack[How]
+    ) -> list[Resumed] | None:
+        """End a pause of everything; return the jobs that have skipped slots, or None if there was
+        no such pause.
 
         Jobs that are paused by name stay paused.
         """
@@ -100,46 +120,82 @@ class Operations:
         overlap: Literal["beside", "queue", "skip"] = "beside",
         **how: Unpack[How],
     ) -> datetime:
-        """Run the job now, beside its schedule; return the slot of that run, the database's time of this request.
+        """Run the job now, beside its schedule; return the slot of that run, the database's time
+        of this request.
 
-        The schedule stays as it is; the job's statistics count the run. If something of the job is running now, or an
-        earlier trigger has yet to start, the trigger runs beside it, waits for its end (``queue``), or is skipped
-        (``skip``; the ledger lists it). If the job is paused, it waits until the job is resumed.
+        The schedule stays as it is; the job's statistics count the run. If something of the job is
+        running now, or an earlier trigger has yet to start, the trigger runs beside it, waits for
+        its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is paused,
+        it waits until the job is resumed.
         """
         if overlap not in ("beside", "queue", "skip"):
-            raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
+            raise ConfigurationError(
+                f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'"
+            )
         rule = None if overlap == "beside" else overlap
-        return self._order(partial(slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id), **how)
+        return self._order(
+            partial(
+                slot_operations.trigger_now, job=name_of(job), overlap=rule, instance=id
+            ),
+            **how,
+        )
 
     def skip_next(
-        self, job: AnyTask, slot: datetime | None = None, *, id: str = RECURRING, **how: Unpack[How]
+        self,
+        job: AnyTask,
+        slot: datetime | None = None,
+        *,
+        id: str = RECURRING,
+        **how: Unpack[How],
     ) -> datetime:
-        """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
-        wanted = None if slot is None else instant_of(slot)
-        return self._order(partial(slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id), **how)
-
-    def cancel(
-        self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None, **how: Unpack[How]
-    ) -> list[datetime]:
-        """Ask its running handlers to stop, or end the given slot, also if it waits for a retry; return the slots.
-
-        Without ``id`` this applies to all its instances; a given slot is the job's own. Handlers learn it with
-        the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are cancelled. The slot ends as
-        cancelled, unless its handler succeeds.
+        """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is
+        this one.
         """
         wanted = None if slot is None else instant_of(slot)
-        return self._order(partial(slot_operations.cancel, job=name_of(job), slot=wanted, instance=id), **how)
+        return self._order(
+            partial(slot_operations.skip_next, job=name_of(job), slot=wanted, instance=id),
+            **how,
+        )
 
-    def retry(self, job: AnyTask, slot: datetime, *, id: str = RECURRING, **how: Unpack[How]) -> None:
-        """Start one more attempt of a slot that ended as failed, dead, lost or cancelled; the attempt count continues.
+    def cancel(
+        self,
+        job: AnyTask,
+        slot: datetime | None = None,
+        *,
+        id: str | None = None,
+        **how: Unpack[How],
+    ) -> list[datetime]:
+        """Ask its running handlers to stop, or end the given slot, also if it waits for a retry;
+        return the slots.
+
+        Without ``id`` this applies to all its instances; a given slot is the job's own. Handlers
+        learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async
+        ones are cancelled. The slot ends as cancelled, unless its handler succeeds.
+        """
+        wanted = None if slot is None else instant_of(slot)
+        return self._order(
+            partial(slot_operations.cancel, job=name_of(job), slot=wanted, instance=id),
+            **how,
+        )
+
+    def retry(
+        self, job: AnyTask, slot: datetime, *, id: str = RECURRING, **how: Unpack[How]
+    ) -> None:
+        """Start one more attempt of a slot that ended as failed, dead, lost or cancelled; the
+        attempt count continues.
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
         """
         name = name_of(job)
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
-            raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
-        self._order(partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id), **how)
+            raise ConfigurationError(
+                f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead'
+            )
+        self._order(
+            partial(slot_operations.retry, job=name, slot=instant_of(slot), instance=id),
+            **how,
+        )
 
     def backfill(
         self,
@@ -154,48 +210,76 @@ class Operations:
         forgotten: bool = False,
         **how: Unpack[How],
     ) -> Backfill:
-        """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
+        """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the
+        schedule.
 
-        ``concurrency`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``:
-        also those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
-        If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
+        ``concurrency`` of them run side by side, each due ``pace`` after the start of the previous
+        one. ``failed``: also those that ended as failed, dead, lost or cancelled. At most 10,000
+        slots; call it with ``dry_run`` first. If history was pruned, the ledger cannot say what
+        ran: rejected, unless ``forgotten`` slots may run again.
         """
-        begin, end = instant_of(first), instant_of(last)
+        begin = instant_of(first)
+        end = instant_of(last)
         if not is_whole(concurrency, 1, 2**31 - 1):
             raise ConfigurationError(
-                f"backfill(concurrency={concurrency!r}): expected a whole number from 1 to 2**31 - 1"
+                f"backfill(concurrency={concurrency!r}): expected a whole number "
+                "from 1 to 2**31 - 1"
             )
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
-            raise ConfigurationError(f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first")
+            raise ConfigurationError(
+                f"backfill from {first.isoformat()} to {last.isoformat()}: the end comes first"
+            )
         order = partial(
-            backfill.backfill, job=name_of(job), first=begin, last=end, pace=gap, concurrency=concurrency,
-            failed=failed, forgotten=forgotten, instance=id,
-        )  # fmt: skip
+            backfill.backfill,
+            job=name_of(job),
+            first=begin,
+            last=end,
+            pace=gap,
+            concurrency=concurrency,
+            failed=failed,
+            forgotten=forgotten,
+            instance=id,
+        )
         (found,) = self._chunks(order, **how).found
         return cast("Backfill", found)
 
-    def cancel_backfill(self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]) -> int:
-        """Cancel the backfill slots that have not begun, without ``id`` of all instances; return how many."""
-        return self._chunks(partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how).rows
+    def cancel_backfill(
+        self, job: AnyTask, *, id: str | None = None, **how: Unpack[How]
+    ) -> int:
+        """Cancel the backfill slots that have not begun, without ``id`` of all instances; return
+        how many.
+        """
+        return self._chunks(
+            partial(slot_operations.cancel_backfill, job=name_of(job), instance=id), **how
+        ).rows
 
     def delete(self, job: AnyTask, *, force: bool = False, **how: Unpack[How]) -> int:
-        """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
+        """Delete the rows of a job that is no longer in the code; return how many. Its history
+        stays.
 
-        Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
+        Rejected while it runs, and, unless ``force``, while a live worker registers it and would
+        plan it again.
         """
-        return self._chunks(partial(job_operations.delete, job=name_of(job), known=force), **how).rows
+        return self._chunks(
+            partial(job_operations.delete, job=name_of(job), known=force), **how
+        ).rows
 
     def new_epoch(self, **how: Unpack[How]) -> Epoch:
-        """After a restore of all tables: raise all tokens, end all claims, and change the installation's id.
+        """After a restore of all tables: raise all tokens, end all claims, and change the
+        installation's id.
 
         Earlier holders are rejected, here and wherever a token is compared.
         """
         return self._order(job_operations.new_epoch, **how)
 
     def settle_until(self, until: datetime, **how: Unpack[How]) -> list[SettledJob]:
-        """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
-        return self._order(partial(job_operations.settle_until, until=instant_of(until)), **how)
+        """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return
+        them by job.
+        """
+        return self._order(
+            partial(job_operations.settle_until, until=instant_of(until)), **how
+        )
 
     def _order(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
         result = self._carry_out(order, **how)
@@ -203,8 +287,11 @@ class Operations:
         return result
 
     def _chunks(self, order: Callable[..., Progress], **how: Unpack[How]) -> Progress:
-        """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues where it ended."""
-        so_far, progress = Progress(is_rehearsed=how.get("dry_run", False)), how.get("progress")
+        """Carry out an operation on all rows of a job, chunk by chunk. Given again, it continues
+        where it ended.
+        """
+        so_far = Progress(is_rehearsed=how.get("dry_run", False))
+        progress = how.get("progress")
         while not so_far.is_done:
             so_far = self._carry_out(partial(order, so_far=so_far), **how)
             if progress is not None:
@@ -212,16 +299,22 @@ class Operations:
         self._tell(**how)
         return so_far
 
-    def _carry_out(self, order: Callable[[Operation], Result], **how: Unpack[How]) -> Result:
-        author, store = Author(self._author or _this_user(), how.get("note")), self._make_store()
+    def _carry_out(
+        self, order: Callable[[Operation], Result], **how: Unpack[How]
+    ) -> Result:
+        author = Author(self._author or _this_user(), how.get("note"))
+        store = self._make_store()
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(is_transient),
             stop=tenacity.stop_after_attempt(1 + TRIES),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1) + tenacity.wait_random(0, 0.05),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1)
+            + tenacity.wait_random(0, 0.05),
             reraise=True,
         )
         with store.database.in_words():
-            found: Result = retrying(carry_out, store, author, order, rehearse=how.get("dry_run", False))
+            found: Result = retrying(
+                carry_out, store, author, order, rehearse=how.get("dry_run", False)
+            )
         return found
 
     def _tell(self, **how: Unpack[How]) -> None:
@@ -246,7 +339,11 @@ def name_of(job: AnyTask) -> str:
 def instant_of(given: datetime) -> datetime:
     """Return a slot in UTC. Raises ConfigurationError for what can be none."""
     if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
+        raise ConfigurationError(
+            f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)"
+        )
     if not is_known(given):
-        raise ConfigurationError(f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}")
+        raise ConfigurationError(
+            f"{given.isoformat()} is not a slot: slots lie in {KNOWN_YEARS}"
+        )
     return given.astimezone(UTC)

@@ -1,1 +1,3 @@
-"""What connects slotwise with other things. Each module imports the core, never the other way round."""
+"""What connects slotwise with other things. Each module imports the core, never the other way
+round.
+"""

@@ -1,4 +1,6 @@
-"""Where the days of a business calendar come from: the ``holidays`` library and .ics files. Extra: ``calendars``."""
+"""Where the days of a business calendar come from: the ``holidays`` library and .ics files. Extra:
+``calendars``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from slotwise.schedules.cron_fields import quoted
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
 _TIMES: Final = ("BYHOUR", "BYMINUTE", "BYSECOND")
-#: Limits of a calendar file: events, and steps that its repeating events take together. A step takes ten microseconds;
-#: without a limit, a few lines of daily events since 1900 take minutes.
+#: Limits of a calendar file: events, and steps that its repeating events take together. A step
+#: takes ten microseconds; without a limit, a few lines of daily events since 1900 take minutes.
 _MOST_EVENTS: Final = 5_000
 _MOST_STEPS: Final = 500_000
 _A_YEAR: Final = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 52}
@@ -24,7 +26,9 @@ _A_YEAR: Final = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 52}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Days with what they are called; the weekend, where the source knows it; names of entries that were no days."""
+    """Days with what they are called; the weekend, where the source knows it; names of entries
+    that were no days.
+    """
 
     days: Mapping[date, str]
     weekend: frozenset[int] | None = None
@@ -34,13 +38,15 @@ class Source:
 def from_holidays(code: str, years: Iterable[int]) -> Source:
     """Public holidays of a country (``AT``), a part of it (``DE-BY``) or a market (``XNYS``).
 
-    Raises ConfigurationError if the library is missing, or does not know the code: with near matches.
+    Raises ConfigurationError if the library is missing, or does not know the code: with near
+    matches.
     """
     with _extra("holidays"):
         import holidays
     wanted = sorted(years)
     country, _, part = code.upper().partition("-")
-    countries, markets = holidays.list_supported_countries(), holidays.list_supported_financial()
+    countries = holidays.list_supported_countries()
+    markets = holidays.list_supported_financial()
     if country in countries:
         if part and part not in countries[country]:
             raise _unknown(code, [f"{country}-{known}" for known in countries[country]])
@@ -56,16 +62,19 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
 
 def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(code.upper(), known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "codes are like AT, DE-BY or XNYS"
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else "codes are like AT, DE-BY or XNYS"
+    )
     return ConfigurationError(f"the holidays library has no {code}; {hint}")
 
 
 def from_ics(text: str, years: Iterable[int]) -> Source:
-    """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are ignored.
+    """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are
+    ignored.
 
-    Raises ConfigurationError if the library is missing, if this is no iCalendar, for too many or too old events, and
-    for an all-day event that ends before it begins, or repeats within a day: a file of one line could ask for a slot
-    per second.
+    Raises ConfigurationError if the library is missing, if this is no iCalendar, for too many or
+    too old events, and for an all-day event that ends before it begins, or repeats within a day: a
+    file of one line could ask for a slot per second.
     """
     with _extra("recurring_ical_events"):
         import icalendar
@@ -78,19 +87,32 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
         if wanted := sorted(years):
             _refuse_long_walks(calendar, wanted)
         for year in wanted:
-            for event in recurring_ical_events.of(calendar).between(date(year, 1, 1), date(year + 1, 1, 1)):
+            for event in recurring_ical_events.of(calendar).between(
+                date(year, 1, 1), date(year + 1, 1, 1)
+            ):
                 found = list(_days_of(event, year))
                 ignored += [_name(event)] * (not found)
                 days.update(dict.fromkeys(found, _name(event)))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-        raise ConfigurationError(f"this is not a readable iCalendar file: {str(error)[:100] or error!r}") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+    ) as error:
+        raise ConfigurationError(
+            f"this is not a readable iCalendar file: {str(error)[:100] or error!r}"
+        ) from None
     return Source(days=days, ignored=tuple(ignored))
 
 
 def _made_harmless(calendar: Any) -> Iterator[str]:
-    """Take the events out that have a time and repeat, and say their names. Raises ConfigurationError.
+    """Take the events out that have a time and repeat, and say their names. Raises
+    ConfigurationError.
 
-    Nobody waits until a rule within a day is written out for years, and with an INTERVAL of 0 it has no end.
+    Nobody waits until a rule within a day is written out for years, and with an INTERVAL of 0 it
+    has no end.
     """
     for event in calendar.walk("VEVENT"):
         rules = event.get("RRULE", [])
@@ -105,28 +127,47 @@ def _made_harmless(calendar: Any) -> Iterator[str]:
 
 
 def _refuse_long_walks(calendar: Any, years: Sequence[int]) -> None:
-    """Raise ConfigurationError for more events, and repetitions since their beginnings, than can be read in seconds."""
-    events, steps = calendar.walk("VEVENT"), 0.0
+    """Raise ConfigurationError for more events, and repetitions since their beginnings, than can
+    be read in seconds.
+    """
+    events = calendar.walk("VEVENT")
+    steps = 0.0
     if len(events) > _MOST_EVENTS:
-        raise ConfigurationError(f"this calendar has {len(events)} events, at most {_MOST_EVENTS} are read")
+        raise ConfigurationError(
+            f"this calendar has {len(events)} events, at most {_MOST_EVENTS} are read"
+        )
     for event in events:
         rules = event.get("RRULE", [])
-        start, end = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
+        start = event["DTSTART"].dt
+        end = event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
         lasts = (event["DURATION"].dt if "DURATION" in event else end - start).days / 366
         for rule in rules if isinstance(rules, list) else [rules]:
-            steps += len(years) * _per_year(rule) * (max(years[-1] - start.year, 0) + 10 * (1 + lasts))
+            steps += (
+                len(years)
+                * _per_year(rule)
+                * (max(years[-1] - start.year, 0) + 10 * (1 + lasts))
+            )
             if steps > _MOST_STEPS:
-                raise _wrong(event, "with the events before it, it repeats too often; let it begin later")
+                raise _wrong(
+                    event,
+                    "with the events before it, it repeats too often; let it begin later",
+                )
 
 
 def _per_year(rule: Any) -> float:
     """Return how many days of a year a rule looks at, at most."""
-    frequency, months, days = str(rule.get("FREQ", [""])[0]).upper(), rule.get("BYMONTH", ()), rule.get("BYDAY", ())
+    frequency = str(rule.get("FREQ", [""])[0]).upper()
+    months = rule.get("BYMONTH", ())
+    days = rule.get("BYDAY", ())
     interval: int = max(rule.get("INTERVAL", [1])[0], 1)
     width = _A_YEAR.get(frequency, 366)
     if frequency == "WEEKLY":
         width *= max(len(days), 1)
-    elif len(months) + len(days) > 4 or any(str(day).isalpha() for day in days) or len(rule) > 5:
+    elif (
+        len(months) + len(days) > 4
+        or any(str(day).isalpha() for day in days)
+        or len(rule) > 5
+    ):
         width = 31 * len(months) or 366
     return min(width, 366) / interval
 
@@ -134,10 +175,16 @@ def _per_year(rule: Any) -> float:
 def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
     end = event["DTEND"].dt if "DTEND" in event else None
     last = end.date() if isinstance(end, datetime) else end
-    if (last and last < event["DTSTART"].dt) or ("DURATION" in event and event["DURATION"].dt < timedelta(0)):
+    if (last and last < event["DTSTART"].dt) or (
+        "DURATION" in event and event["DURATION"].dt < timedelta(0)
+    ):
         raise _wrong(event, "it ends before it begins")
     for rule in filter(_within_days, rules):
-        raise _wrong(event, f"RRULE:{rule.to_ical().decode():.60} is not for whole days; write FREQ=DAILY, or longer")
+        raise _wrong(
+            event,
+            f"RRULE:{rule.to_ical().decode():.60} is not for whole days; write "
+            "FREQ=DAILY, or longer",
+        )
 
 
 def _wrong(event: Mapping[str, object], told: str) -> ConfigurationError:
@@ -145,8 +192,13 @@ def _wrong(event: Mapping[str, object], told: str) -> ConfigurationError:
 
 
 def _within_days(rule: Any) -> bool:
-    frequency, interval = str(rule.get("FREQ", [""])[0]).upper(), rule.get("INTERVAL", [1])[0]
-    return frequency in _WITHIN_A_DAY or interval < 1 or any(len(rule.get(part, ())) > 1 for part in _TIMES)
+    frequency = str(rule.get("FREQ", [""])[0]).upper()
+    interval = rule.get("INTERVAL", [1])[0]
+    return (
+        frequency in _WITHIN_A_DAY
+        or interval < 1
+        or any(len(rule.get(part, ())) > 1 for part in _TIMES)
+    )
 
 
 def _name(event: Mapping[str, object]) -> str:
@@ -155,11 +207,13 @@ def _name(event: Mapping[str, object]) -> str:
 
 def _days_of(event: Any, year: int) -> Iterator[date]:
     """The days of a year that an all-day event covers; its end is the day after."""
-    start, end = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else None
+    start = event["DTSTART"].dt
+    end = event["DTEND"].dt if "DTEND" in event else None
     if isinstance(start, datetime) or str(event.get("STATUS", "")).upper() == "CANCELLED":
         return
     last = start if end is None else max(start, end - _DAY)
-    day, last = max(start, date(year, 1, 1)), min(last, date(year, 12, 31))
+    day = max(start, date(year, 1, 1))
+    last = min(last, date(year, 12, 31))
     while day <= last:
         yield day
         day += _DAY
@@ -170,4 +224,6 @@ def _extra(library: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise ConfigurationError(f"this needs {library}; run: pip install 'slotwise[calendars]'") from None
+        raise ConfigurationError(
+            f"this needs {library}; run: pip install 'slotwise[calendars]'"
+        ) from None

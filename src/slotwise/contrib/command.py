@@ -32,8 +32,8 @@ DEFAULT_SHELL = "/bin/sh"
 class Invocation:
     """A command with its shell, environment, directory, account and input; as for CommandJob.
 
-    ``argv`` is passed to the operating system: the shell, ``-c`` and the line, or the program and its
-    arguments. Raises InvalidJob for values that no operating system could run.
+    ``argv`` is passed to the operating system: the shell, ``-c`` and the line, or the program and
+    its arguments. Raises InvalidJob for values that no operating system could run.
     """
 
     command: str | Sequence[str]
@@ -47,24 +47,39 @@ class Invocation:
     def __post_init__(self) -> None:
         self._check_command()
         if self.env is not None and not isinstance(self.env, Mapping):
-            raise InvalidJob(f"env is a {type(self.env).__name__}; expected a mapping of names to strings")
+            raise InvalidJob(
+                f"env is a {type(self.env).__name__}; expected a mapping of names to strings"
+            )
         for name, value in (self.env or {}).items():
             _check_variable(name, value)
         given = self.inherit_env
-        if given is None:  # another account's command gets none of the worker's environment, which may hold secrets
+        if (
+            given is None
+            # another account's command gets none of the worker's environment, which may hold
+            # secrets
+        ):
             given = self.user is None
         elif not isinstance(given, bool):
             if isinstance(given, str) or not isinstance(given, Collection):
-                raise InvalidJob(f"inherit_env is {given!r:.60}; expected True, False or a list of names")
+                raise InvalidJob(
+                    f"inherit_env is {given!r:.60}; expected True, False or a list of names"
+                )
             given = tuple(given)
         cwd = None if self.cwd is None else str(self.cwd)
         for word, text in (("shell", self.shell), ("cwd", cwd), ("user", self.user)):
             if text is not None:
                 _check_text(word, text)
         if self.stdin is not None and not isinstance(self.stdin, str | bytes):
-            raise InvalidJob(f"stdin is a {type(self.stdin).__name__}; expected a string or bytes")
+            raise InvalidJob(
+                f"stdin is a {type(self.stdin).__name__}; expected a string or bytes"
+            )
         command = self.command if isinstance(self.command, str) else tuple(self.command)
-        read = {"command": command, "inherit_env": given, "cwd": cwd, "env": dict(self.env or {})}
+        read = {
+            "command": command,
+            "inherit_env": given,
+            "cwd": cwd,
+            "env": dict(self.env or {}),
+        }
         for name in read:
             object.__setattr__(self, name, read[name])
 
@@ -77,32 +92,51 @@ class Invocation:
     @property
     def input(self) -> bytes | None:
         """The bytes of the standard input; None: it is empty."""
-        return self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin
+        return (
+            self.stdin.encode("utf-8", "surrogateescape")
+            if isinstance(self.stdin, str)
+            else self.stdin
+        )
 
     def _check_command(self) -> None:
         if isinstance(self.command, str):
             _check_text("command", self.command)
             return
         if not isinstance(self.command, Sequence):
-            raise InvalidJob(f"command is {self.command!r:.60}; expected a line for the shell, or a list of words")
+            raise InvalidJob(
+                f"command is {self.command!r:.60}; expected a line for the shell, "
+                "or a list of words"
+            )
         if not self.command:
-            raise InvalidJob('command is an empty list; expected ["program", "argument", …] or a line for the shell')
+            raise InvalidJob(
+                'command is an empty list; expected ["program", "argument", …] or '
+                "a line for the shell"
+            )
         if self.shell is not None:
-            raise InvalidJob(f"shell={self.shell!r} contradicts a list as the command: no shell runs it; drop one")
+            raise InvalidJob(
+                f"shell={self.shell!r} contradicts a list as the command: no shell "
+                "runs it; drop one"
+            )
         for word in self.command:
             if not isinstance(word, str) or "\0" in word:
-                raise InvalidJob(f"command has {word!r:.60} in its list; expected strings without a NUL")
+                raise InvalidJob(
+                    f"command has {word!r:.60} in its list; expected strings without a NUL"
+                )
         _check_text("command", self.command[0])
 
 
 def _check_text(word: str, text: object) -> None:
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise InvalidJob(f"{word} is {text!r:.60}; expected a string that is not blank and has no NUL in it")
+        raise InvalidJob(
+            f"{word} is {text!r:.60}; expected a string that is not blank and has no NUL in it"
+        )
 
 
 def _check_variable(name: object, value: object) -> None:
     if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise InvalidJob(f"env has the name {name!r:.60}; expected a string without = and NUL")
+        raise InvalidJob(
+            f"env has the name {name!r:.60}; expected a string without = and NUL"
+        )
     if not isinstance(value, str) or "\0" in value:
         raise InvalidJob(f"env[{name!r}] is {value!r:.60}; expected a string without a NUL")
 
@@ -122,39 +156,56 @@ class Account:
         return self.uid == os.geteuid()
 
     def switch(self) -> Switch:
-        """The arguments of ``Popen`` to switch to this account and all its groups; empty if that is not needed."""
+        """The arguments of ``Popen`` to switch to this account and all its groups; empty if that
+        is not needed.
+        """
         if self.is_ours:
             return {}
-        return {"user": self.uid, "group": self.gid, "extra_groups": os.getgrouplist(self.name, self.gid)}
+        return {
+            "user": self.uid,
+            "group": self.gid,
+            "extra_groups": os.getgrouplist(self.name, self.gid),
+        }
 
 
 def account_of(user: str | None) -> Account:
-    """The account of this name; None is the worker's own. Raises CommandFailed if the process cannot switch to it."""
+    """The account of this name; None is the worker's own. Raises CommandFailed if the process
+    cannot switch to it.
+    """
     if user is None:
         return _our_own()
     try:
         found = _account(pwd.getpwnam(user))
     except KeyError:
-        raise CommandFailed(f"there is no user {user!r} on this host; create it, or name another one") from None
+        raise CommandFailed(
+            f"there is no user {user!r} on this host; create it, or name another one"
+        ) from None
     if not found.is_ours and os.geteuid() != 0:
         raise CommandFailed(
-            f"only root can run a command as {user!r}, and this process runs as {_our_own().name!r}; "
+            f"only root can run a command as {user!r}, and this process runs as "
+            f"{_our_own().name!r}; "
             f"run it as root or as {user!r}"
         )
     return found
 
 
 def _our_own() -> Account:
-    """This process's account. A container may have a uid without an entry; then HOME names its home."""
+    """This process's account. A container may have a uid without an entry; then HOME names its
+    home.
+    """
     try:
         return _account(pwd.getpwuid(os.geteuid()))
     except KeyError:
         uid = os.geteuid()
-        return Account(name=str(uid), uid=uid, gid=os.getegid(), home=os.environ.get("HOME", "/"))
+        return Account(
+            name=str(uid), uid=uid, gid=os.getegid(), home=os.environ.get("HOME", "/")
+        )
 
 
 def _account(entry: pwd.struct_passwd) -> Account:
-    return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=entry.pw_dir)
+    return Account(
+        name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=entry.pw_dir
+    )
 
 
 #: The PATH of cron.
@@ -162,22 +213,42 @@ DEFAULT_PATH: Final = "/usr/bin:/bin"
 
 
 #: The worker's own addresses, with passwords. A command inherits them only by name.
-ADDRESSES: Final = frozenset({"DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_WAKE_UP_URL", "PGPASSWORD"})
+ADDRESSES: Final = frozenset(
+    {"DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_WAKE_UP_URL", "PGPASSWORD"}
+)
 
 
-def environment(invocation: Invocation, account: Account, ctx: JobContext) -> dict[str, str]:
-    """Cron's variables, the worker's as far as inherited, the job's own, the slot's; later ones win."""
+def environment(
+    invocation: Invocation, account: Account, ctx: JobContext
+) -> dict[str, str]:
+    """Cron's variables, the worker's as far as inherited, the job's own, the slot's; later ones
+    win.
+    """
     identity = {"HOME": account.home, "LOGNAME": account.name, "USER": account.name}
-    which = os.environ.keys() - ADDRESSES if invocation.inherit_env is True else invocation.inherit_env or ()
+    which = (
+        os.environ.keys() - ADDRESSES
+        if invocation.inherit_env is True
+        else invocation.inherit_env or ()
+    )
     inherited = {name: os.environ[name] for name in which if name in os.environ}
     if invocation.user is not None:
-        inherited = {name: value for name, value in inherited.items() if name not in identity}
+        inherited = {
+            name: value for name, value in inherited.items() if name not in identity
+        }
     shell = {"PATH": DEFAULT_PATH, "SHELL": invocation.shell or DEFAULT_SHELL}
-    return {**shell, **identity, **inherited, **(invocation.env or {}), **slot_variables(ctx)}
+    return {
+        **shell,
+        **identity,
+        **inherited,
+        **(invocation.env or {}),
+        **slot_variables(ctx),
+    }
 
 
 def slot_variables(ctx: JobContext) -> dict[str, str]:
-    """Variables for the script: the slot tells it which period to process, the token fences its writes."""
+    """Variables for the script: the slot tells it which period to process, the token fences its
+    writes.
+    """
     return {
         "SLOTWISE_JOB": ctx.name,
         "SLOTWISE_SLOT": ctx.slot.isoformat().replace("+00:00", "Z"),
@@ -200,7 +271,8 @@ _HINTS: Final = {
 
 
 def run(invocation: Invocation, ctx: JobContext, timeout: timedelta | None = None) -> None:
-    """Run the command to its end. Raises CommandFailed, with the end of its output, and JobCancelled.
+    """Run the command to its end. Raises CommandFailed, with the end of its output, and
+    JobCancelled.
 
     ``timeout`` is only for the error message; the worker enforces it.
     """
@@ -216,17 +288,32 @@ def run(invocation: Invocation, ctx: JobContext, timeout: timedelta | None = Non
     if isinstance(stop, JobCancelled):
         raise stop
     if stop is not None or status != 0:
-        raise CommandFailed(_failure(str(stop) if stop else _told(status, env), output), status=status)
+        raise CommandFailed(
+            _failure(str(stop) if stop else _told(status, env), output), status=status
+        )
 
 
 def _started(
-    invocation: Invocation, account: Account, env: dict[str, str], output: Output, ctx: JobContext
+    invocation: Invocation,
+    account: Account,
+    env: dict[str, str],
+    output: Output,
+    ctx: JobContext,
 ) -> ProcessGroup:
     cwd = _directory(invocation, env, ctx)
     try:
-        return ProcessGroup(invocation.argv, output, stdin=invocation.input, cwd=cwd, env=env, **account.switch())
+        return ProcessGroup(
+            invocation.argv,
+            output,
+            stdin=invocation.input,
+            cwd=cwd,
+            env=env,
+            **account.switch(),
+        )
     except OSError as error:
-        raise CommandFailed(f"the command could not be started: {error}; its directory is {cwd or os.curdir}") from None
+        raise CommandFailed(
+            f"the command could not be started: {error}; its directory is {cwd or os.curdir}"
+        ) from None
 
 
 def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
@@ -240,7 +327,9 @@ def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> 
     return "/"
 
 
-def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> JobCancelled | CommandFailed | None:
+def _watch(
+    group: ProcessGroup, ctx: JobContext, timeout: timedelta | None
+) -> JobCancelled | CommandFailed | None:
     """Wait until the command has ended (None) or must be ended (the reason)."""
     while not group.wait(LOOK):
         if ctx.cancel_reason == Reason.TIMEOUT:
@@ -253,7 +342,10 @@ def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> J
 
 def _told(status: int | None, env: dict[str, str]) -> str:
     if status is None:
-        return "exit status unknown: this process ignores SIGCHLD, or other code waits for its children"
+        return (
+            "exit status unknown: this process ignores SIGCHLD, or other code waits "
+            "for its children"
+        )
     if status < 0:
         return f"ended by {_signal_name(-status)}"
     if status > 128:
@@ -269,11 +361,16 @@ def _signal_name(number: int) -> str:
 
 
 def _failure(told: str, output: Output) -> str:
-    """The error message. Listings show its first line: how the command ended, and its last line of output."""
+    """The error message. Listings show its first line: how the command ended, and its last line of
+    output.
+    """
     if not output.last_line:
         return f"{told}; it wrote nothing"
     shown = "\n".join(f"  {line}" for line in output.tail)
-    return f"{told}; its last line: {output.last_line[:200]}\nthe end of what the command wrote:\n{shown}"
+    return (
+        f"{told}; its last line: {output.last_line[:200]}\nthe end of what the command "
+        f"wrote:\n{shown}"
+    )
 
 
 class CommandJob(DistributedJob):
@@ -287,18 +384,20 @@ class CommandJob(DistributedJob):
     ...     timeout="1h",
     ... )
 
-    ``shell``: the shell for a string; default /bin/sh. ``env``: additional variables. ``inherit_env``: whether the
-    command inherits the worker's environment without the database's address and password, or the names of the
-    variables that it inherits; by default all, unless
-    ``user`` is given. ``cwd``: the directory; ``"~"`` is the command's HOME, or / if that is missing; default: the
-    worker's. ``user``: the user to run as, with all groups; the worker must be root, or that user. ``stdin``: its
-    standard input; default: empty. ``timeout``: a timedelta or a string such as ``"10m"``. On a timeout, when the claim
-    is lost or cancelled, or when the worker ends, the command and its process group get SIGTERM, and SIGKILL four
-    seconds later. Further keywords are policies.
+    ``shell``: the shell for a string; default /bin/sh. ``env``: additional variables.
+    ``inherit_env``: whether the command inherits the worker's environment without the database's
+    address and password, or the names of the variables that it inherits; by default all, unless
+    ``user`` is given. ``cwd``: the directory; ``"~"`` is the command's HOME, or / if that is
+    missing; default: the worker's. ``user``: the user to run as, with all groups; the worker must
+    be root, or that user. ``stdin``: its standard input; default: empty. ``timeout``: a timedelta
+    or a string such as ``"10m"``. On a timeout, when the claim is lost or cancelled, or when the
+    worker ends, the command and its process group get SIGTERM, and SIGKILL four seconds later.
+    Further keywords are policies.
 
-    Each line of its output is logged as it comes (logger ``slotwise.job``, INFO). A non-zero exit code fails the
-    attempt; the ledger keeps the end of the output. The command's environment contains SLOTWISE_JOB, SLOTWISE_SLOT,
-    SLOTWISE_ATTEMPT, SLOTWISE_TOKEN and SLOTWISE_KEY (the idempotency key).
+    Each line of its output is logged as it comes (logger ``slotwise.job``, INFO). A non-zero exit
+    code fails the attempt; the ledger keeps the end of the output. The command's environment
+    contains SLOTWISE_JOB, SLOTWISE_SLOT, SLOTWISE_ATTEMPT, SLOTWISE_TOKEN and SLOTWISE_KEY (the
+    idempotency key).
 
     Raises InvalidJob for a command that can never run.
     """
@@ -325,7 +424,13 @@ class CommandJob(DistributedJob):
         self.schedule = schedule
         try:
             self.command = Invocation(
-                command=command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin
+                command=command,
+                shell=shell,
+                env=env,
+                inherit_env=inherit_env,
+                cwd=cwd,
+                user=user,
+                stdin=stdin,
             )
             timeout = policies.pop("timeout", None)
             self.timeout = None if timeout is None else duration(timeout, "timeout")
@@ -335,7 +440,9 @@ class CommandJob(DistributedJob):
             if word not in POLICIES:
                 known = [*Invocation.__dataclass_fields__, *POLICIES]
                 near = difflib.get_close_matches(word, known, n=1)
-                cure = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                cure = (
+                    f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                )
                 raise InvalidJob(f"CommandJob({name!r}): {word} is not a keyword; {cure}")
             setattr(self, word, value)
 
@@ -344,4 +451,7 @@ class CommandJob(DistributedJob):
         run(self.command, ctx, self.timeout)
 
     def __repr__(self) -> str:
-        return f"CommandJob(name={self.name!r}, schedule={self.schedule!r}, command={self.command.command!r:.80})"
+        return (
+            f"CommandJob(name={self.name!r}, schedule={self.schedule!r}, "
+            f"command={self.command.command!r:.80})"
+        )

@@ -24,7 +24,9 @@ try:
     from fastapi.responses import JSONResponse
     from starlette.requests import HTTPConnection
 except ImportError:
-    raise ConfigurationError("this needs FastAPI; run: pip install 'slotwise[fastapi]'") from None
+    raise ConfigurationError(
+        "this needs FastAPI; run: pip install 'slotwise[fastapi]'"
+    ) from None
 
 __all__ = [
     "FastAPIDependencies",
@@ -39,7 +41,8 @@ __all__ = [
 
 
 def slotwise_client(connection: HTTPConnection) -> Client:
-    """Return the client of this application's registry: ``client: Annotated[Client, Depends(slotwise_client)]``.
+    """Return the client of this application's registry: ``client: Annotated[Client,
+    Depends(slotwise_client)]``.
 
     Raises ConfigurationError without ``slotwise_lifespan``.
     """
@@ -47,7 +50,9 @@ def slotwise_client(connection: HTTPConnection) -> Client:
 
 
 def slotwise_registry(connection: HTTPConnection) -> JobRegistry:
-    """Return the registry of this application, for operations and inspection. Raises what ``slotwise_client`` does."""
+    """Return the registry of this application, for operations and inspection. Raises what
+    ``slotwise_client`` does.
+    """
     return host_of(connection).registry
 
 
@@ -60,11 +65,16 @@ SlotwiseRegistry = Annotated[JobRegistry, Depends(slotwise_registry)]
 def health_router(prefix: str = "/health") -> APIRouter:
     """Return a router with two checks: ``live`` and ``ready``, below ``prefix``.
 
-    ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs and the database
-    answers; else 503. Both return the state and, if there is one, the reason in one line.
+    ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs
+    and the database answers; else 503. Both return the state and, if there is one, the reason in
+    one line.
     """
-    if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
-        raise ConfigurationError(f"health_router({prefix!r:.80}): the prefix must be a path, e.g. '/health'")
+    if not isinstance(prefix, str) or (
+        prefix and (not prefix.startswith("/") or prefix.endswith("/"))
+    ):
+        raise ConfigurationError(
+            f"health_router({prefix!r:.80}): the prefix must be a path, e.g. '/health'"
+        )
     router = APIRouter(prefix=prefix, tags=["slotwise"])
 
     @router.get("/live")
@@ -82,4 +92,6 @@ def health_router(prefix: str = "/health") -> APIRouter:
 
 
 def _answer(state: str, reason: str | None, *, is_well: bool) -> JSONResponse:
-    return JSONResponse({"state": state, "reason": reason}, status_code=200 if is_well else 503)
+    return JSONResponse(
+        {"state": state, "reason": reason}, status_code=200 if is_well else 503
+    )

@@ -25,7 +25,9 @@ try:
     from flask import Flask, current_app, has_app_context
     from flask.cli import ScriptInfo
 except ImportError:
-    raise ConfigurationError("this needs Flask; run: pip install 'slotwise[flask]'") from None
+    raise ConfigurationError(
+        "this needs Flask; run: pip install 'slotwise[flask]'"
+    ) from None
 
 #: The key in ``app.extensions``.
 EXTENSION: Final = "slotwise"
@@ -34,10 +36,11 @@ EXTENSION: Final = "slotwise"
 class Slotwise:
     """The extension: ``Slotwise(registry, app)``, or ``init_app`` in an application factory.
 
-    ``registry`` is a JobRegistry, or a function that makes one in each process. With ``worker`` a worker starts with
-    the first request of each process, after the server's fork, or earlier by ``start()`` in gunicorn's
-    ``post_worker_init``; it drains when the process exits, but not if a signal kills the process. Without, requests use
-    the client, and ``flask slotwise worker`` runs the jobs.
+    ``registry`` is a JobRegistry, or a function that makes one in each process. With ``worker`` a
+    worker starts with the first request of each process, after the server's fork, or earlier by
+    ``start()`` in gunicorn's ``post_worker_init``; it drains when the process exits, but not if a
+    signal kills the process. Without, requests use the client, and ``flask slotwise worker`` runs
+    the jobs.
     """
 
     def __init__(
@@ -59,14 +62,18 @@ class Slotwise:
         if (found := app.extensions.get(EXTENSION)) is self:
             return
         if found is not None:
-            raise ConfigurationError(f"the application {app.name} has another Slotwise; create one for all its jobs")
+            raise ConfigurationError(
+                f"the application {app.name} has another Slotwise; create one for all its jobs"
+            )
         app.extensions[EXTENSION] = self
         app.before_request(self._before_request)
         app.cli.add_command(commands)
 
     @property
     def registry(self) -> JobRegistry:
-        """The registry. Raises ConfigurationError in a child of the process that has started the worker."""
+        """The registry. Raises ConfigurationError in a child of the process that has started
+        the worker.
+        """
         return self.host.registry
 
     @property
@@ -75,7 +82,9 @@ class Slotwise:
         return self.host.client
 
     def start(self) -> None:
-        """Start the worker of this process, once, and stop it when the process ends: for a server's hook."""
+        """Start the worker of this process, once, and stop it when the process ends: for a
+        server's hook.
+        """
         self.host.start_once()
 
     def _before_request(self) -> None:
@@ -87,13 +96,17 @@ def slotwise_of(app: Flask) -> Slotwise:
     found = getattr(app, "extensions", {}).get(EXTENSION)
     if not isinstance(found, Slotwise):
         name = getattr(app, "name", app)
-        raise ConfigurationError(f"the application {name} has no slotwise; add Slotwise(registry, app)")
+        raise ConfigurationError(
+            f"the application {name} has no slotwise; add Slotwise(registry, app)"
+        )
     return found
 
 
 def registry() -> JobRegistry:
     """Return the registry of the current application, else of the one that ``FLASK_APP`` names."""
-    return slotwise_of(current_app if has_app_context() else ScriptInfo().load_app()).registry
+    return slotwise_of(
+        current_app if has_app_context() else ScriptInfo().load_app()
+    ).registry
 
 
 @click.command(
@@ -110,4 +123,8 @@ def commands(context: click.Context, arguments: tuple[str, ...]) -> None:
     if info.app_import_path:
         os.environ["FLASK_APP"] = info.app_import_path  # for further worker processes
     with app.app_context():
-        run_commands(arguments, app=f"{__name__}:registry", settings=slotwise_of(app).registry.settings)
+        run_commands(
+            arguments,
+            app=f"{__name__}:registry",
+            settings=slotwise_of(app).registry.settings,
+        )

@@ -1,7 +1,9 @@
-"""A registry in a web server's process: its worker starts and stops with the server, and forks are refused by rule.
+"""A registry in a web server's process: its worker starts and stops with the server, and forks are
+refused by rule.
 
-The modules for FastAPI, Flask, ASGI and WSGI are thin layers over ``Host``. ``run_commands`` runs slotwise's command
-line beneath another program's: ``manage.py slotwise …`` and ``flask slotwise …``.
+The modules for FastAPI, Flask, ASGI and WSGI are thin layers over ``Host``. ``run_commands`` runs
+slotwise's command line beneath another program's: ``manage.py slotwise …`` and ``flask slotwise
+…``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from importlib import import_module
 from typing import Final, Literal, TypeAlias
 
 from slotwise.client.client import Client
-from slotwise.errors import ConfigurationError, DatabaseProblem, InvalidSetting, SlotwiseError
+from slotwise.errors import (
+    ConfigurationError,
+    DatabaseProblem,
+    InvalidSetting,
+    SlotwiseError,
+)
 from slotwise.model.durations import parse_duration
 from slotwise.registry.registry import JobRegistry
 from slotwise.settings.settings import Settings
@@ -32,19 +39,22 @@ Source: TypeAlias = JobRegistry | Callable[[], JobRegistry]
 
 State: TypeAlias = Literal["client", "stopped", "starting", "running", "failed"]
 
-#: How long a start may keep the server waiting, so that a mistake ends it. An absent database takes longer.
+#: How long a start may keep the server waiting, so that a mistake ends it. An absent database
+#: takes longer.
 START_WAIT: Final = timedelta(seconds=2)
 
 
 class Host:
     """Runs a registry inside a process that belongs to a web server.
 
-    With ``worker``, ``start`` starts a worker on a thread of its own. It waits for it for ``start_wait`` at most, so
-    that missing tables or a wrong password end the server's start. While the database is away, the server starts
-    without the worker, which follows as soon as the database is back. Without ``worker`` there is the client alone.
+    With ``worker``, ``start`` starts a worker on a thread of its own. It waits for it for
+    ``start_wait`` at most, so that missing tables or a wrong password end the server's start.
+    While the database is away, the server starts without the worker, which follows as soon as the
+    database is back. Without ``worker`` there is the client alone.
 
-    After a fork the child has no worker, since threads stay in the parent. If the start came before the fork, every use
-    in the child raises ConfigurationError with the hook to use instead; ``hook`` names it.
+    After a fork the child has no worker, since threads stay in the parent. If the start came
+    before the fork, every use in the child raises ConfigurationError with the hook to use instead;
+    ``hook`` names it.
     """
 
     def __init__(
@@ -58,12 +68,17 @@ class Host:
     ) -> None:
         if not isinstance(registry, JobRegistry) and not _is_factory(registry):
             raise ConfigurationError(
-                f"{caller}: {registry!r:.80} is no registry; pass a JobRegistry, or a function without arguments that "
+                f"{caller}: {registry!r:.80} is no registry; pass a JobRegistry, "
+                "or a function without arguments that "
                 "makes one"
             )
         if not isinstance(worker, bool):
-            raise ConfigurationError(f"{caller}: worker is {worker!r:.80}; write True or False")
-        self._source, self._worker, self._hook = registry, worker, hook
+            raise ConfigurationError(
+                f"{caller}: worker is {worker!r:.80}; write True or False"
+            )
+        self._source = registry
+        self._worker = worker
+        self._hook = hook
         try:
             self._start_wait = parse_duration(start_wait).total_seconds()
         except InvalidSetting as error:
@@ -77,7 +92,9 @@ class Host:
 
     @property
     def registry(self) -> JobRegistry:
-        """The registry of this process. Raises ConfigurationError in a child of the process that has started it."""
+        """The registry of this process. Raises ConfigurationError in a child of the process that
+        has started it.
+        """
         self._refuse_fork()
         if isinstance(self._source, JobRegistry):
             return self._source
@@ -88,11 +105,14 @@ class Host:
                 raise
             except Exception as error:
                 raise ConfigurationError(
-                    f"{self._source!r:.80} raised {type(error).__name__}: {' '.join(str(error).split())}; it must "
+                    f"{self._source!r:.80} raised {type(error).__name__}: "
+                    f"{' '.join(str(error).split())}; it must "
                     "return a JobRegistry"
                 ) from error
             if not isinstance(made, JobRegistry):
-                raise ConfigurationError(f"{self._source!r:.80} returned {made!r:.80}; it must return a JobRegistry")
+                raise ConfigurationError(
+                    f"{self._source!r:.80} returned {made!r:.80}; it must return a JobRegistry"
+                )
             self._made = os.getpid(), made
         return self._made[1]
 
@@ -103,7 +123,9 @@ class Host:
 
     @property
     def state(self) -> State:
-        """``client`` without a worker; else ``stopped``, ``starting``, ``running`` or ``failed``."""
+        """``client`` without a worker; else ``stopped``, ``starting``, ``running`` or
+        ``failed``.
+        """
         self._refuse_fork()
         if not self._worker:
             return "client"
@@ -121,8 +143,9 @@ class Host:
     def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> bool:
         """Start the worker of this process, once; a second call changes nothing and returns False.
 
-        ``host_loop`` runs the ``async def`` handlers; call this from another thread then. Raises what
-        ``registry.start`` raises within ``start_wait``. Later failures are logged and are the ``failure``.
+        ``host_loop`` runs the ``async def`` handlers; call this from another thread then. Raises
+        what ``registry.start`` raises within ``start_wait``. Later failures are logged and are the
+        ``failure``.
         """
         registry = self.registry
         with self._turn:
@@ -132,32 +155,41 @@ class Host:
                 return True
             if registry.worker is not None:
                 self._error = ConfigurationError(
-                    "the registry is running already in this process; stop it first, or pass worker=False"
+                    "the registry is running already in this process; stop it "
+                    "first, or pass worker=False"
                 )
                 logger.error("the worker cannot start: %s", self._error)
                 raise self._error
-            self._pid, self._error = os.getpid(), None
+            self._pid = os.getpid()
+            self._error = None
             self._settled.clear()
             self._thread = threading.Thread(
-                target=self._run, args=(registry, host_loop), name="slotwise-start", daemon=True
+                target=self._run,
+                args=(registry, host_loop),
+                name="slotwise-start",
+                daemon=True,
             )
             self._thread.start()
         if not self._settled.wait(self._start_wait):
-            logger.warning("the server starts without its worker, which still waits for the database")
+            logger.warning(
+                "the server starts without its worker, which still waits for the database"
+            )
         elif (error := self._error) is not None:
             self._pid = None
             raise error
         return True
 
     def stop(self) -> int:
-        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns.
+        """Drain and stop the worker, and close the client's connections; return what
+        ``registry.stop`` returns.
 
         A worker that another caller has started goes on.
         """
         is_parents = self._pid is not None and self._pid != os.getpid()
         if is_parents or not (isinstance(self._source, JobRegistry) or self._made):
             return 0
-        registry, thread = self.registry, self._thread
+        registry = self.registry
+        thread = self._thread
         left = self._stop(registry)
         while thread is not None and thread.is_alive():
             # Race: the starting thread may reach the registry only after our stop.
@@ -167,25 +199,32 @@ class Host:
         return left
 
     def _stop(self, registry: JobRegistry) -> int:
-        """Race: another caller may start the registry meanwhile. So the worker is read before it is judged."""
+        """Race: another caller may start the registry meanwhile. So the worker is read before it
+        is judged.
+        """
         worker = registry.worker
         is_ours = not registry._running() or registry._starter is self._thread
         return registry._stop(worker) if is_ours else 0
 
     def start_once(self) -> None:
-        """Start the worker of this process, once, and stop it when the process ends: for hosts without a hook for that.
+        """Start the worker of this process, once, and stop it when the process ends: for hosts
+        without a hook for that.
 
         Raises what ``start`` raises.
         """
         if self.state != "stopped":
             return
         # ``atexit`` runs after concurrent.futures has closed its pools, which handlers may use.
-        register = getattr(threading, "_register_atexit", atexit.register)  # private, available since 3.9
+        register = getattr(
+            threading, "_register_atexit", atexit.register
+        )  # private, available since 3.9
         register(self._stop_in, os.getpid())
         self.start()
 
     def start_at_request(self) -> None:
-        """As ``start_once``, and serve even if the worker cannot start. Raises ConfigurationError after a fork."""
+        """As ``start_once``, and serve even if the worker cannot start. Raises ConfigurationError
+        after a fork.
+        """
         if self.state == "stopped":
             with suppress(SlotwiseError):  # the log has it, and the health check
                 self.start_once()
@@ -194,7 +233,9 @@ class Host:
         if pid == os.getpid():
             self.stop()
 
-    def _run(self, registry: JobRegistry, host_loop: asyncio.AbstractEventLoop | None) -> None:
+    def _run(
+        self, registry: JobRegistry, host_loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         try:
             registry.start(host_loop=host_loop)
         except BaseException as error:  # kept for whoever waits, and for the health check
@@ -209,7 +250,8 @@ class Host:
     def _refuse_fork(self) -> None:
         if self._pid is not None and self._pid != os.getpid():
             raise ConfigurationError(
-                f"the worker was started in process {self._pid} before the server forked process {os.getpid()}, which "
+                f"the worker was started in process {self._pid} before the server "
+                f"forked process {os.getpid()}, which "
                 f"has none; {self._hook}"
             )
 
@@ -231,14 +273,16 @@ def checked_application(application: object, caller: str) -> None:
     """Raise ConfigurationError for something that is no application of WSGI or ASGI."""
     if not callable(application):
         raise ConfigurationError(
-            f"{caller}: {application!r:.80} is no application; write {caller}(application, registry)"
+            f"{caller}: {application!r:.80} is no application; write "
+            f"{caller}(application, registry)"
         )
 
 
 def unhealthy(host: Host) -> str | None:
     """Return why this process cannot serve jobs, in one line; None if all is well.
 
-    Checks the worker's state, and the database for the client. Waits for the database as long as a connection may take.
+    Checks the worker's state, and the database for the client. Waits for the database as long as a
+    connection may take.
     """
     try:
         state = host.state
@@ -249,7 +293,11 @@ def unhealthy(host: Host) -> str | None:
         host.registry.inspect.now()
     except DatabaseProblem as error:
         reason = " ".join(str(error).split())
-        return f"the worker is starting, and waits for the database: {reason}" if state == "starting" else reason
+        return (
+            f"the worker is starting, and waits for the database: {reason}"
+            if state == "starting"
+            else reason
+        )
     except ConfigurationError as error:  # after a fork
         return str(error)
     return "the worker is starting" if state == "starting" else None
@@ -259,17 +307,22 @@ def unhealthy(host: Host) -> str | None:
 _PLACE = ("database_url", "schema", "table_prefix")
 
 
-def run_commands(arguments: Sequence[str], *, app: str, settings: Settings, app_dir: str | None = None) -> None:
+def run_commands(
+    arguments: Sequence[str], *, app: str, settings: Settings, app_dir: str | None = None
+) -> None:
     """Run ``slotwise`` with these arguments for an application that the host program knows.
 
-    ``app`` is what ``--app`` would name. The location of the tables goes into this process's environment, for commands
-    that do not import the application, and for worker processes. Raises SystemExit unless the command succeeded.
+    ``app`` is what ``--app`` would name. The location of the tables goes into this process's
+    environment, for commands that do not import the application, and for worker processes. Raises
+    SystemExit unless the command succeeded.
     """
     for name in _PLACE:
         if (value := getattr(settings, name)) is not None:
             os.environ[f"SLOTWISE_{name.upper()}"] = value
     where = [f"--app-dir={app_dir}"] if app_dir else []
-    commands = import_module("slotwise.cli")  # by name: the command line is above this room, and does not know it
+    commands = import_module(
+        "slotwise.cli"
+    )  # by name: the command line is above this room, and does not know it
     try:
         commands.main([f"--app={app}", *where, *arguments])
     except SystemExit as ended:

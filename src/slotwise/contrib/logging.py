@@ -1,7 +1,8 @@
-"""Events as log records of std logging, and two formats for them: one for people, one JSON object per line.
+"""Events as log records of std logging, and two formats for them: one for people, one JSON object
+per line.
 
-Importing this module configures nothing. ``slotwise worker`` calls ``configure``. An application that embeds a
-registry adds ``LogListener()`` to its listeners and keeps its own logging.
+Importing this module configures nothing. ``slotwise worker`` calls ``configure``. An application
+that embeds a registry adds ``LogListener()`` to its listeners and keeps its own logging.
 """
 
 from __future__ import annotations
@@ -20,15 +21,25 @@ from slotwise.model.events import Event
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 #: These come first, in this order, in both formats.
-_FIRST: Final = ("event", "job", "id", "slot", "attempt", "outcome", "reason", "error", "took")
+_FIRST: Final = (
+    "event",
+    "job",
+    "id",
+    "slot",
+    "attempt",
+    "outcome",
+    "reason",
+    "error",
+    "took",
+)
 _LAST: Final = ("token", "worker")
 
 
 class LogListener:
     """A listener that turns each event into a record of the logger ``slotwise``.
 
-    The message is readable by itself. For formatters, the record also has the event's fields as attributes: ``event``,
-    ``job``, ``slot``, ``attempt``, ``token``, ``worker`` and so on.
+    The message is readable by itself. For formatters, the record also has the event's fields as
+    attributes: ``event``, ``job``, ``slot``, ``attempt``, ``token``, ``worker`` and so on.
     """
 
     #: The core then does not log these events itself.
@@ -46,11 +57,19 @@ class LogListener:
             facts = event.facts()
             text = " ".join([event.name, *_pairs(facts)])
             trouble = getattr(event, "exception", None)
-            self._logger.log(event.level, "%s", text, extra={"event": event.name, **facts}, exc_info=trouble)
+            self._logger.log(
+                event.level,
+                "%s",
+                text,
+                extra={"event": event.name, **facts},
+                exc_info=trouble,
+            )
 
 
 class HumanFormatter(logging.Formatter):
-    """``2026-01-31T02:00:00.123Z INFO     settled job=… slot=… outcome=succeeded …``; times in UTC."""
+    """``2026-01-31T02:00:00.123Z INFO     settled job=… slot=… outcome=succeeded …``; times in
+    UTC.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname:<8} {escaped(self._text(record))}"
@@ -65,9 +84,11 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time``, ``level``, ``event`` (``log`` for other records), ``message`` and the fields.
+    """One object per line: ``time``, ``level``, ``event`` (``log`` for other records), ``message``
+    and the fields.
 
-    Instants are ISO 8601 in UTC, durations are seconds. Every line has ``worker`` once its name is known.
+    Instants are ISO 8601 in UTC, durations are seconds. Every line has ``worker`` once its name is
+    known.
     """
 
     def __init__(self, worker: str | None = None) -> None:
@@ -91,8 +112,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=repr)
 
 
-def configure(format: str = "human", level: str = "INFO", stream: TextIO | None = None) -> logging.Handler:
-    """Send all log records of this process to ``stream`` (stderr), each flushed at once; for commands only."""
+def configure(
+    format: str = "human", level: str = "INFO", stream: TextIO | None = None
+) -> logging.Handler:
+    """Send all log records of this process to ``stream`` (stderr), each flushed at once; for
+    commands only.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else HumanFormatter())
     root = logging.getLogger()
@@ -140,19 +165,31 @@ def _ordered(facts: dict[str, object]) -> list[str]:
 
 def _pairs(facts: dict[str, object]) -> list[str]:
     """``name=value`` of each field, without the instance of a job's own row."""
-    shown = {name: value for name, value in facts.items() if (name, value) != ("id", "recurring")}
-    return [f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"]
+    shown = {
+        name: value for name, value in facts.items() if (name, value) != ("id", "recurring")
+    }
+    return [
+        f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"
+    ]
 
 
 def _spelled(value: object) -> str:
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.3f}s"
     text = f"{value:.6f}" if isinstance(value, float) else str(plain(value))
-    return json.dumps(text, ensure_ascii=False) if " " in text or not text or '"' in text else text
+    return (
+        json.dumps(text, ensure_ascii=False)
+        if " " in text or not text or '"' in text
+        else text
+    )
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
+    return {
+        name: value
+        for name, value in vars(record).items()
+        if name not in _STANDARD and value is not None
+    }
 
 
 def _time(record: logging.LogRecord) -> str:

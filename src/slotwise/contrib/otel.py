@@ -1,7 +1,8 @@
-"""OpenTelemetry, by its API alone: metrics, and one span per attempt, linked to the span that scheduled it.
+"""OpenTelemetry, by its API alone: metrics, and one span per attempt, linked to the span that
+scheduled it.
 
-``instrument(registry)`` before the worker starts and before the first task is scheduled. Without an SDK nothing is
-recorded, written or read. The extra is ``slotwise[otel]``.
+``instrument(registry)`` before the worker starts and before the first task is scheduled. Without
+an SDK nothing is recorded, written or read. The extra is ``slotwise[otel]``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ try:
     from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
 except ImportError:
-    raise ConfigurationError("traces need the API of OpenTelemetry: pip install 'slotwise[otel]'") from None
+    raise ConfigurationError(
+        "traces need the API of OpenTelemetry: pip install 'slotwise[otel]'"
+    ) from None
 
 logger = logging.getLogger("slotwise.otel")
 
@@ -56,32 +59,54 @@ def instrument(
 ) -> None:
     """Add spans and metrics to a registry, before its worker starts and before its client is used.
 
-    ``sample`` is the share of attempts that get a span; it is decided before a span is made or anything is read, and
-    the SDK's sampler decides about those that are left. With ``links``, a task that is scheduled within a recorded
-    span stores the span's context, in the same transaction: one more statement for each call; and an attempt that is
-    sampled reads it: one more statement for each. ``max_names``: see ``Metrics``. Raises ConfigurationError.
+    ``sample`` is the share of attempts that get a span; it is decided before a span is made or
+    anything is read, and the SDK's sampler decides about those that are left. With ``links``, a
+    task that is scheduled within a recorded span stores the span's context, in the same
+    transaction: one more statement for each call; and an attempt that is sampled reads it: one
+    more statement for each. ``max_names``: see ``Metrics``. Raises ConfigurationError.
     """
-    if isinstance(sample, bool) or not isinstance(sample, int | float) or not 0 <= sample <= 1:
+    if (
+        isinstance(sample, bool)
+        or not isinstance(sample, int | float)
+        or not 0 <= sample <= 1
+    ):
         raise ConfigurationError(f"sample={sample!r:.40}: write a number from 0 to 1")
     if registry.worker is not None:
-        raise ConfigurationError("the registry is running; instrument it before its worker starts")
+        raise ConfigurationError(
+            "the registry is running; instrument it before its worker starts"
+        )
     if traces:
-        tracing = Tracing(registry, sample=float(sample), links=links, provider=tracer_provider)
+        tracing = Tracing(
+            registry, sample=float(sample), links=links, provider=tracer_provider
+        )
         registry.interceptors = (tracing, *registry.interceptors)
         if links:
-            registry.hooks = replace(registry.hooks, at_insert=(*registry.hooks.at_insert, tracing.at_insert))
+            registry.hooks = replace(
+                registry.hooks, at_insert=(*registry.hooks.at_insert, tracing.at_insert)
+            )
     if figures:
         _Instruments(registry, max_names, meter_provider)
 
 
-# -- traces --------------------------------------------------------------------------------------------------------
+# -- traces ---------------------------------------------------------------------------------------
 
 
 class Tracing:
-    """The interceptor that makes a span for each attempt, and the hook that stores the context of a schedule call."""
+    """The interceptor that makes a span for each attempt, and the hook that stores the context of
+    a schedule call.
+    """
 
-    def __init__(self, registry: JobRegistry, *, sample: float, links: bool, provider: TracerProvider | None) -> None:
-        self._settings, self._sample, self._links = registry.settings, sample, links
+    def __init__(
+        self,
+        registry: JobRegistry,
+        *,
+        sample: float,
+        links: bool,
+        provider: TracerProvider | None,
+    ) -> None:
+        self._settings = registry.settings
+        self._sample = sample
+        self._links = links
         self._provider = provider
         self._asked = -PAUSE
         self._tracer = trace.get_tracer("slotwise", tracer_provider=provider)
@@ -90,7 +115,8 @@ class Tracing:
         if self._sample < 1.0 and random.random() >= self._sample:
             return _NOTHING
         if self._provider is None:
-            # To ask for the provider costs more than all else here, so each answer that there is none holds a while.
+            # To ask for the provider costs more than all else here, so each answer that there is
+            # none holds a while.
             if (now := time.monotonic()) - self._asked < PAUSE:
                 return _NOTHING
             if isinstance(trace.get_tracer_provider(), _WITHOUT_SDK):
@@ -107,7 +133,9 @@ class Tracing:
         if not carrier:
             return
         tasks = tables(self._settings.table_prefix, self._settings.schema).tasks
-        mine = sa.tuple_(tasks.c.task_name, tasks.c.task_instance).in_([(row.task, row.id) for row in rows])
+        mine = sa.tuple_(tasks.c.task_name, tasks.c.task_instance).in_(
+            [(row.task, row.id) for row in rows]
+        )
         # A task whose id existed already keeps its context; rows that are held are left alone.
         fresh = sa.and_(mine, is_task(tasks), tasks.c.plan.is_(None), ~tasks.c.picked)
         tx.execute(tasks.update().where(fresh).values(plan={"trace": carrier}))
@@ -121,13 +149,18 @@ class Tracing:
             mine = tasks.c.task_name == ctx.name, tasks.c.task_instance == ctx.id
             with store.database.alone() as connection:
                 found = connection.scalar(sa.select(tasks.c.plan).where(*mine))
-        except (SlotwiseError, sa.exc.SQLAlchemyError):  # the attempt is worth more than its link
+        except (
+            SlotwiseError,
+            sa.exc.SQLAlchemyError,
+        ):  # the attempt is worth more than its link
             logger.debug("the link of a span cannot be read", exc_info=True)
             return ()
         carrier = found.get("trace") if isinstance(found, dict) else None
         if not isinstance(carrier, dict):
             return ()
-        span = trace.get_current_span(propagate.extract(carrier, context=context.Context())).get_span_context()
+        span = trace.get_current_span(
+            propagate.extract(carrier, context=context.Context())
+        ).get_span_context()
         return (Link(span),) if span.is_valid else ()
 
 
@@ -137,29 +170,40 @@ class _Attempt:
     __slots__ = ("_ctx", "_links", "_span", "_token", "_tracer")
 
     def __init__(self, tracer: trace.Tracer, ctx: Context, links: Sequence[Link]) -> None:
-        self._tracer, self._ctx, self._links = tracer, ctx, links
+        self._tracer = tracer
+        self._ctx = ctx
+        self._links = links
 
     def __enter__(self) -> None:
         ctx = self._ctx
         attributes: dict[str, str | int] = {
-            "slotwise.name": ctx.name, "slotwise.id": ctx.id, "slotwise.attempt": ctx.attempt,
-            "slotwise.worker": ctx.worker, "slotwise.token": ctx.token,
-        }  # fmt: skip
+            "slotwise.name": ctx.name,
+            "slotwise.id": ctx.id,
+            "slotwise.attempt": ctx.attempt,
+            "slotwise.worker": ctx.worker,
+            "slotwise.token": ctx.token,
+        }
         if isinstance(ctx, JobContext):
             attributes["slotwise.slot"] = ctx.slot.isoformat()
-        # A root of its own: the span that scheduled it may have ended days ago, and a link says so.
+        # A root of its own: the span that scheduled it may have ended days ago, and a link says
+        # so.
         self._span = self._tracer.start_span(
             f"run {ctx.name}", context.Context(), SpanKind.CONSUMER, attributes, self._links
         )
         self._token = context.attach(trace.set_span_in_context(self._span))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
     ) -> None:
         context.detach(self._token)
         if error is not None and not isinstance(error, Steering | JobCancelled):
             self._span.record_exception(error)
-            self._span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            self._span.set_status(
+                Status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+            )
         elif error is not None:
             self._span.set_attribute("slotwise.ended_by", type(error).__name__)
         self._span.end()
@@ -168,13 +212,17 @@ class _Attempt:
 _WITHOUT_SDK = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
-# -- metrics -------------------------------------------------------------------------------------------------------
+# -- metrics --------------------------------------------------------------------------------------
 
 
 class _Instruments:
-    """The figures as instruments: counters and gauges are observed, histograms are recorded batch by batch."""
+    """The figures as instruments: counters and gauges are observed, histograms are recorded batch
+    by batch.
+    """
 
-    def __init__(self, registry: JobRegistry, max_names: int, provider: MeterProvider | None) -> None:
+    def __init__(
+        self, registry: JobRegistry, max_names: int, provider: MeterProvider | None
+    ) -> None:
         self._metrics = Metrics(registry, max_names=max_names)
         self._provider = provider
         self._snapshot: tuple[float, Snapshot] = (-SHARED, {})
@@ -183,14 +231,22 @@ class _Instruments:
         for figure in FIGURES.values():
             name, unit = _named(figure)
             if figure.kind is Kind.HISTOGRAM:
-                self._histograms[figure.name] = meter.create_histogram(name, unit, figure.help)
+                self._histograms[figure.name] = meter.create_histogram(
+                    name, unit, figure.help
+                )
             elif figure.kind is Kind.COUNTER:
-                meter.create_observable_counter(name, [self._observer(figure)], unit, figure.help)
+                meter.create_observable_counter(
+                    name, [self._observer(figure)], unit, figure.help
+                )
             else:
-                meter.create_observable_gauge(name, [self._observer(figure)], unit, figure.help)
+                meter.create_observable_gauge(
+                    name, [self._observer(figure)], unit, figure.help
+                )
         registry.listen(self)
 
-    def _observer(self, figure: Figure) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observer(
+        self, figure: Figure
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             at, found = self._snapshot
             if time.monotonic() - at > SHARED:
@@ -209,10 +265,15 @@ class _Instruments:
         if not self.wants(type(event)):
             return  # an event that another listener wants
         provider = self._provider or metrics.get_meter_provider()
-        if isinstance(provider, metrics.NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
+        if (
+            isinstance(provider, metrics.NoOpMeterProvider)
+            or type(provider).__name__ == "_ProxyMeterProvider"
+        ):
             return  # no SDK: nothing would be recorded
         if isinstance(event, BatchSettled):
-            self._histograms["slotwise_settlement_seconds"].record(event.took.total_seconds())
+            self._histograms["slotwise_settlement_seconds"].record(
+                event.took.total_seconds()
+            )
             self._histograms["slotwise_settlement_batch_size"].record(event.count)
             for attempt in event.succeeded:
                 self._record(attempt)
@@ -226,9 +287,13 @@ class _Instruments:
         if attempt.ran is None:
             return
         began, ended = attempt.ran
-        claim, row = attempt.claim, attempt.claim.row
+        claim = attempt.claim
+        row = attempt.claim.row
         name = self._metrics.label(row.task_name)
-        labels = {"name": name, "kind": RowKind.TASK.value if not attempt.is_slot else "slot"}
+        labels = {
+            "name": name,
+            "kind": RowKind.TASK.value if not attempt.is_slot else "slot",
+        }
         self._histograms["slotwise_duration_seconds"].record(ended - began, labels)
         in_process = began - attempt.since
         waited = (claim.claimed_at - row.execution_time).total_seconds() + in_process

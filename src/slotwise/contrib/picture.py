@@ -63,7 +63,9 @@ class Picture:
     shapes: tuple[Shape, ...]
 
     def write(self, file: Path) -> None:
-        """Write a PNG if the name ends so, else an SVG. Raise ConfigurationError if Pillow is needed and missing."""
+        """Write a PNG if the name ends so, else an SVG. Raise ConfigurationError if Pillow is
+        needed and missing.
+        """
         if file.suffix.lower() == ".png":
             _write_png(file, self)
         else:
@@ -73,8 +75,10 @@ class Picture:
 def svg(picture: Picture) -> str:
     """Return the picture as a self-contained SVG document."""
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" height="{picture.height}" '
-        f'viewBox="0 0 {picture.width} {picture.height}" font-family="system-ui, sans-serif" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" '
+        f'height="{picture.height}" '
+        f'viewBox="0 0 {picture.width} {picture.height}" font-family="system-ui, '
+        'sans-serif" role="img">'
     )
     paper = f'<rect width="100%" height="100%" fill="{_PAPER}"/>'
     return "\n".join([head, paper, *map(_element, picture.shapes), "</svg>", ""])
@@ -83,12 +87,20 @@ def svg(picture: Picture) -> str:
 def _element(shape: Shape) -> str:
     if isinstance(shape, Line):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
-        return f'<polyline fill="none" stroke="{shape.colour}" stroke-width="{shape.width}" points="{points}"/>'
+        return (
+            f'<polyline fill="none" stroke="{shape.colour}" '
+            f'stroke-width="{shape.width}" points="{points}"/>'
+        )
     if isinstance(shape, Label):
         anchor = ' text-anchor="end"' if shape.end else ""
         place = f'x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}"'
-        return f'<text {place} fill="{shape.colour}" dominant-baseline="central"{anchor}>{escape(shape.text)}</text>'
-    place = f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
+        return (
+            f'<text {place} fill="{shape.colour}" '
+            f'dominant-baseline="central"{anchor}>{escape(shape.text)}</text>'
+        )
+    place = (
+        f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
+    )
     told = f"<title>{escape(shape.told)}</title>" if shape.told else ""
     return f'<rect {place} rx="2" fill="{shape.colour}">{told}</rect>'
 
@@ -105,13 +117,24 @@ def _write_png(file: Path, picture: Picture) -> None:
     for shape in picture.shapes:
         if isinstance(shape, Line):
             points = [(x * _SHARP, y * _SHARP) for x, y in shape.points]
-            canvas.line(points, fill=shape.colour, width=shape.width * _SHARP, joint="curve")
+            canvas.line(
+                points, fill=shape.colour, width=shape.width * _SHARP, joint="curve"
+            )
         elif isinstance(shape, Label):
-            place, anchor = (shape.x * _SHARP, shape.y * _SHARP), "rm" if shape.end else "lm"
+            place = (shape.x * _SHARP, shape.y * _SHARP)
+            anchor = "rm" if shape.end else "lm"
             font = ImageFont.load_default(shape.size * _SHARP)
-            canvas.text(place, shape.text.translate(_PLAINER), fill=shape.colour, font=font, anchor=anchor)
+            canvas.text(
+                place,
+                shape.text.translate(_PLAINER),
+                fill=shape.colour,
+                font=font,
+                anchor=anchor,
+            )
         else:
-            x, y = shape.x * _SHARP, shape.y * _SHARP
-            right, bottom = x + shape.width * _SHARP - 1, y + shape.height * _SHARP - 1
+            x = shape.x * _SHARP
+            y = shape.y * _SHARP
+            right = x + shape.width * _SHARP - 1
+            bottom = y + shape.height * _SHARP - 1
             canvas.rectangle((x, y, max(right, x), bottom), fill=shape.colour)
     image.save(file)

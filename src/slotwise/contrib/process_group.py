@@ -21,7 +21,8 @@ from slotwise.model.clock import elapsed
 
 #: Interval for polling a group that was asked to end, and for systems without pidfd.
 LOOK: Final = timedelta(milliseconds=50)
-#: How long to wait for the output of an ended command: a background process may keep it open for ever.
+#: How long to wait for the output of an ended command: a background process may keep it open for
+#: ever.
 LAST_WORDS: Final = timedelta(milliseconds=500)
 _CHUNK: Final = 65_536
 
@@ -42,26 +43,39 @@ class PopenOptions(Switch, total=False):
 
 
 class ProcessGroup:
-    """Start ``argv`` and pass its output on. Use it as a context manager: on exit, remaining processes are killed.
+    """Start ``argv`` and pass its output on. Use it as a context manager: on exit, remaining
+    processes are killed.
 
-    The leader is reaped last. Race: from then on, the system may reuse its pid, which is the group's number.
-    Raises OSError if it cannot be started.
+    The leader is reaped last. Race: from then on, the system may reuse its pid, which is the
+    group's number. Raises OSError if it cannot be started.
     """
 
     def __init__(
-        self, argv: list[str], output: Output, *, stdin: bytes | None = None, **how: Unpack[PopenOptions]
+        self,
+        argv: list[str],
+        output: Output,
+        *,
+        stdin: bytes | None = None,
+        **how: Unpack[PopenOptions],
     ) -> None:
         self._output = output
         with ExitStack() as stack:
             given: IO[bytes] | int = subprocess.DEVNULL
-            if stdin is not None:  # a file, not a pipe: no thread has to wait until the command reads
+            if (
+                stdin is not None
+            ):  # a file, not a pipe: no thread has to wait until the command reads
                 given = stack.enter_context(_scratch())
                 given.write(stdin)
                 given.seek(0)
             self._popen = subprocess.Popen(
-                argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                start_new_session=True, **how,
-            )  # fmt: skip
+                argv,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                **how,
+            )
         GUARDIAN.watch(self._popen.pid)
         assert self._popen.stdout is not None
         self._stream: IO[bytes] | None = self._popen.stdout
@@ -86,7 +100,9 @@ class ProcessGroup:
         return self._has_ended()
 
     def end(self, patience: timedelta) -> None:
-        """Send SIGTERM to the group; after ``patience``, SIGKILL. Returns when the command has ended."""
+        """Send SIGTERM to the group; after ``patience``, SIGKILL. Returns when the command has
+        ended.
+        """
         self._signal(signal.SIGTERM)
         deadline = elapsed() + patience.total_seconds()
         while elapsed() < deadline and not (self._has_ended() and not others_of(self.pid)):
@@ -96,7 +112,8 @@ class ProcessGroup:
             pass
 
     def finish(self, say: Callable[[str], object]) -> int | None:
-        """Return the exit status: negative for a signal, None if it is unknown. Call it after ``wait`` returned True.
+        """Return the exit status: negative for a signal, None if it is unknown. Call it after
+        ``wait`` returned True.
 
         Background processes of the command continue; ``say`` gets their output.
         """
@@ -106,8 +123,14 @@ class ProcessGroup:
         self._output.close()
         if self._stream is not None:
             self._selector.unregister(self._stream)
-            stream, self._stream = self._stream, None
-            threading.Thread(target=_follow, args=(stream, Output(say)), name="slotwise-output", daemon=True).start()
+            stream = self._stream
+            self._stream = None
+            threading.Thread(
+                target=_follow,
+                args=(stream, Output(say)),
+                name="slotwise-output",
+                daemon=True,
+            ).start()
             say("(the command has ended; what it left in the background is not waited for)")
         return self._reap()
 
@@ -115,7 +138,10 @@ class ProcessGroup:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self._finished:
             self.end(timedelta(0))
@@ -156,7 +182,9 @@ class ProcessGroup:
             self._pidfd = None
 
     def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # all gone; or the command changed its own user
+        with suppress(
+            ProcessLookupError, PermissionError
+        ):  # all gone; or the command changed its own user
             os.killpg(self.pid, number)
 
     def _reap(self) -> int | None:
@@ -199,16 +227,22 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def _is_zombie(popen: subprocess.Popen[bytes]) -> bool:
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13: reaped at once, a race that we cannot close there
+    if not hasattr(
+        os, "waitid"
+    ):  # macOS before Python 3.13: reaped at once, a race that we cannot close there
         return popen.poll() is not None
     try:
-        return os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return (
+            os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        )
     except ChildProcessError:
         return True
 
 
 def _can_be_reaped(pid: int) -> bool:
-    """False if the status is lost: this process ignores SIGCHLD, or another thread waits for any child."""
+    """False if the status is lost: this process ignores SIGCHLD, or another thread waits for any
+    child.
+    """
     if not hasattr(os, "waitid"):
         return True
     try:
@@ -232,12 +266,15 @@ TAIL_CHARACTERS: Final = 8_000
 LONGEST_LINE: Final = 8_192
 
 
-#: How many characters of an attempt's output are passed on; the last lines are kept whatever was written.
+#: How many characters of an attempt's output are passed on; the last lines are kept whatever was
+#: written.
 OUTPUT_BUDGET: Final = 1_048_576
 
 
 class Output:
-    """Split a stream of bytes into lines, pass each on, and keep the last ones. Not safe between threads."""
+    """Split a stream of bytes into lines, pass each on, and keep the last ones. Not safe between
+    threads.
+    """
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
@@ -276,7 +313,11 @@ class Output:
         text = line.removesuffix(b"\r").decode("utf-8", "replace")
         if self._left >= 0:
             self._left -= len(text) + 1
-            self._say(text if self._left >= 0 else f"(more than {OUTPUT_BUDGET} characters; the rest is not logged)")
+            self._say(
+                text
+                if self._left >= 0
+                else f"(more than {OUTPUT_BUDGET} characters; the rest is not logged)"
+            )
         self._remember(text[:TAIL_CHARACTERS])
 
     def _remember(self, text: str) -> None:
@@ -290,8 +331,9 @@ class Output:
 
 logger = logging.getLogger(__name__)
 
-#: Reads "+ GROUP" and "- GROUP". The pipe ends with the worker: then it sends SIGTERM to the remaining groups, and
-#: later SIGKILL. It ignores signals that a terminal or a supervisor sends to all processes.
+#: Reads "+ GROUP" and "- GROUP". The pipe ends with the worker: then it sends SIGTERM to the
+#: remaining groups, and later SIGKILL. It ignores signals that a terminal or a supervisor sends to
+#: all processes.
 _SCRIPT: Final = """: slotwise guardian of commands
 trap '' HUP INT TERM
 live=' '
@@ -312,8 +354,8 @@ for group; do kill -s KILL -- "-$group"; done
 class Guardian:
     """Ends commands when their worker ends, even if the worker is killed. Safe between threads.
 
-    It is a small shell beside this process, which lives while commands run. It inherits only the end of a pipe, and
-    never replies.
+    It is a small shell beside this process, which lives while commands run. It inherits only the
+    end of a pipe, and never replies.
     """
 
     def __init__(self) -> None:
@@ -349,11 +391,19 @@ class Guardian:
         try:
             self._shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SCRIPT],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, bufsize=0,
-                cwd="/", env={"PATH": "/usr/bin:/bin"}, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin"},
+                start_new_session=True,
+            )
         except OSError as error:
-            logger.warning("commands would outlive this process if it were killed: no guardian (%s)", error)
+            logger.warning(
+                "commands would outlive this process if it were killed: no guardian (%s)",
+                error,
+            )
             return
         self._tell("".join(f"+ {group}\n" for group in sorted(self._groups)))
 
@@ -374,7 +424,8 @@ class Guardian:
 
     def _stop(self) -> None:
         """Stop the shell: no command runs any more, or another shell replaces it."""
-        shell, self._shell = self._shell, None
+        shell = self._shell
+        self._shell = None
         if shell is None or shell.stdin is None:
             return
         if self._groups:

@@ -1,9 +1,10 @@
 """What a held row becomes when its attempt ends, or its claim is lost.
 
-A job is held from an attempt's claim to the end of its handler, or to the last heartbeat of a lost claim. A retry, a
-snooze or a queued slot holds it until one poll interval after it is due. Overlap decides about slots that came due
-while the job was held, catch-up about later ones. ``unheld_since`` is where the two meet. The release of a row writes
-it, ahead of time; the end of the next attempt judges it.
+A job is held from an attempt's claim to the end of its handler, or to the last heartbeat of a lost
+claim. A retry, a snooze or a queued slot holds it until one poll interval after it is due. Overlap
+decides about slots that came due while the job was held, catch-up about later ones.
+``unheld_since`` is where the two meet. The release of a row writes it, ahead of time; the end of
+the next attempt judges it.
 """
 
 from __future__ import annotations
@@ -55,13 +56,16 @@ class Ending:
     def apart(self, due: datetime, least: timedelta | None) -> datetime:
         """``due``, or ``least`` after the start of this attempt.
 
-        After a clock step back, a start that lies in the future moves nothing. One that never began moves nothing, too.
+        After a clock step back, a start that lies in the future moves nothing. One that never
+        began moves nothing, too.
         """
         if least is None or self.began is None or self.began > self.now:
             return due
         return max(due, self.began + least)
 
-    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, datetime]:
+    def waiting(
+        self, row: Row, due: datetime, since: datetime | None = None
+    ) -> dict[str, datetime]:
         """Return the columns of a row that waits for another attempt, or with a queued slot.
 
         The row holds its job meanwhile; not if its claim was lost, ``since`` its last heartbeat.
@@ -69,26 +73,39 @@ class Ending:
         due = self.spaced(due)
         if not row.is_plan or self.schedule is None or self.schedule.from_end:
             return {"execution_time": due}
-        return {"execution_time": due, "unheld_since": row.unheld_since or since or max(due, self.now) + self.poll}
+        return {
+            "execution_time": due,
+            "unheld_since": row.unheld_since or since or max(due, self.now) + self.poll,
+        }
 
     def judged(self, row: Row) -> Row:
-        """Return the row; it keeps ``unheld_since`` if an undecided slot came due between that and this attempt.
+        """Return the row; it keeps ``unheld_since`` if an undecided slot came due between that and
+        this attempt.
 
         In a catch-up that runs all slots, those slots extend the tail instead.
         """
-        since, schedule = row.unheld_since, self.schedule
+        since = row.unheld_since
+        schedule = self.schedule
         if since is None:
             return row
         is_tail = is_catching_up(row, self.definition)
         decided = (row.slot, row.watermark, row.catch_up_until if is_tail else None)
-        base, newest = max((one for one in decided if one is not None), default=None), None
+        base = max((one for one in decided if one is not None), default=None)
+        newest = None
         if base is not None and self.began is not None and schedule is not None:
             newest = newest_come(schedule, base, self.began - TICK)
-        if newest is None or base is None or schedule is None or newest + schedule.wait(newest) <= since:
+        if (
+            newest is None
+            or base is None
+            or schedule is None
+            or newest + schedule.wait(newest) <= since
+        ):
             return replace(row, unheld_since=None)
         if not is_tail:
             return row
-        return replace(row, unheld_since=None, catch_up_until=newest_come(schedule, base, self.now))
+        return replace(
+            row, unheld_since=None, catch_up_until=newest_come(schedule, base, self.now)
+        )
 
 
 def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
@@ -99,44 +116,72 @@ def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime
 
 
 def moved(row: Row, due: datetime) -> dict[str, datetime | None]:
-    """Return the columns of a waiting row that is due at another time; it still holds its job, if it did."""
-    before, since = row.due, row.unheld_since
+    """Return the columns of a waiting row that is due at another time; it still holds its job, if
+    it did.
+    """
+    before = row.due
+    since = row.unheld_since
     if since is not None and since >= before:
         since += due - before
     return {"execution_time": due, "unheld_since": since}
 
 
 def at_finish(
-    row: Row, definition: Definition, schedule: Schedule | None, outcome: records.AttemptOutcome, now: datetime,
-    ledger: LedgerEntry | None, *, poll: timedelta, ended_ago: timedelta = timedelta(0), is_decided: bool = False,
-) -> Transition:  # fmt: skip
-    """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is lost.
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: records.AttemptOutcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+    *,
+    poll: timedelta,
+    ended_ago: timedelta = timedelta(0),
+    is_decided: bool = False,
+) -> Transition:
+    """Decide what a held row becomes when its handler has ended, ``ended_ago``, or its claim is
+    lost.
 
-    ``is_decided``: the slot has ended or lies in a gap, for the row was restored alone. It has no more attempt.
+    ``is_decided``: the slot has ended or lies in a gap, for the row was restored alone. It has no
+    more attempt.
     """
     held_until = _held_until(row, outcome, now, ledger, ended_ago)
     ending = Ending(
-        definition=definition, schedule=schedule, ledger=ledger, now=now, held_until=held_until, poll=poll
-    )  # fmt: skip
+        definition=definition,
+        schedule=schedule,
+        ledger=ledger,
+        now=now,
+        held_until=held_until,
+        poll=poll,
+    )
     if _has_completed(row, ledger):
         outcome = records.Succeeded()  # complete_in has committed, so the slot is done
     elif isinstance(outcome, records.Succeeded) and outcome.promised:
-        outcome = records.Failed("complete_in was called, but its transaction was not committed")
+        outcome = records.Failed(
+            "complete_in was called, but its transaction was not committed"
+        )
     if row.cancel_requested is not None:
         row, outcome = _called_off(row, outcome)
     match outcome:
         case records.Succeeded():
             return final(ending.judged(row), ending, Outcome.SUCCEEDED)
         case records.Failed():
-            return _failed(ending.judged(row), ending, replace(outcome, final=outcome.final or is_decided))
+            return _failed(
+                ending.judged(row),
+                ending,
+                replace(outcome, final=outcome.final or is_decided),
+            )
         case records.Cancelled(reason) | records.Skipped(reason):
             row = _never_began(row) if isinstance(outcome, records.Skipped) else row
             error = outcome.error if isinstance(outcome, records.Cancelled) else None
-            done = final(ending.judged(row), ending, outcome.name, reason=reason, error=error)
+            done = final(
+                ending.judged(row), ending, outcome.name, reason=reason, error=error
+            )
             # A cancelled one-time task is deleted; it cannot be retried.
             return done if row.has_slot else replace(done, label=outcome.name, row=None)
         case _ if is_decided:
-            return final(ending.judged(row), ending, Outcome.LOST, reason=Reason.ORPHANED, lost=1)
+            return final(
+                ending.judged(row), ending, Outcome.LOST, reason=Reason.ORPHANED, lost=1
+            )
         case records.Snoozed(duration):
             return _snoozed(ending.judged(row), ending, duration)
         case records.HandedBack(reason, error):
@@ -148,24 +193,36 @@ def at_finish(
 
 
 def _held_until(
-    row: Row, outcome: records.AttemptOutcome, now: datetime, ledger: LedgerEntry | None, ended_ago: timedelta
+    row: Row,
+    outcome: records.AttemptOutcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+    ended_ago: timedelta,
 ) -> datetime:
     """Return when the hold on the job ended."""
     match outcome:
         case records.Died():
             return min(row.last_heartbeat or now, now)
         case records.HandedBack() | records.Skipped():  # it never began
-            return ledger.started if ledger is not None and ledger.started is not None else now
+            return (
+                ledger.started if ledger is not None and ledger.started is not None else now
+            )
         case _:
             return now - ended_ago
 
 
 def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
     """Return whether complete_in has ended the slot under this claim."""
-    return ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version
+    return (
+        ledger is not None
+        and ledger.outcome == Outcome.SUCCEEDED
+        and ledger.token == row.version
+    )
 
 
-def _called_off(row: Row, outcome: records.AttemptOutcome) -> tuple[Row, records.AttemptOutcome]:
+def _called_off(
+    row: Row, outcome: records.AttemptOutcome
+) -> tuple[Row, records.AttemptOutcome]:
     """Return the outcome of an attempt that was asked to stop: its slot ends with it."""
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
@@ -174,7 +231,9 @@ def _called_off(row: Row, outcome: records.AttemptOutcome) -> tuple[Row, records
         case records.Aborted() | records.Died() | records.Snoozed():
             return row, records.Cancelled(by)
         case records.Failed(error):
-            return row, replace(outcome, final=True) if row.has_slot else records.Cancelled(by, error)
+            return row, replace(outcome, final=True) if row.has_slot else records.Cancelled(
+                by, error
+            )
     return row, outcome
 
 
@@ -184,22 +243,31 @@ def _never_began(row: Row) -> Row:
 
 
 def unread(row: Row, transition: Transition, now: datetime, error: str) -> Transition:
-    """End the slot, and let the row come up again in a minute, for a worker that can read its schedule.
+    """End the slot, and let the row come up again in a minute, for a worker that can read its
+    schedule.
 
     ``transition`` was decided with a disabled schedule.
     """
     columns = transition.row
     if columns is None or columns["schedule"] == row.schedule:
         return transition  # deleted, or the same slot again: no schedule was needed
-    unmoved = {name: getattr(row, name) for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
+    unmoved = {
+        name: getattr(row, name)
+        for name in ("schedule", "slot", "next_slot", "origin", "collapsed")
+    }
     put_off = {"execution_time": now + UNREADABLE_PAUSE, "last_error": error}
     return replace(transition, row=columns | unmoved | put_off)
 
 
 def _lost(row: Row, ending: Ending) -> Transition:
-    ledger, definition = ending.ledger, ending.definition
-    if row.lease is None:  # another program that shares the table has picked it: our claims have a lease
-        return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
+    ledger = ending.ledger
+    definition = ending.definition
+    if (
+        row.lease is None
+    ):  # another program that shares the table has picked it: our claims have a lease
+        return Transition(
+            label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None
+        )
     unmarked_task = definition.gives_up and not row.has_slot and row.marked is None
     if unmarked_task or (ledger is not None and ledger.outcome == Outcome.CLAIMED):
         return hand_back(row, Reason.LOST)  # without the mark its handler has not started
@@ -207,37 +275,68 @@ def _lost(row: Row, ending: Ending) -> Transition:
     if definition.gives_up:
         return final(row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1)
     if lost >= definition.max_lost:
-        error = f"lost {lost} times with its worker; its handler may be what takes workers down"
+        error = (
+            f"lost {lost} times with its worker; its handler may be what takes workers down"
+        )
         return final(row, ending, Outcome.DEAD, reason=Reason.MAX_LOST, error=error, lost=1)
-    due, row = ending.now + pause_after_loss(lost, row.key), replace(row, lost_count=lost)
-    return _another(row, ending, due, Outcome.LOST, Reason.RERUN, since=ending.held_until, lost=1)
+    due = ending.now + pause_after_loss(lost, row.key)
+    row = replace(row, lost_count=lost)
+    return _another(
+        row, ending, due, Outcome.LOST, Reason.RERUN, since=ending.held_until, lost=1
+    )
 
 
 def _another(
-    row: Row, ending: Ending, due: datetime, label: Outcome | Release, reason: str, *, since: datetime | None = None,
-    error: str | None = None, lost: int = 0, aborted: int = 0,
-) -> Transition:  # fmt: skip
+    row: Row,
+    ending: Ending,
+    due: datetime,
+    label: Outcome | Release,
+    reason: str,
+    *,
+    since: datetime | None = None,
+    error: str | None = None,
+    lost: int = 0,
+    aborted: int = 0,
+) -> Transition:
     """The row waits for the next attempt of its slot; see ``Ending.waiting``."""
-    columns = {**again(row, due), **ending.waiting(row, row.wanted_due or due, since), "last_error": error}
+    columns = {
+        **again(row, due),
+        **ending.waiting(row, row.wanted_due or due, since),
+        "last_error": error,
+    }
     record = Record(
-        outcome=label if isinstance(label, Outcome) else Outcome.CANCELLED, reason=reason, error=error, lost=lost,
-        aborted=aborted, attempts=row.attempt, final=False,
-    )  # fmt: skip
+        outcome=label if isinstance(label, Outcome) else Outcome.CANCELLED,
+        reason=reason,
+        error=error,
+        lost=lost,
+        aborted=aborted,
+        attempts=row.attempt,
+        final=False,
+    )
     return Transition(label=label, row=columns, record=record)
 
 
 def _failed(row: Row, ending: Ending, outcome: records.Failed) -> Transition:
     due = None if outcome.final else _retry_due(row, ending)
     if due is None or _is_forfeited(row, ending, due):
-        return final(row, ending, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT, error=outcome.error)
-    row = replace(row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now)
+        return final(
+            row,
+            ending,
+            Outcome.FAILED,
+            reason=None if due is None else Reason.NEXT_SLOT,
+            error=outcome.error,
+        )
+    row = replace(
+        row, consecutive_failures=row.consecutive_failures + 1, last_failure=ending.now
+    )
     return _another(row, ending, due, Outcome.FAILED, Reason.RETRY, error=outcome.error)
 
 
 def _retry_due(row: Row, ending: Ending) -> datetime | None:
     if (retry := ending.definition.retry) is None:
         return None
-    tries, since = max(_tries(row, ending.ledger), 1), row.trying_since or ending.now
+    tries = max(_tries(row, ending.ledger), 1)
+    since = row.trying_since or ending.now
     delay = retry.delay_after(tries, max(ending.now - since, timedelta(0)))
     return None if delay is None else ending.spaced(ending.now + delay)
 
@@ -251,7 +350,9 @@ def _is_forfeited(row: Row, ending: Ending, due: datetime) -> bool:
 
 
 def _following(row: Row, ending: Ending) -> datetime | None:
-    """Return when the next undecided slot comes due, by the text: a deploy changes no more of a held row."""
+    """Return when the next undecided slot comes due, by the text: a deploy changes no more of a
+    held row.
+    """
     schedule = ending.schedule
     if isinstance(schedule, Disabled):
         return None
@@ -263,14 +364,18 @@ def _following(row: Row, ending: Ending) -> datetime | None:
 
 
 def _tries(row: Row, ledger: LedgerEntry | None) -> int:
-    """Count the failed attempts, this one included. Lost, stopped and snoozed ones do not count."""
+    """Count the failed attempts, this one included. Lost, stopped and snoozed ones do not
+    count.
+    """
     if not row.has_slot:
         return row.consecutive_failures + 1
     return row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
 
 
 def _aborted(row: Row, ending: Ending, reason: str) -> Transition:
-    """End a slot that was stopped by an operator, or whose job gives up; any other starts again."""
+    """End a slot that was stopped by an operator, or whose job gives up; any other starts
+    again.
+    """
     if ending.definition.gives_up or reason == Reason.OPERATOR:
         outcome = Outcome.LOST if reason == Reason.LOST else Outcome.CANCELLED
         return final(row, ending, outcome, reason=reason)
@@ -282,66 +387,113 @@ def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
     if ending.definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
         return final(row, ending, Outcome.FAILED, error=error)
-    return _another(row, ending, ending.now + duration, Release.SNOOZED, Reason.SNOOZED, aborted=1)
+    return _another(
+        row, ending, ending.now + duration, Release.SNOOZED, Reason.SNOOZED, aborted=1
+    )
 
 
-# -- the end of a slot ------------------------------------------------------------------------------------------
+# -- the end of a slot ----------------------------------------------------------------------------
 
 _Waiting = tuple[dict[str, Any], tuple[Gap, ...]]
 
 
 def final(
-    row: Row, ending: Ending, outcome: Outcome, *, reason: str | None = None, error: str | None = None, lost: int = 0
+    row: Row,
+    ending: Ending,
+    outcome: Outcome,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+    lost: int = 0,
 ) -> Transition:
-    """End the slot: a plan row moves on, a detached row is deleted, a task is deleted or stays as dead."""
-    record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
+    """End the slot: a plan row moves on, a detached row is deleted, a task is deleted or stays as
+    dead.
+    """
+    record = Record(
+        outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost
+    )
     if row.is_detached:
         return Transition(label=outcome, row=None, record=record)
     if not row.is_plan or ending.schedule is None:
         return _end_task(row, ending.now, outcome, error, record)
-    base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
-    schedule, gaps = ending.schedule, tuple[Gap, ...]()
+    base = max(
+        row.slot or ending.held_until, row.watermark or row.slot or ending.held_until
+    )
+    schedule = ending.schedule
+    gaps = tuple[Gap, ...]()
     if schedule.from_end:
-        columns = waiting(row, schedule, base, schedule.settled(base).next_after(max(ending.now, base)))
+        columns = waiting(
+            row, schedule, base, schedule.settled(base).next_after(max(ending.now, base))
+        )
     else:
-        columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(row, ending, schedule, base)
+        columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(
+            row, ending, schedule, base
+        )
     columns |= counters(row, outcome, ending.now)
-    columns |= {"execution_time": ending.spaced(columns["execution_time"]), "last_error": error}
+    columns |= {
+        "execution_time": ending.spaced(columns["execution_time"]),
+        "last_error": error,
+    }
     return Transition(label=outcome, row=columns, record=record, gaps=gaps)
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
     """Go on to the next slot of the tail.
 
-    After the last one, slots that came due meanwhile are a new tail if the last run was shorter than the interval to
-    the first of them, from the slot before it. The instant of a deploy is no slot. Else overlap decides about them.
+    After the last one, slots that came due meanwhile are a new tail if the last run was shorter
+    than the interval to the first of them, from the slot before it. The instant of a deploy is no
+    slot. Else overlap decides about them.
     """
-    catch_up, late = ending.definition.catch_up, tuple[Gap, ...]()
+    catch_up = ending.definition.catch_up
+    late = tuple[Gap, ...]()
     due = ending.apart(ending.spaced(ending.now), catch_up.pace)
-    slot, until = schedule.running.next_after(base), row.catch_up_until
+    slot = schedule.running.next_after(base)
+    until = row.catch_up_until
     newest = newest_come(schedule, until or base, ending.now)
-    if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
+    if (
+        newest is not None
+        and newest + schedule.wait(newest) > ending.held_until + ending.poll
+    ):
         until = newest  # it came due after the handler's end: this settlement had to wait
     if slot is not None and until is not None and slot <= until:
         then = due + ending.poll - schedule.wait(slot)
-        choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
+        choice = choose_missed(
+            catch_up, ending.definition.start_within, schedule.running, slot, then, until
+        )
         if choice.slot is not None:
             return _of_tail(row, ending, schedule, base, due, until), ()
         late = around(schedule, choice.gaps, base + TICK, choice.watermark)
         base = choice.watermark
-    newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
+    newest = newest_come(schedule, base, ending.now)
+    following = schedule.settled(base).next_after(base)
     took = ending.held_until - (ending.began or ending.held_until)
-    if newest is not None and following is not None and took < following - (schedule.latest_before(following) or base):
-        return _of_tail(row, ending, schedule, base, due, newest_come(schedule, base, due) or newest), late
+    if (
+        newest is not None
+        and following is not None
+        and took < following - (schedule.latest_before(following) or base)
+    ):
+        return _of_tail(
+            row, ending, schedule, base, due, newest_come(schedule, base, due) or newest
+        ), late
     columns, gaps = _overlapped(row, ending, schedule, base)
     return columns, (*late, *gaps)
 
 
 def _of_tail(
-    row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
+    row: Row,
+    ending: Ending,
+    schedule: Schedule,
+    base: datetime,
+    due: datetime,
+    until: datetime,
 ) -> dict[str, object]:
     columns = waiting(row, schedule, base)
-    return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
+    return {
+        **columns,
+        "origin": Origin.CATCH_UP,
+        "catch_up_until": until,
+        **ending.waiting(row, due),
+    }
 
 
 def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
@@ -353,16 +505,29 @@ def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) ->
     if choice.slot is None:
         return waiting(row, schedule, base), gaps
     columns = waiting(row, schedule, base, choice.slot)
-    return {**columns, **ending.waiting(row, max(columns["execution_time"], ending.now))}, gaps
+    return {
+        **columns,
+        **ending.waiting(row, max(columns["execution_time"], ending.now)),
+    }, gaps
 
 
-def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record) -> Transition:
+def _end_task(
+    row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record
+) -> Transition:
     """Delete a one-time task that succeeded; any other stays as dead, with the reason."""
     if outcome == Outcome.SUCCEEDED:
         return Transition(label=outcome, row=None, ended=record)
-    dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
+    dead = {
+        "state": State.DEAD,
+        "execution_time": FOREVER,
+        "parked_due": row.execution_time,
+    }
     dead["last_error"] = error or record.reason or outcome
-    return Transition(label=Outcome.DEAD, row=carried(row) | counters(row, outcome, now) | dead, ended=record)
+    return Transition(
+        label=Outcome.DEAD,
+        row=carried(row) | counters(row, outcome, now) | dead,
+        ended=record,
+    )
 
 
 def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
@@ -372,63 +537,115 @@ def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
         case Outcome.CANCELLED | Outcome.SKIPPED:
             return {}
         case _:
-            return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}
+            return {
+                "consecutive_failures": row.consecutive_failures + 1,
+                "last_failure": now,
+            }
 
 
-def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
-    """Delete a row that was deleted while it was held; slots that have come due since are skipped."""
-    columns, record = transition.row, transition.record
+def removed(
+    row: Row, schedule: Schedule | None, transition: Transition, now: datetime
+) -> Transition:
+    """Delete a row that was deleted while it was held; slots that have come due since are
+    skipped.
+    """
+    columns = transition.row
+    record = transition.record
     if row.state != State.DELETED or columns is None:
         return transition
     if record is not None and (record.forget or not record.final):
-        record = replace(record, outcome=Outcome.CANCELLED, reason=Reason.DELETED, final=True, forget=False)
-    gaps, slot = transition.gaps, columns["slot"]
-    if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
-        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, Reason.DELETED))
+        record = replace(
+            record,
+            outcome=Outcome.CANCELLED,
+            reason=Reason.DELETED,
+            final=True,
+            forget=False,
+        )
+    gaps = transition.gaps
+    slot = columns["slot"]
+    if (
+        schedule is not None
+        and slot is not None
+        and slot <= now
+        and slot != row.slot
+        and not schedule.from_end
+    ):
+        gaps = (
+            *gaps,
+            span(
+                schedule,
+                slot,
+                schedule.latest_before(now + TICK, floor=slot) or slot,
+                Reason.DELETED,
+            ),
+        )
     return replace(transition, row=None, record=record, gaps=gaps)
 
 
-# -- rows that go back ------------------------------------------------------------------------------------------
+# -- rows that go back ----------------------------------------------------------------------------
 
 #: When a row that this release cannot read comes up again, and how its error begins.
 UNREADABLE_PAUSE = timedelta(minutes=1)
 UNREADABLE = "unreadable: "
-#: The same, of a row that a newer release has written; and the shortest pause before it comes up again.
+#: The same, of a row that a newer release has written; and the shortest pause before it comes up
+#: again.
 NEWER = "waits for a newer worker: "
 _SHORTEST = timedelta(seconds=1)
 
 
 def hand_back(row: Row, reason: str | None) -> Transition:
-    """Return a row to how it was before its claim: the same slot and due time, the attempt not counted.
+    """Return a row to how it was before its claim: the same slot and due time, the attempt not
+    counted.
 
     The ledger keeps the slot of a detached row: if that row is lost, no plan row comes back to it.
     """
     row = _never_began(row)
     forget = row.attempt == 0 and not row.is_detached
-    record = Record(outcome=Outcome.CLAIMED, reason=reason, attempts=row.attempt, final=False, forget=forget)
-    return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=record)
+    record = Record(
+        outcome=Outcome.CLAIMED,
+        reason=reason,
+        attempts=row.attempt,
+        final=False,
+        forget=forget,
+    )
+    return Transition(
+        label=Release.HANDED_BACK, row=again(row, row.execution_time), record=record
+    )
 
 
 def refuse(row: Row, now: datetime, flaw: str) -> Transition:
-    """A claimed row that must not run goes back: a job's comes up again in a minute, a task is dead."""
+    """A claimed row that must not run goes back: a job's comes up again in a minute, a task is
+    dead.
+    """
     flaw = (flaw if flaw.startswith(NEWER) else f"{UNREADABLE}{flaw}").replace("\0", "\\0")
     back = defer(row, now + UNREADABLE_PAUSE, Reason.UNREADABLE, flaw)
     if row.has_slot:
         return back
-    dead = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time, "last_error": flaw}
+    dead = {
+        "state": State.DEAD,
+        "execution_time": FOREVER,
+        "parked_due": row.execution_time,
+        "last_error": flaw,
+    }
     return Transition(label=Outcome.DEAD, row={**(back.row or {}), **dead})
 
 
 def left_alone(row: Row, now: datetime, error: str) -> Transition:
-    """The row goes back to wait for a newer worker. It comes up again the later the longer it has waited, so that rows
-    that no live worker can read cost little.
+    """The row goes back to wait for a newer worker. It comes up again the later the longer it has
+    waited, so that rows that no live worker can read cost little.
     """
     pause = min(max((now - (row.slot or row.due)) / 2, _SHORTEST), UNREADABLE_PAUSE)
-    return replace(defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK)
+    return replace(
+        defer(row, now + pause, Reason.NEWER, f"{NEWER}{error}"), label=Release.HANDED_BACK
+    )
 
 
-def defer(row: Row, due: datetime, reason: str | None = None, error: str | None = None) -> Transition:
-    """Return a claimed row, due again at ``due``: a gate delays its start, or this release cannot read it."""
+def defer(
+    row: Row, due: datetime, reason: str | None = None, error: str | None = None
+) -> Transition:
+    """Return a claimed row, due again at ``due``: a gate delays its start, or this release cannot
+    read it.
+    """
     back = hand_back(row, reason)
     assert back.row is not None
     columns = {**back.row, **moved(row, row.wanted_due or due), "last_error": error}

@@ -21,14 +21,24 @@ from slotwise.demo.view import LiveView, PlainView
 from slotwise.store.connect.dsn import database_url
 
 
-def perform(*, keep: bool = False, seconds: float | None = None, plain: bool = False) -> int:
+def perform(
+    *, keep: bool = False, seconds: float | None = None, plain: bool = False
+) -> int:
     """Run the demo and return its exit status. Raises SlotwiseError, such as PostgresMissing."""
     console = Console(soft_wrap=not sys.stdout.isatty())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home = _home()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py blocks Ctrl-C until here
-        clean = _play(console, home, seconds or LENGTH, keep=keep, plain=plain or not console.is_terminal)
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGINT}
+        )  # dev.py blocks Ctrl-C until here
+        clean = _play(
+            console,
+            home,
+            seconds or LENGTH,
+            keep=keep,
+            plain=plain or not console.is_terminal,
+        )
     except KeyboardInterrupt:
         console.print("\nstopped; everything the demo started has ended")
         return 130
@@ -38,7 +48,9 @@ def perform(*, keep: bool = False, seconds: float | None = None, plain: bool = F
 
 
 @click.group(invoke_without_command=True)
-@click.option("--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C.")
+@click.option(
+    "--keep", is_flag=True, help="Leave everything running after the verdict, until Ctrl-C."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(5, 3600),
@@ -46,12 +58,18 @@ def perform(*, keep: bool = False, seconds: float | None = None, plain: bool = F
     show_default=True,
     help="Length of the demo, in seconds.",
 )
-@click.option("--plain", is_flag=True, help="Lines instead of a live picture; the default when not on a terminal.")
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Lines instead of a live picture; the default when not on a terminal.",
+)
 @click.pass_context
 def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> None:
-    """Three workers and six jobs on a real PostgreSQL; one worker is killed, one frozen, the database restarted.
+    """Three workers and six jobs on a real PostgreSQL; one worker is killed, one frozen, the
+    database restarted.
 
-    At the end the ledger and a log that the handlers wrote themselves are compared with the slots that were due.
+    At the end the ledger and a log that the handlers wrote themselves are compared with the slots
+    that were due.
     """
     if context.invoked_subcommand is not None:
         return
@@ -64,7 +82,9 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
 @main.command()
 @click.argument("home", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def verdict(home: Path) -> None:
-    """Print the verdict on a demo that still runs with --keep; HOME is the folder that it printed."""
+    """Print the verdict on a demo that still runs with --keep; HOME is the folder that it
+    printed.
+    """
     note = json.loads((home / "demo.json").read_text())
     engine = sa.create_engine(database_url(note["database_url"]), poolclass=sa.NullPool)
     sys.exit(0 if pronounce(Console(), engine, Path(note["log"]), running=True) else 1)

@@ -1,4 +1,6 @@
-"""The demo's jobs. Each logs its starts and ends to a file, as evidence independent of the ledger."""
+"""The demo's jobs. Each logs its starts and ends to a file, as evidence independent of the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Flaky(DistributedJob):
 
 
 class Report(DistributedJob):
-    """Takes four seconds, so that its worker can be killed meanwhile; stops when it is cancelled."""
+    """Takes four seconds, so that its worker can be killed meanwhile; stops when it is
+    cancelled.
+    """
 
     name = "report"
     schedule = Every("8s")
@@ -92,7 +96,9 @@ class Payout(DistributedJob):
 
 
 class Digest(DistributedJob):
-    """Digests the source of this Python's standard library, a batch per slot; work and settlement commit together."""
+    """Digests the source of this Python's standard library, a batch per slot; work and settlement
+    commit together.
+    """
 
     name = "digest"
     schedule = Every("2s")
@@ -118,12 +124,18 @@ def _new_files(known: set[str]) -> Iterator[Path]:
 
 def _digest(path: Path) -> dict[str, object]:
     content = path.read_bytes()
-    return {"path": str(path), "lines": content.count(b"\n"), "sha256": hashlib.sha256(content).hexdigest()}
+    return {
+        "path": str(path),
+        "lines": content.count(b"\n"),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def make_registry() -> JobRegistry:
     """Return the registry, with the application's own engine for the job that needs one."""
-    engine = sa.create_engine(database_url(os.environ.get("DATABASE_URL") or "sqlite://"), poolclass=sa.NullPool)
+    engine = sa.create_engine(
+        database_url(os.environ.get("DATABASE_URL") or "sqlite://"), poolclass=sa.NullPool
+    )
     return JobRegistry(jobs=[Tick(), Flaky(), Report(), Probe(), Payout(), Digest(engine)])
 
 

@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from slotwise.demo.jobs import registry
-from slotwise.demo.stage import LEASE, PATIENCE, SETTINGS, NothingHappened, Stage, WorkerProcess
+from slotwise.demo.stage import (
+    LEASE,
+    PATIENCE,
+    SETTINGS,
+    NothingHappened,
+    Stage,
+    WorkerProcess,
+)
 from slotwise.demo.verdict import HandlerLog, Verdict, gather, judge
 from slotwise.demo.view import Scene, View, look
 from slotwise.store.schema.tables import tables
@@ -23,9 +30,16 @@ LENGTH = 36.0
 
 #: The verdict's columns, and the counts behind them.
 COUNTS = {
-    "due": "due", "ran": "ran", "ok": "succeeded", "failed": "failed", "skipped": "skipped",
-    "taken over": "taken_over", "lost": "lost", "missing": "missing", "twice": "twice",
-}  # fmt: skip
+    "due": "due",
+    "ran": "ran",
+    "ok": "succeeded",
+    "failed": "failed",
+    "skipped": "skipped",
+    "taken over": "taken_over",
+    "lost": "lost",
+    "missing": "missing",
+    "twice": "twice",
+}
 
 
 class Play:
@@ -58,20 +72,28 @@ class Play:
         victim = self._catch("report")
         self._stage.kill(victim)
         self._view.say(f"SIGKILL: {victim.label} died in the middle of report")
-        self._until(lambda: any(row["task_name"] == "report" for row in self._scene.taken_over), "report taken over")
+        self._until(
+            lambda: any(row["task_name"] == "report" for row in self._scene.taken_over),
+            "report taken over",
+        )
         self._view.say("report was taken over and starts again on another worker")
         self._stage.start_worker()
         self._view.say("a fourth worker takes the dead one's place")
 
     def _freeze(self) -> None:
         victim = self._catch("report")
-        self._view.say(f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f} s")
+        self._view.say(
+            f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f} s"
+        )
         self._until(
-            lambda: bool(self._scene.jobs) and self._holder("report") is not victim, "report taken from the frozen one"
+            lambda: bool(self._scene.jobs) and self._holder("report") is not victim,
+            "report taken from the frozen one",
         )
         self._pass(LEASE / 2)
         self._stage.thaw(victim)
-        self._view.say(f"SIGCONT: {victim.label} wakes up; its writes to lost claims are refused")
+        self._view.say(
+            f"SIGCONT: {victim.label} wakes up; its writes to lost claims are refused"
+        )
         self._pass(2)
 
     def _restart_database(self) -> None:
@@ -80,16 +102,27 @@ class Play:
         self._until(lambda: self._scene.at is not None, "the database to answer")
         self._view.say("the database is back; the workers continue")
         since = self._scene.at
-        self._until(lambda: self._have_beaten(since), "a heartbeat of every worker after the restart")
+        self._until(
+            lambda: self._have_beaten(since),
+            "a heartbeat of every worker after the restart",
+        )
 
     def _have_beaten(self, since: datetime | None) -> bool:
         """Return whether all running workers have sent a heartbeat since."""
-        running = {worker.process.pid for worker in self._stage.workers if worker.is_running}
-        heard = {row["pid"] for row in self._scene.workers if since is not None and row["last_seen"] >= since}
+        running = {
+            worker.process.pid for worker in self._stage.workers if worker.is_running
+        }
+        heard = {
+            row["pid"]
+            for row in self._scene.workers
+            if since is not None and row["last_seen"] >= since
+        }
         return running <= heard
 
     def _catch(self, job: str) -> WorkerProcess:
-        """Return the worker that runs this job, frozen: otherwise the job might end before the worker is hit."""
+        """Return the worker that runs this job, frozen: otherwise the job might end before the
+        worker is hit.
+        """
         while True:
             self._until(lambda: self._holder(job) is not None, f"a worker that runs {job}")
             if (found := self._holder(job)) is None:
@@ -110,7 +143,9 @@ class Play:
         self._until(lambda: time.monotonic() >= deadline, "the end of a pause")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll until the condition holds. Raises NothingHappened, and WorkerEnded for a worker that was not killed."""
+        """Poll until the condition holds. Raises NothingHappened, and WorkerEnded for a worker
+        that was not killed.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             self._scene = look(self._engine)
@@ -119,18 +154,29 @@ class Play:
                 return
             self._stage.check_alive()
             if time.monotonic() >= deadline:
-                raise NothingHappened(f"{what}: not within {PATIENCE:.0f} s; is this machine busy? try again")
+                raise NothingHappened(
+                    f"{what}: not within {PATIENCE:.0f} s; is this machine busy? try again"
+                )
             time.sleep(0.1)
 
 
 def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) -> bool:
-    """Print the verdict, from the ledger and from the handlers' own log. Return whether every law held.
+    """Print the verdict, from the ledger and from the handlers' own log. Return whether every law
+    held.
 
     ``running``: rows that live workers still hold break no law.
     """
-    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        live = set(connection.scalars(sa.select(tables().workers.c.worker))) if running else set()
-        evidence = gather(connection, registry.definitions.values(), HandlerLog(log), completes={"digest"})
+    with engine.connect().execution_options(
+        isolation_level="REPEATABLE READ"
+    ) as connection:
+        live = (
+            set(connection.scalars(sa.select(tables().workers.c.worker)))
+            if running
+            else set()
+        )
+        evidence = gather(
+            connection, registry.definitions.values(), HandlerLog(log), completes={"digest"}
+        )
     verdict = judge(evidence, live=live)
     console.print(_table(verdict))
     for text in _sentences(verdict):
@@ -157,8 +203,13 @@ def _table(verdict: Verdict) -> Table:
 def _sentences(verdict: Verdict) -> Iterator[str]:
     total = verdict.tally
     yield (
-        f"slots due {total.due}, ran {total.ran}, taken over {total.taken_over}, lost {total.lost}, twice {total.twice}"
+        f"slots due {total.due}, ran {total.ran}, taken over {total.taken_over}, "
+        f"lost {total.lost}, twice {total.twice}"
     )
     for finding in verdict.findings:
         yield f"BROKEN  {finding}"
-    yield "every slot is accounted for" if verdict.clean else f"{len(verdict.findings)} laws were broken"
+    yield (
+        "every slot is accounted for"
+        if verdict.clean
+        else f"{len(verdict.findings)} laws were broken"
+    )

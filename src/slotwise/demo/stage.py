@@ -70,7 +70,9 @@ class Stage:
     @classmethod
     @contextmanager
     def open(cls, home: Path) -> Iterator[Stage]:
-        """Start a PostgreSQL with the tables and without workers; at the end of the block everything is stopped."""
+        """Start a PostgreSQL with the tables and without workers; at the end of the block
+        everything is stopped.
+        """
         with EmbeddedPostgres(home / "postgres", temporary=True) as postgres:
             stage = cls(home, postgres)
             try:
@@ -84,8 +86,14 @@ class Stage:
         return self.postgres.dsn
 
     def engine(self) -> sa.Engine:
-        """Return an engine that opens a connection for each use, since the database is restarted."""
-        return sa.create_engine(database_url(self.url), poolclass=sa.NullPool, connect_args={"connect_timeout": 2})
+        """Return an engine that opens a connection for each use, since the database is
+        restarted.
+        """
+        return sa.create_engine(
+            database_url(self.url),
+            poolclass=sa.NullPool,
+            connect_args={"connect_timeout": 2},
+        )
 
     def _provision(self) -> None:
         engine = self.engine()
@@ -99,29 +107,59 @@ class Stage:
     def start_worker(self) -> WorkerProcess:
         """Start another worker process, whose output goes to a file.
 
-        It drains when the demo has ended, even by SIGKILL: its lifeline breaks. The kernel wakes a worker frozen at
-        that moment, as it wakes stopped processes of a group whose last parent in the session has ended.
+        It drains when the demo has ended, even by SIGKILL: its lifeline breaks. The kernel wakes a
+        worker frozen at that moment, as it wakes stopped processes of a group whose last parent in
+        the session has ended.
         """
         number = len(self.workers) + 1
-        environment = {**os.environ, **SETTINGS, "DATABASE_URL": self.url, HOME: str(self.home)}
+        environment = {
+            **os.environ,
+            **SETTINGS,
+            "DATABASE_URL": self.url,
+            HOME: str(self.home),
+        }
         environment.pop("SLOTWISE_DATABASE_URL", None)
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "slotwise", "worker", "--app", "slotwise.demo.jobs", "--log-format", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "slotwise",
+            "worker",
+            "--app",
+            "slotwise.demo.jobs",
+            "--log-format",
+            "json",
+        ]
         with theirs, (self.home / f"worker-{number}.log").open("wb") as output:
             process = subprocess.Popen(
-                [*command, f"--lifeline={theirs.fileno()}"], pass_fds=[theirs.fileno()], env=environment,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.home, process_group=0,
-            )  # fmt: skip
+                [*command, f"--lifeline={theirs.fileno()}"],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+                process_group=0,
+            )
         worker = WorkerProcess(number, process, ours)
         self.workers.append(worker)
         return worker
 
     def check_alive(self) -> None:
-        """Raise WorkerEnded, with the last line of its log, if a worker ended that was not killed."""
+        """Raise WorkerEnded, with the last line of its log, if a worker ended that was not
+        killed.
+        """
         for worker in self.workers:
             if not worker.is_running and worker.fate != "killed":
-                words = self._log_of(worker).read_text(errors="replace").strip().splitlines()[-1:]
-                raise WorkerEnded(f"{worker.label} ended with status {worker.process.returncode}: {words}")
+                words = (
+                    self._log_of(worker)
+                    .read_text(errors="replace")
+                    .strip()
+                    .splitlines()[-1:]
+                )
+                raise WorkerEnded(
+                    f"{worker.label} ended with status {worker.process.returncode}: {words}"
+                )
 
     def _log_of(self, worker: WorkerProcess) -> Path:
         return self.home / f"worker-{worker.number}.log"
@@ -131,7 +169,9 @@ class Stage:
         for row in rows:
             if row["job"] == job and row["picked_by"]:
                 pid = int(str(row["picked_by"]).split(":")[1])
-                return next((worker for worker in self.workers if worker.process.pid == pid), None)
+                return next(
+                    (worker for worker in self.workers if worker.process.pid == pid), None
+                )
         return None
 
     def kill(self, worker: WorkerProcess) -> None:
@@ -149,7 +189,9 @@ class Stage:
         worker.process.send_signal(signal.SIGCONT)
 
     def drain_all(self, patience: float = PATIENCE) -> list[WorkerProcess]:
-        """Send SIGTERM to every worker, as a deploy would. Return those that did not end in time."""
+        """Send SIGTERM to every worker, as a deploy would. Return those that did not end in
+        time.
+        """
         running = [worker for worker in self.workers if worker.is_running]
         for worker in running:
             worker.process.send_signal(signal.SIGCONT)

@@ -4,8 +4,8 @@ log = HandlerLog(Path("run.log"))  # in every handler: with log.attempt(ctx): â€
 verdict = judge(gather(connection, registry.jobs, log))
 verdict.clean, verdict.findings, verdict.tally
 
-The evidence is the tables, and a file that is independent of the database: each handler appends a line to it when it
-starts and a line when it ends.
+The evidence is the tables, and a file that is independent of the database: each handler appends a
+line to it when it starts and a line when it ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slotwise.model.records import RECURRING, TICK, from_micros
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.schema.tables import Tables, tables
 
-# -- evidence -----------------------------------------------------------------------------------------------------
+# -- evidence -------------------------------------------------------------------------------------
 
 Mark: TypeAlias = Literal["start", "end"]
 
@@ -40,7 +40,9 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The start or the end of an attempt, as its handler wrote it; ``at`` is by the clock of its host."""
+    """The start or the end of an attempt, as its handler wrote it; ``at`` is by the clock of its
+    host.
+    """
 
     mark: Mark
     job: str
@@ -54,14 +56,18 @@ class Line:
 
 
 class HandlerLog:
-    """A file that any number of processes append to: one write per line, so that not even a kill tears one."""
+    """A file that any number of processes append to: one write per line, so that not even a kill
+    tears one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def attempt(self, ctx: JobContext) -> Iterator[None]:
-        """Surround the work of a handler, ``def`` or ``async def``: write its start and its end."""
+        """Surround the work of a handler, ``def`` or ``async def``: write its start and its
+        end.
+        """
         self.write(ctx, "start")
         try:
             yield
@@ -73,10 +79,16 @@ class HandlerLog:
     def write(self, ctx: JobContext, mark: Mark, note: str = "") -> None:
         """Append one line."""
         line = {
-            "mark": mark, "job": ctx.name, "instance": ctx.id,
-            "slot": ctx.slot.isoformat() if ctx.slot else None, "attempt": ctx.attempt, "token": ctx.token,
-            "pid": os.getpid(), "at": time.time(), "note": note,
-        }  # fmt: skip
+            "mark": mark,
+            "job": ctx.name,
+            "instance": ctx.id,
+            "slot": ctx.slot.isoformat() if ctx.slot else None,
+            "attempt": ctx.attempt,
+            "token": ctx.token,
+            "pid": os.getpid(),
+            "at": time.time(),
+            "note": note,
+        }
         target = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(target, json.dumps(line).encode() + b"\n")
@@ -85,7 +97,11 @@ class HandlerLog:
 
     def read(self) -> list[Line]:
         """Return all lines in the order in which they were written."""
-        return [_line(json.loads(text)) for text in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [_line(json.loads(text)) for text in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
 
 
 def _line(values: dict[str, Any]) -> Line:
@@ -95,7 +111,9 @@ def _line(values: dict[str, Any]) -> Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a job promises. ``schedule`` has every slot that was ever due, including those of earlier schedules."""
+    """What a job promises. ``schedule`` has every slot that was ever due, including those of
+    earlier schedules.
+    """
 
     name: str
     schedule: Schedule
@@ -104,7 +122,8 @@ class Rule:
     tries: int = 1
     #: How many slots may run side by side.
     abreast: int = 1
-    #: Its handler uses complete_in: the ledger may say succeeded although its end was never written down.
+    #: Its handler uses complete_in: the ledger may say succeeded although its end was never
+    #: written down.
     completes: bool = False
 
 
@@ -138,7 +157,9 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """A job's row in the queue: since when it is planned, and which slot it waits for, or is held for."""
+    """A job's row in the queue: since when it is planned, and which slot it waits for, or is held
+    for.
+    """
 
     planned: datetime
     slot: datetime | None
@@ -170,19 +191,29 @@ def gather(
 ) -> list[Evidence]:
     """Read the tables and the handlers' log for these jobs.
 
-    ``schedules`` has the complete schedules of jobs whose schedule was changed during the run. ``completes`` names the
-    jobs that use ``complete_in``. While workers run, pass the log itself, and a connection under REPEATABLE READ.
+    ``schedules`` has the complete schedules of jobs whose schedule was changed during the run.
+    ``completes`` names the jobs that use ``complete_in``. While workers run, pass the log itself,
+    and a connection under REPEATABLE READ.
 
-    Race: handlers start and end while the tables are read. So the log is read before and after. Lines from before must
-    be in the ledger, attempts in the ledger must be in the log afterwards, and later starts are left out.
+    Race: handlers start and end while the tables are read. So the log is read before and after.
+    Lines from before must be in the ledger, attempts in the ledger must be in the log afterwards,
+    and later starts are left out.
     """
     before = _lines(log)
     found = [
-        _evidence(connection, names or tables(), _rule(job, schedules or {}, completes)) for job in jobs if job.is_job
+        _evidence(connection, names or tables(), _rule(job, schedules or {}, completes))
+        for job in jobs
+        if job.is_job
     ]
     later = log.read()[len(before) :] if isinstance(log, HandlerLog) else []
     return [
-        replace(one, log=[*_of(one, before), *(line for line in _of(one, later) if _is_known(one, line))])
+        replace(
+            one,
+            log=[
+                *_of(one, before),
+                *(line for line in _of(one, later) if _is_known(one, line)),
+            ],
+        )
         for one in found
     ]
 
@@ -196,12 +227,18 @@ def _of(one: Evidence, lines: Iterable[Line]) -> list[Line]:
 
 
 def _is_known(one: Evidence, line: Line) -> bool:
-    """Whether the ledger had this attempt when it was read. Ends without a start are ignored later."""
+    """Whether the ledger had this attempt when it was read. Ends without a start are ignored
+    later.
+    """
     row = one.ledger.get(line.slot) if line.slot else None
-    return line.mark == "end" or (row is not None and row.token is not None and line.token <= row.token)
+    return line.mark == "end" or (
+        row is not None and row.token is not None and line.token <= row.token
+    )
 
 
-def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collection[str]) -> Rule:
+def _rule(
+    job: Definition, schedules: Mapping[str, Schedule], completes: Collection[str]
+) -> Rule:
     return Rule(
         name=job.name,
         schedule=schedules.get(job.name) or job.schedule or parse_schedule("-"),
@@ -215,12 +252,16 @@ def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collect
 def _evidence(connection: sa.Connection, names: Tables, rule: Rule) -> Evidence:
     plan, ledger, gaps = (
         connection.execute(
-            sa.select(*columns).where(table.c.task_name == rule.name, table.c.task_instance == RECURRING)
+            sa.select(*columns).where(
+                table.c.task_name == rule.name, table.c.task_instance == RECURRING
+            )
         ).all()
         for table, columns in _columns(names)
     )
     tasks = names.tasks.c
-    beside = sa.select(tasks.slot).where(tasks.task_name == rule.name, tasks.plan_instance == RECURRING)
+    beside = sa.select(tasks.slot).where(
+        tasks.task_name == rule.name, tasks.plan_instance == RECURRING
+    )
     rows = [LedgerRow(**row._mapping) for row in ledger]
     return Evidence(
         rule=rule,
@@ -232,20 +273,29 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule) -> Evidence:
 
 
 def _columns(names: Tables) -> list[tuple[sa.Table, list[sa.Column[Any]]]]:
-    tasks, slots, gaps = names.tasks.c, names.slots.c, names.gaps.c
+    tasks = names.tasks.c
+    slots = names.slots.c
+    gaps = names.gaps.c
     return [
-        (names.tasks, [tasks.created_version, tasks.slot, tasks.watermark, tasks.picked_by]),
+        (
+            names.tasks,
+            [tasks.created_version, tasks.slot, tasks.watermark, tasks.picked_by],
+        ),
         (names.slots, [slots[name] for name in LedgerRow.__slots__]),
         (names.gaps, [gaps.first_slot, gaps.last_slot, gaps["count"]]),
     ]
 
 
-def _plan(born: int, slot: datetime | None, watermark: datetime | None, picked_by: str | None) -> PlanRow:
+def _plan(
+    born: int, slot: datetime | None, watermark: datetime | None, picked_by: str | None
+) -> PlanRow:
     """A row's first version is the time at which it was planned."""
-    return PlanRow(planned=from_micros(born), slot=slot, watermark=watermark, picked_by=picked_by)
+    return PlanRow(
+        planned=from_micros(born), slot=slot, watermark=watermark, picked_by=picked_by
+    )
 
 
-# -- the verdict --------------------------------------------------------------------------------------------------
+# -- the verdict ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +329,9 @@ class Tally:
     twice: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+        return Tally(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +350,15 @@ class Verdict:
         return "\n".join([str(self.tally), *map(str, self.findings)])
 
 
-def judge(evidence: Iterable[Evidence], *, until: datetime | None = None, live: Collection[str] = ()) -> Verdict:
-    """Every broken law. Slots due up to ``until`` must have been decided; only ``live`` workers may hold a row."""
+def judge(
+    evidence: Iterable[Evidence],
+    *,
+    until: datetime | None = None,
+    live: Collection[str] = (),
+) -> Verdict:
+    """Every broken law. Slots due up to ``until`` must have been decided; only ``live`` workers
+    may hold a row.
+    """
     findings: list[Finding] = []
     tallies: dict[str, Tally] = {}
     for one in evidence:
@@ -315,14 +374,16 @@ def judge(evidence: Iterable[Evidence], *, until: datetime | None = None, live: 
         ]
         findings += broken
         tallies[one.rule.name] = _tally(one, broken)
-    return Verdict(findings=tuple(findings), tally=sum(tallies.values(), Tally()), jobs=tallies)
+    return Verdict(
+        findings=tuple(findings), tally=sum(tallies.values(), Tally()), jobs=tallies
+    )
 
 
 #: Law, slot, and what is wrong.
 _Broken = Iterator[tuple[str, datetime | None, str]]
 _Attempt = tuple[datetime | None, int]
 
-# -- the queue: nothing stays behind ------------------------------------------------------------------------------
+# -- the queue: nothing stays behind --------------------------------------------------------------
 
 
 def _queue(one: Evidence, until: datetime | None, live: Collection[str]) -> _Broken:
@@ -333,19 +394,31 @@ def _queue(one: Evidence, until: datetime | None, live: Collection[str]) -> _Bro
     if plan.picked_by is not None and plan.picked_by not in live:
         yield "held", plan.slot, f"still held by {plan.picked_by}"
     for row in one.ledger.values():
-        if row.finished is None and row.slot not in (plan.slot, *one.detached) and row.is_planned:
+        if (
+            row.finished is None
+            and row.slot not in (plan.slot, *one.detached)
+            and row.is_planned
+        ):
             yield "open", row.slot, f"left behind as {row.outcome}"
-    due = one.rule.schedule.latest_before(until + TICK, floor=plan.planned) if until else None
-    if due is not None and not one.rule.schedule.from_end and plan.slot is not None and plan.slot <= due:
+    due = (
+        one.rule.schedule.latest_before(until + TICK, floor=plan.planned) if until else None
+    )
+    if (
+        due is not None
+        and not one.rule.schedule.from_end
+        and plan.slot is not None
+        and plan.slot <= due
+    ):
         yield "late", plan.slot, f"not decided, and {due.isoformat()} was due"
 
 
-# -- the plan: every slot once ------------------------------------------------------------------------------------
+# -- the plan: every slot once --------------------------------------------------------------------
 
 
 def _due(one: Evidence) -> list[datetime]:
     """The slots that must be accounted for: all before the one that the row waits for."""
-    plan, schedule = one.plan, one.rule.schedule
+    plan = one.plan
+    schedule = one.rule.schedule
     if plan is None or schedule.from_end:
         return sorted(slot for slot, row in one.ledger.items() if row.is_planned)
     last = plan.slot - TICK if plan.slot is not None else plan.watermark
@@ -379,12 +452,18 @@ def _chain(one: Evidence) -> _Broken:
         following.append(one.plan.slot)
     for row, slot in zip(rows, following, strict=False):
         wanted = one.rule.schedule.next_after(row.finished) if row.finished else None
-        exact = not one.rule.completes  # else the run's end and the settlement's time differ
+        exact = (
+            not one.rule.completes
+        )  # else the run's end and the settlement's time differ
         if wanted is None or (wanted != slot if exact else wanted > slot):
-            yield "missing", slot, f"after the end before it {wanted.isoformat() if wanted else 'nothing'} was due"
+            yield (
+                "missing",
+                slot,
+                f"after the end before it {wanted.isoformat() if wanted else 'nothing'} was due",
+            )
 
 
-# -- the handlers' log: no start too many -------------------------------------------------------------------------
+# -- the handlers' log: no start too many ---------------------------------------------------------
 
 
 def _by_slot(one: Evidence) -> dict[datetime, list[Line]]:
@@ -401,7 +480,9 @@ def _ends(one: Evidence) -> dict[_Attempt, Line]:
 
 
 def _attempt(line: Line) -> _Attempt:
-    """Slots side by side that were claimed by one statement have the same token, each in a row of its own."""
+    """Slots side by side that were claimed by one statement have the same token, each in a row of
+    its own.
+    """
     return line.slot, line.token
 
 
@@ -417,13 +498,23 @@ def _starts(one: Evidence) -> _Broken:
         told = f"of which {row.lost} lost and {row.aborted} aborted"
         if one.rule.gives_up and len(starts) > 1:
             yield "twice", slot, f"{len(starts)} starts of a job that gives up"
-        if len(starts) > row.attempts or len({line.attempt for line in starts}) < len(starts):
+        if len(starts) > row.attempts or len({line.attempt for line in starts}) < len(
+            starts
+        ):
             yield "twice", slot, f"{len(starts)} starts in {row.attempts} attempts"
         if len(starts) > one.rule.tries + row.lost + row.aborted:
             yield "twice", slot, f"{len(starts)} starts {told}"
-        replaced = [line for line in starts[:-1] if _attempt(line) not in ends or ends[_attempt(line)].note == OK]
+        replaced = [
+            line
+            for line in starts[:-1]
+            if _attempt(line) not in ends or ends[_attempt(line)].note == OK
+        ]
         if len(replaced) > row.lost + row.aborted:
-            yield "twice", slot, f"{len(replaced)} starts that had not failed were repeated, {told}"
+            yield (
+                "twice",
+                slot,
+                f"{len(replaced)} starts that had not failed were repeated, {told}",
+            )
 
 
 def _outcomes(one: Evidence) -> _Broken:
@@ -431,30 +522,65 @@ def _outcomes(one: Evidence) -> _Broken:
     starts = {_attempt(line) for line in one.log if line.mark == "start"}
     ends = _ends(one)
     for row in one.ledger.values():
-        if row.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED) or row.token is None or row.finished is None:
+        if (
+            row.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED)
+            or row.token is None
+            or row.finished is None
+        ):
             continue
         end = ends.get((row.slot, row.token))
         if (row.slot, row.token) not in starts:
-            yield "disagree", row.slot, f"{row.outcome}, but no handler started under that token"
+            yield (
+                "disagree",
+                row.slot,
+                f"{row.outcome}, but no handler started under that token",
+            )
         elif one.rule.completes:
             continue  # the ledger was written before the handler's end
         elif end is None or (end.note == OK) != (row.outcome == Outcome.SUCCEEDED):
-            yield "disagree", row.slot, f"{row.outcome}, but its handler says {end.note if end else 'nothing'}"
+            yield (
+                "disagree",
+                row.slot,
+                f"{row.outcome}, but its handler says {end.note if end else 'nothing'}",
+            )
 
 
 def _order(one: Evidence) -> _Broken:
-    """Tokens rise with slots and attempts; nothing starts while the attempt before it is believed alive."""
-    starts = [line for slot, lines in _by_slot(one).items() if _is_planned(one, slot) for line in lines]
-    for before, after in pairwise(sorted(starts, key=lambda line: (line.slot, line.attempt))):
-        if after.token <= before.token and (one.rule.abreast == 1 or after.slot == before.slot):
+    """Tokens rise with slots and attempts; nothing starts while the attempt before it is believed
+    alive.
+    """
+    starts = [
+        line
+        for slot, lines in _by_slot(one).items()
+        if _is_planned(one, slot)
+        for line in lines
+    ]
+    for before, after in pairwise(
+        sorted(starts, key=lambda line: (line.slot, line.attempt))
+    ):
+        if after.token <= before.token and (
+            one.rule.abreast == 1 or after.slot == before.slot
+        ):
             yield "token", after.slot, f"{after.token} comes after {before.token}"
-    ends, running = _ends(one), list[Line]()
+    ends = _ends(one)
+    running = list[Line]()
     for line in sorted(starts, key=lambda line: line.at):
-        running = [other for other in running if _attempt(other) not in ends or ends[_attempt(other)].at > line.at]
-        # A frozen process may enter its handler after its loss was noticed and later slots have started.
-        is_zombie = _is_let_go(one, line) and all(other.token > line.token for other in running)
+        running = [
+            other
+            for other in running
+            if _attempt(other) not in ends or ends[_attempt(other)].at > line.at
+        ]
+        # A frozen process may enter its handler after its loss was noticed and later slots have
+        # started.
+        is_zombie = _is_let_go(one, line) and all(
+            other.token > line.token for other in running
+        )
         if len(running) >= one.rule.abreast and not is_zombie:
-            yield "overlap", line.slot, f"started while {', '.join(str(each.token) for each in running)} ran"
+            yield (
+                "overlap",
+                line.slot,
+                f"started while {', '.join(str(each.token) for each in running)} ran",
+            )
         if not _is_let_go(one, line):
             running.append(line)
 
@@ -468,11 +594,17 @@ def _is_let_go(one: Evidence, line: Line) -> bool:
     row: LedgerRow | None = one.ledger.get(line.slot) if line.slot else None
     if row is None:
         return False
-    completed = one.rule.completes and row.outcome == Outcome.SUCCEEDED and row.token == line.token
-    return completed or row.lost + row.aborted > 0 or row.outcome in (Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)
+    completed = (
+        one.rule.completes and row.outcome == Outcome.SUCCEEDED and row.token == line.token
+    )
+    return (
+        completed
+        or row.lost + row.aborted > 0
+        or row.outcome in (Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)
+    )
 
 
-# -- the sum ------------------------------------------------------------------------------------------------------
+# -- the sum --------------------------------------------------------------------------------------
 
 
 def _tally(one: Evidence, broken: Sequence[Finding]) -> Tally:
@@ -483,7 +615,9 @@ def _tally(one: Evidence, broken: Sequence[Finding]) -> Tally:
         ran=len(_by_slot(one)),
         succeeded=outcomes[Outcome.SUCCEEDED],
         failed=outcomes[Outcome.FAILED],
-        taken_over=sum(row.lost > 0 and row.outcome != Outcome.LOST for row in one.ledger.values()),
+        taken_over=sum(
+            row.lost > 0 and row.outcome != Outcome.LOST for row in one.ledger.values()
+        ),
         lost=outcomes[Outcome.LOST],
         dead=outcomes[Outcome.DEAD],
         cancelled=outcomes[Outcome.CANCELLED],

@@ -1,4 +1,6 @@
-"""The state of the tables during the demo, and its views: a live picture on a terminal, lines elsewhere."""
+"""The state of the tables during the demo, and its views: a live picture on a terminal, lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -41,46 +43,73 @@ def look(engine: sa.Engine) -> Scene:
         with engine.connect() as connection:
             at = connection.scalar(sa.select(sa.func.statement_timestamp()))
             return Scene(
-                at, _read_jobs(connection), _read_workers(connection), _read_taken_over(connection),
+                at,
+                _read_jobs(connection),
+                _read_workers(connection),
+                _read_taken_over(connection),
                 connection.scalar(sa.select(sa.func.count()).select_from(digests)) or 0,
-            )  # fmt: skip
+            )
     except DBAPIError:
         return Scene()
 
 
 def _read_jobs(connection: sa.Connection) -> list[Line]:
-    tasks, slots = tables().tasks, tables().slots
+    tasks = tables().tasks
+    slots = tables().slots
     ended = (
         sa.select(
             slots.c.task_name,
             sa.func.count().filter(slots.c.outcome == Outcome.SUCCEEDED).label("succeeded"),
             sa.func.count().filter(slots.c.outcome == Outcome.FAILED).label("failed"),
-            sa.func.count().filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED))).label("lost"),
+            sa.func.count()
+            .filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)))
+            .label("lost"),
         )
         .group_by(slots.c.task_name)
         .subquery()
     )
     statement = (
         sa.select(
-            tasks.c.task_name.label("job"), tasks.c.slot, tasks.c.picked_by, tasks.c.attempt,
-            ended.c.succeeded, ended.c.failed, ended.c.lost,
+            tasks.c.task_name.label("job"),
+            tasks.c.slot,
+            tasks.c.picked_by,
+            tasks.c.attempt,
+            ended.c.succeeded,
+            ended.c.failed,
+            ended.c.lost,
         )
         .select_from(tasks.outerjoin(ended, tasks.c.task_name == ended.c.task_name))
         .order_by(tasks.c.task_name)
-    )  # fmt: skip
+    )
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
 def _read_workers(connection: sa.Connection) -> list[Line]:
     workers = tables().workers
-    statement = sa.select(workers.c.worker, workers.c.pid, workers.c.state, workers.c.last_seen, workers.c.lease)
-    return [dict(row) for row in connection.execute(statement.order_by(workers.c.started)).mappings()]
+    statement = sa.select(
+        workers.c.worker,
+        workers.c.pid,
+        workers.c.state,
+        workers.c.last_seen,
+        workers.c.lease,
+    )
+    return [
+        dict(row)
+        for row in connection.execute(statement.order_by(workers.c.started)).mappings()
+    ]
 
 
 def _read_taken_over(connection: sa.Connection) -> list[Line]:
     slots = tables().slots
     statement = (
-        sa.select(slots.c.task_name, slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.lost, slots.c.worker)
+        sa.select(
+            slots.c.task_name,
+            slots.c.slot,
+            slots.c.outcome,
+            slots.c.attempts,
+            slots.c.lost,
+            slots.c.worker,
+        )
         .where(slots.c.lost > 0)
         .order_by(slots.c.slot.desc())
         .limit(6)
@@ -88,7 +117,7 @@ def _read_taken_over(connection: sa.Connection) -> list[Line]:
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
-# -- views -------------------------------------------------------------------------------------------------------
+# -- views ----------------------------------------------------------------------------------------
 
 
 class View(Protocol):
@@ -96,7 +125,10 @@ class View(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
     def show(self, scene: Scene, stage: Stage, left: float) -> None: ...
     def say(self, text: str) -> None: ...
@@ -114,7 +146,10 @@ class PlainView:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         return None
 
@@ -123,7 +158,9 @@ class PlainView:
             return
         self._summary = time.monotonic()
         if not scene.jobs:
-            self.say("the database is down" if scene.at is None else "the workers are starting")
+            self.say(
+                "the database is down" if scene.at is None else "the workers are starting"
+            )
             return
         succeeded = sum(row["succeeded"] or 0 for row in scene.jobs)
         held = sum(bool(row["picked_by"]) for row in scene.jobs)
@@ -134,7 +171,11 @@ class PlainView:
         )
 
     def say(self, text: str) -> None:
-        self._console.print(f"[{time.monotonic() - self._begun:5.1f} s] {text}", markup=False, highlight=False)
+        self._console.print(
+            f"[{time.monotonic() - self._begun:5.1f} s] {text}",
+            markup=False,
+            highlight=False,
+        )
 
 
 class LiveView:
@@ -150,16 +191,28 @@ class LiveView:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
     def show(self, scene: Scene, stage: Stage, left: float) -> None:
         said = Text("\n".join(self._said[-6:]), style="bold")
         title = Text(f"slotwise demo, {left:.0f} s to go", style="bold cyan")
-        away = Text("the database is down", style="bold red") if scene.at is None else Text("")
+        away = (
+            Text("the database is down", style="bold red") if scene.at is None else Text("")
+        )
         self._live.update(
-            Group(title, _jobs_table(scene, stage), _workers_table(scene, stage), _taken_over_table(scene), away, said)
+            Group(
+                title,
+                _jobs_table(scene, stage),
+                _workers_table(scene, stage),
+                _taken_over_table(scene),
+                away,
+                said,
+            )
         )
 
     def say(self, text: str) -> None:
@@ -169,12 +222,16 @@ class LiveView:
 def _jobs_table(scene: Scene, stage: Stage) -> Table:
     table = Table(title="jobs", title_justify="left", expand=True)
     for heading in ("job", "slot", "state", "attempt", "succeeded", "failed", "lost"):
-        table.add_column(heading, justify="left" if heading in ("job", "slot", "state") else "right")
+        table.add_column(
+            heading, justify="left" if heading in ("job", "slot", "state") else "right"
+        )
     for row in scene.jobs:
         holder = _label(stage, row["picked_by"])
         state = f"[green]running on {holder}[/]" if holder else "waiting"
         counts = [str(row[name] or 0) for name in ("succeeded", "failed", "lost")]
-        table.add_row(row["job"], _clock(row["slot"]), state, str(row["attempt"] or ""), *counts)
+        table.add_row(
+            row["job"], _clock(row["slot"]), state, str(row["attempt"] or ""), *counts
+        )
     return table
 
 
@@ -187,7 +244,11 @@ def _workers_table(scene: Scene, stage: Stage) -> Table:
         row = seen.get(worker.process.pid)
         state = worker.fate or ("running" if worker.is_running else "ended")
         style = {"killed": "red", "frozen": "yellow", "running": "green"}.get(state, "dim")
-        age = f"{(scene.at - row['last_seen']).total_seconds():.1f} s ago" if row and scene.at else ""
+        age = (
+            f"{(scene.at - row['last_seen']).total_seconds():.1f} s ago"
+            if row and scene.at
+            else ""
+        )
         table.add_row(worker.label, str(worker.process.pid), f"[{style}]{state}[/]", age)
     return table
 
@@ -197,7 +258,9 @@ def _taken_over_table(scene: Scene) -> Table:
     for heading in ("job", "slot", "attempts", "now"):
         table.add_column(heading)
     for row in scene.taken_over:
-        table.add_row(row["task_name"], _clock(row["slot"]), str(row["attempts"]), row["outcome"])
+        table.add_row(
+            row["task_name"], _clock(row["slot"]), str(row["attempts"]), row["outcome"]
+        )
     return table
 
 
@@ -205,7 +268,9 @@ def _label(stage: Stage, picked_by: str | None) -> str:
     if not picked_by:
         return ""
     pid = int(picked_by.split(":")[1])
-    return next((worker.label for worker in stage.workers if worker.process.pid == pid), picked_by)
+    return next(
+        (worker.label for worker in stage.workers if worker.process.pid == pid), picked_by
+    )
 
 
 def _clock(instant: datetime | None) -> str:

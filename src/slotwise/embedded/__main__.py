@@ -1,4 +1,6 @@
-"""`python -m slotwise.embedded [NAME]`: run a PostgreSQL for development until Ctrl-C, and print its address."""
+"""`python -m slotwise.embedded [NAME]`: run a PostgreSQL for development until Ctrl-C, and print
+its address.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import sys
 from slotwise.embedded.server import shared_server
 from slotwise.errors import SlotwiseError
 
-USAGE = "usage: python -m slotwise.embedded [NAME]; NAME has letters, digits and dashes, and is a directory of data"
+USAGE = (
+    "usage: python -m slotwise.embedded [NAME]; NAME has letters, digits and dashes, "
+    "and is a directory of data"
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +27,10 @@ def main(arguments: list[str]) -> int:
     try:
         with shared_server(name) as server:
             print(f"export DATABASE_URL={server.dsn}", flush=True)
-            print("PostgreSQL runs until Ctrl-C; paste the line above into another terminal", file=sys.stderr)
+            print(
+                "PostgreSQL runs until Ctrl-C; paste the line above into another terminal",
+                file=sys.stderr,
+            )
             signal.pause()
     except KeyboardInterrupt:
         pass

@@ -1,9 +1,10 @@
 """The server process of a data directory, and the keeper that stops it once its last user is gone.
 
-The keeper is a process of its own, since the last user may have been killed. It leaves the session of the process that
-started it, sleeps in flock until no process shares `use.lock`, stops the server and ends. It only waits, and so takes a
-few megabytes: this file is started by path and replaces slotwise's packages by empty ones, since their import would
-load SQLAlchemy and the engine. What it imports needs the standard library only.
+The keeper is a process of its own, since the last user may have been killed. It leaves the session
+of the process that started it, sleeps in flock until no process shares `use.lock`, stops the
+server and ends. It only waits, and so takes a few megabytes: this file is started by path and
+replaces slotwise's packages by empty ones, since their import would load SQLAlchemy and the
+engine. What it imports needs the standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ PAUSE = 0.05
 
 
 class Postmaster:
-    """Reads postmaster.pid, and trusts it only if the kernel confirms that this process serves the directory."""
+    """Reads postmaster.pid, and trusts it only if the kernel confirms that this process serves the
+    directory.
+    """
 
     def __init__(self, data: Path) -> None:
         """Change nothing."""
@@ -29,14 +32,16 @@ class Postmaster:
     def is_alive(self) -> bool:
         """Return whether a server runs here.
 
-        The command line of a zombie is empty; that of another process with the pid of a dead server names another
-        directory.
+        The command line of a zombie is empty; that of another process with the pid of a dead
+        server names another directory.
         """
         lines = self._lines()
         return bool(lines) and os.fsencode(self._data) in _command_line(int(lines[0]))
 
     def is_ready(self, patience: float) -> bool:
-        """Return whether it accepts connections; wait up to `patience` seconds for a server that is starting."""
+        """Return whether it accepts connections; wait up to `patience` seconds for a server that
+        is starting.
+        """
         deadline = time.monotonic() + patience
         while self.is_alive() and time.monotonic() < deadline:
             if self._lines()[7:8] == ["ready"]:
@@ -45,12 +50,18 @@ class Postmaster:
         return False
 
     def forget_dead(self) -> None:
-        """Remove a postmaster.pid that names a zombie or another process: PostgreSQL would take it for a server.
+        """Remove a postmaster.pid that names a zombie or another process: PostgreSQL would take it
+        for a server.
 
         Not while a process is attached to the dead server's shared memory: it may still write.
         """
         lines = self._lines()
-        if lines and not self.is_alive() and _exists(int(lines[0])) and not _attached(lines[6:7]):
+        if (
+            lines
+            and not self.is_alive()
+            and _exists(int(lines[0]))
+            and not _attached(lines[6:7])
+        ):
             self._file.unlink(missing_ok=True)
 
     def _lines(self) -> list[str]:
@@ -67,7 +78,9 @@ def _command_line(pid: int) -> bytes:
             return Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             return b""
-    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+    shown = subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False
+    )
     return shown.stdout
 
 
@@ -91,13 +104,14 @@ def _attached(shared_memory: list[str]) -> bool:
     return any(row[1:2] == segment and int(row[6]) > 0 for row in rows if segment)
 
 
-# -- the keeper ---------------------------------------------------------------------------------------------------
+# -- the keeper -----------------------------------------------------------------------------------
 
 
 def keep(home: Path, pg_ctl: str, uid: str, gid: str, lifetime: str) -> None:
     """Become the only keeper of this home, or end at once.
 
-    `uid` and `gid` are those of the server's account, or `-` for our own; a `temporary` home goes with its server.
+    `uid` and `gid` are those of the server's account, or `-` for our own; a `temporary` home goes
+    with its server.
     """
     from slotwise.embedded.directories import FileLock, remove_directory
 
@@ -105,7 +119,8 @@ def keep(home: Path, pg_ctl: str, uid: str, gid: str, lifetime: str) -> None:
     if not keeper.try_exclude():
         return
     use = FileLock(home / "use.lock")
-    if os.fork():  # the locks go with the child; the process that started us need neither wait for it nor reap it
+    # the locks go with the child; the process that started us need neither wait for it nor reap it
+    if os.fork():
         os._exit(0)
     os.setsid()
     use.exclude()
@@ -117,7 +132,9 @@ def keep(home: Path, pg_ctl: str, uid: str, gid: str, lifetime: str) -> None:
 
 
 def _stop(home: Path, pg_ctl: str, switch: list[int]) -> None:
-    """Stop the server if it is one: pg_ctl would signal any process that has the pid of a dead server."""
+    """Stop the server if it is one: pg_ctl would signal any process that has the pid of a dead
+    server.
+    """
     if Postmaster(home / "data").is_alive():
         subprocess.run(
             [pg_ctl, "-D", home / "data", "-w", "-m", "fast", "stop"],

@@ -1,4 +1,6 @@
-"""PostgreSQL servers: one that several processes share and that stops with the last of them, and a given one."""
+"""PostgreSQL servers: one that several processes share and that stops with the last of them, and a
+given one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from urllib.parse import quote, urlsplit
 
 from slotwise.embedded.binaries import Binaries, find_binaries, server_account
 from slotwise.embedded.cluster import DURABLE, FLEETING, Cluster, StopMode
-from slotwise.embedded.directories import FileLock, make_directory, remove_directory, state_directory
+from slotwise.embedded.directories import (
+    FileLock,
+    make_directory,
+    remove_directory,
+    state_directory,
+)
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting
 
 
@@ -25,7 +32,9 @@ class GivenPostgres:
         """Take a DSN in URL form. Raises InvalidSetting for any other form."""
         scheme = urlsplit(dsn).scheme.partition("+")[0]
         if scheme not in ("postgres", "postgresql"):
-            raise InvalidSetting(f"dsn={dsn!r}: expected a URL, postgresql://user@host:port/database")
+            raise InvalidSetting(
+                f"dsn={dsn!r}: expected a URL, postgresql://user@host:port/database"
+            )
         self._url = urlsplit(dsn)._replace(scheme="postgresql")
 
     @property
@@ -46,13 +55,18 @@ class GivenPostgres:
 
     def restart(self, mode: str = "fast") -> None:
         """Raise DatabaseProblem: it is not ours to restart."""
-        raise DatabaseProblem(f"{self._url.hostname}: cannot restart a server that was given ({mode})")
+        raise DatabaseProblem(
+            f"{self._url.hostname}: cannot restart a server that was given ({mode})"
+        )
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -61,11 +75,13 @@ KEEPER = Path(__file__).with_name("postmaster.py")
 
 
 class EmbeddedPostgres:
-    """A server of a directory. The context manager starts or joins it; the last user to leave stops it.
+    """A server of a directory. The context manager starts or joins it; the last user to leave
+    stops it.
 
-    Users hold a shared lock on `use.lock`, which the kernel drops when they die. The process that gets the exclusive
-    lock is the last one and stops the server; a keeper process waits for the same lock, in case all are killed.
-    Joining, leaving and restarting are serialised by `start.lock`. Not for use by several threads at once.
+    Users hold a shared lock on `use.lock`, which the kernel drops when they die. The process that
+    gets the exclusive lock is the last one and stops the server; a keeper process waits for the
+    same lock, in case all are killed. Joining, leaving and restarting are serialised by
+    `start.lock`. Not for use by several threads at once.
     """
 
     def __init__(
@@ -79,10 +95,10 @@ class EmbeddedPostgres:
     ) -> None:
         """Start nothing yet.
 
-        `home` is made if missing; as root it must be reachable for the user `postgres` (or `nobody`).
-        `durable=False` trades safety against power loss for speed. `settings` are PostgreSQL's own; those of
-        the process that really starts the server count. `temporary` removes the home with the last user.
-        Raises PostgresMissing.
+        `home` is made if missing; as root it must be reachable for the user `postgres` (or
+        `nobody`). `durable=False` trades safety against power loss for speed. `settings` are
+        PostgreSQL's own; those of the process that really starts the server count. `temporary`
+        removes the home with the last user. Raises PostgresMissing.
         """
         self._binaries = binaries or find_binaries()
         self._account = server_account()
@@ -92,14 +108,19 @@ class EmbeddedPostgres:
         self._owner = 0
         defaults = DURABLE if durable else FLEETING
         self._cluster = Cluster(
-            self._home, self._binaries, self._account, {**defaults, **(settings or {})}, sync=durable
+            self._home,
+            self._binaries,
+            self._account,
+            {**defaults, **(settings or {})},
+            sync=durable,
         )
 
     @property
     def dsn(self) -> str:
         """postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, as libpq reads it.
 
-        It stays the same after a restart, and after a crash unless another process has taken the port.
+        It stays the same after a restart, and after a crash unless another process has taken the
+        port.
         """
         return self.url("postgres")
 
@@ -125,14 +146,19 @@ class EmbeddedPostgres:
         return self._cluster.log
 
     def start(self) -> Self:
-        """Start or join the server; called again, bring back one that crashed. Raises DatabaseUnreachable."""
+        """Start or join the server; called again, bring back one that crashed. Raises
+        DatabaseUnreachable.
+        """
         while not self._join():  # Race: the last user removed the home meanwhile
             pass
         return self
 
     def stop(self) -> None:
-        """Leave it; the last user stops the server before this returns. In a forked child, do nothing."""
-        use, self._use = self._use, None
+        """Leave it; the last user stops the server before this returns. In a forked child, do
+        nothing.
+        """
+        use = self._use
+        self._use = None
         if use is None or self._owner != os.getpid():
             return
         if use.is_current():
@@ -151,13 +177,18 @@ class EmbeddedPostgres:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
     def _require_use(self) -> None:
         if self._use is None:
-            raise DatabaseUnreachable(f"{self._home}: this server is not started; use it in a with block")
+            raise DatabaseUnreachable(
+                f"{self._home}: this server is not started; use it in a with block"
+            )
 
     def _join(self) -> bool:
         try:
@@ -166,7 +197,8 @@ class EmbeddedPostgres:
                 use = self._use or FileLock(self._home / "use.lock")
                 use.share()  # waits while a keeper or the last user stops the server
                 if start.is_current() and use.is_current():
-                    self._use, self._owner = use, os.getpid()
+                    self._use = use
+                    self._owner = os.getpid()
                     self._run()
                     return True
         except FileNotFoundError:
@@ -189,7 +221,9 @@ class EmbeddedPostgres:
 
     def _leave(self, use: FileLock) -> None:
         if not use.try_exclude():
-            use.share()  # at once beside other users; Race: where the keeper was faster, once it has stopped the server
+            # at once beside other users; Race: where the keeper was faster, once it has stopped
+            # the server
+            use.share()
             return
         self._cluster.stop()
         if self._temporary:
@@ -198,7 +232,8 @@ class EmbeddedPostgres:
     def _watch(self) -> None:
         """Start a keeper, which ends at once if there is one already.
 
-        Without one (a frozen program has no interpreter) the last user to leave still stops the server.
+        Without one (a frozen program has no interpreter) the last user to leave still stops the
+        server.
         """
         account = self._account
         switch = (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
@@ -222,11 +257,13 @@ def shared_server(
     durable: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> EmbeddedPostgres | GivenPostgres:
-    """Return the server of this name, which all processes of this user share, or the one of `dsn`, if given.
+    """Return the server of this name, which all processes of this user share, or the one of `dsn`,
+    if given.
 
-    Its data are kept in /var/lib/slotwise/NAME/pgMAJOR (root) or $XDG_STATE_HOME/slotwise/NAME/pgMAJOR, which
-    is below ~/.local/state by default. Returned unstarted: use it in a `with` block. Raises InvalidSetting,
-    PostgresMissing, DatabaseUnreachable.
+    Its data are kept in /var/lib/slotwise/NAME/pgMAJOR (root) or
+    $XDG_STATE_HOME/slotwise/NAME/pgMAJOR, which is below ~/.local/state by default. Returned
+    unstarted: use it in a `with` block. Raises InvalidSetting, PostgresMissing,
+    DatabaseUnreachable.
     """
     if dsn is not None:
         return GivenPostgres(dsn)

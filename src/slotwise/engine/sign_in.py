@@ -1,4 +1,6 @@
-"""Sign a worker in: wait for the database, check the tables, plan the jobs, and join the live workers."""
+"""Sign a worker in: wait for the database, check the tables, plan the jobs, and join the live
+workers.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,13 @@ SKEW_WARNING = 1.0
 
 
 class Membership:
-    """Register a worker as alive, with its attributes and whether it drains. Safe between threads."""
+    """Register a worker as alive, with its attributes and whether it drains. Safe between
+    threads.
+    """
 
     def __init__(self, roster: WorkerRegistry, make_badge: Callable[[], Badge]) -> None:
-        self._worker_registry, self._make_badge = roster, make_badge
+        self._worker_registry = roster
+        self._make_badge = make_badge
         self._lock = threading.Lock()
         self._badge: Badge | None = None
         self._skew: float | None = None
@@ -54,9 +59,13 @@ class Membership:
         self.renew()
 
     def renew(self) -> float | None:
-        """Renew the registration and return the clock drift against the database, in seconds; None when not joined."""
+        """Renew the registration and return the clock drift against the database, in seconds; None
+        when not joined.
+        """
         with self._lock:
-            if self._badge is None:  # race: a heartbeat on its way must not bring the row of a leaving worker back
+            if (
+                self._badge is None
+            ):  # race: a heartbeat on its way must not bring the row of a leaving worker back
                 return None
             state = State.DRAINING if self.is_draining else State.RUNNING
             skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
@@ -64,34 +73,46 @@ class Membership:
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._is_skew_told:
             self._is_skew_told = True
-            line = "this host's clock is %.1f s off the database's; jobs follow the database's clock, this log does not"
+            line = (
+                "this host's clock is %.1f s off the database's; jobs follow the "
+                "database's clock, this log does not"
+            )
             logger.warning(line, skew)
         return skew
 
     def leave(self) -> None:
         """Sign out; if that fails, other workers delete the row later."""
         with self._lock:
-            badge, self._badge = self._badge, None
+            badge = self._badge
+            self._badge = None
             if badge is None:
                 return
             try:
                 self._worker_registry.sign_out(badge.worker)
             except Exception as error:
-                logger.warning("cannot sign out: %s; other workers delete the row later", describe(error))
+                logger.warning(
+                    "cannot sign out: %s; other workers delete the row later",
+                    describe(error),
+                )
 
 
 PAUSES = timedelta(milliseconds=300), timedelta(seconds=15)
-#: Pauses while another transaction holds a row of ours, usually a worker that starts at the same time.
+#: Pauses while another transaction holds a row of ours, usually a worker that starts at the same
+#: time.
 BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
 
-def keep_trying(enter: Callable[[], None], common: Common, stopping: threading.Event) -> bool:
+def keep_trying(
+    enter: Callable[[], None], common: Common, stopping: threading.Event
+) -> bool:
     """Enter the cluster; return False if a stop was requested first.
 
-    A busy database is no outage and is retried soon. Raise DatabaseRefused, so that a deploy with a wrong password
-    fails; only at the start, because a server that is being replaced may return the same error later.
+    A busy database is no outage and is retried soon. Raise DatabaseRefused, so that a deploy with
+    a wrong password fails; only at the start, because a server that is being replaced may return
+    the same error later.
     """
-    away, busy = growing_pauses(*PAUSES), growing_pauses(*BUSY_PAUSES)
+    away = growing_pauses(*PAUSES)
+    busy = growing_pauses(*BUSY_PAUSES)
     while not stopping.is_set():
         try:
             enter()
@@ -99,7 +120,10 @@ def keep_trying(enter: Callable[[], None], common: Common, stopping: threading.E
             if isinstance(error, DatabaseRefused) or not is_transient(error):
                 raise
             if is_busy(error):
-                logger.info("the start continues after a pause, the database is busy: %s", describe(error))
+                logger.info(
+                    "the start continues after a pause, the database is busy: %s",
+                    describe(error),
+                )
             else:
                 common.outage_begins("start", error)
             stopping.wait(next(busy if is_busy(error) else away).total_seconds())
@@ -113,21 +137,35 @@ class SignIn:
     """The steps of a worker into the cluster: verify the tables, plan the jobs, register."""
 
     def __init__(
-        self, common: WorkerCommon, identity: Identity, *, capacity: int, version: str, born: float | None
+        self,
+        common: WorkerCommon,
+        identity: Identity,
+        *,
+        capacity: int,
+        version: str,
+        born: float | None,
     ) -> None:
         """``born``: see ``Worker``."""
-        self._common, self._identity, self._settings, self._store = common, identity, common.settings, common.store
+        self._common = common
+        self._identity = identity
+        self._settings = common.settings
+        self._store = common.store
         self.membership = Membership(WorkerRegistry(common.store), self._make_badge)
-        self._capacity, self._version, self._born = capacity, version, born
+        self._capacity = capacity
+        self._version = version
+        self._born = born
         self._refused: set[str] = set()
         #: The new jobs that are to be planned after the worker has joined, and its deploy.
         self._left: list[Definition] = []
         self._deploy = Revision()
 
     def enter(self) -> None:
-        """Verify, plan and join; raise what ``verify`` and ``plan`` raise. Of new jobs, plan one batch."""
+        """Verify, plan and join; raise what ``verify`` and ``plan`` raise. Of new jobs, plan
+        one batch.
+        """
         self.verify()
-        jobs, self._deploy = self._jobs(), self.revision()
+        jobs = self._jobs()
+        self._deploy = self.revision()
         self._left = Planner(self._store).missing(jobs)[BATCH:] if len(jobs) > BATCH else []
         later = {job.name for job in self._left}
         self._plan([job for job in jobs if job.name not in later], self._deploy)
@@ -135,87 +173,141 @@ class SignIn:
         self.membership.join()
 
     def plan_rest(self, stopping: threading.Event, wake: Callable[[], None]) -> None:
-        """Plan the new jobs that ``enter`` has left, until a stop is requested; ``wake``: some of them may be due soon.
+        """Plan the new jobs that ``enter`` has left, until a stop is requested; ``wake``: some of
+        them may be due soon.
 
-        The worker claims meanwhile. Race: until its row is inserted, nothing can claim a new job. Another worker may
-        insert it first; then it is planned under the row's lock, which claims skip. A claim that was first keeps its
-        slot, as during any deploy. The deploy is as old as when it entered, so a newer one is not overruled.
+        The worker claims meanwhile. Race: until its row is inserted, nothing can claim a new job.
+        Another worker may insert it first; then it is planned under the row's lock, which claims
+        skip. A claim that was first keeps its slot, as during any deploy. The deploy is as old as
+        when it entered, so a newer one is not overruled.
         """
         while self._left and not stopping.is_set():
-            if any(plan.refused is not None for plan in self._plan(self._left[:BATCH], self._deploy)):
+            if any(
+                plan.refused is not None
+                for plan in self._plan(self._left[:BATCH], self._deploy)
+            ):
                 self.membership.join()  # with the names of these jobs
             del self._left[:BATCH]
             wake()
 
     def verify(self) -> None:
-        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are correct."""
+        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are
+        correct.
+        """
         database = self._store.database
         database.verify()
         with database.main.connect() as connection:
-            migrate.check(connection, prefix=self._settings.table_prefix, schema=self._settings.schema)
+            migrate.check(
+                connection, prefix=self._settings.table_prefix, schema=self._settings.schema
+            )
 
     def revision(self, text: str | None = None) -> Revision:
-        """Return this deploy's revision: its id (``text``, else the settings') and its start by the database's clock.
+        """Return this deploy's revision: its id (``text``, else the settings') and its start by
+        the database's clock.
 
-        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start time it would
-        be the newest of all and restore the old schedule.
+        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own
+        start time it would be the newest of all and restore the old schedule.
         """
-        age = timedelta(seconds=0.0 if self._born is None else self._common.elapsed() - self._born)
-        return Revision(text=text or self._settings.revision, started=self._store.now() - age)
+        age = timedelta(
+            seconds=0.0 if self._born is None else self._common.elapsed() - self._born
+        )
+        return Revision(
+            text=text or self._settings.revision, started=self._store.now() - age
+        )
 
     def plan(
-        self, text: str | None = None, *, only: str | None = None, from_due: timedelta | None = None
+        self,
+        text: str | None = None,
+        *,
+        only: str | None = None,
+        from_due: timedelta | None = None,
     ) -> list[Plan]:
-        """Create or update the rows of the jobs to match the code. Raise PlanMissing if one is missing.
+        """Create or update the rows of the jobs to match the code. Raise PlanMissing if one is
+        missing.
 
-        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone. ``from_due``: see
-        ``Planner.plan``.
+        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone.
+        ``from_due``: see ``Planner.plan``.
         """
-        plans = self._plan([job for job in self._jobs() if only in (None, job.name)], self.revision(text), from_due)
+        plans = self._plan(
+            [job for job in self._jobs() if only in (None, job.name)],
+            self.revision(text),
+            from_due,
+        )
         self._report_moved(sorted(self._store.definitions) if only is None else [only])
         return plans
 
     def _jobs(self) -> list[Definition]:
         return [found for found in self._store.definitions.values() if found.is_job]
 
-    def _plan(self, jobs: list[Definition], revision: Revision, from_due: timedelta | None = None) -> list[Plan]:
+    def _plan(
+        self, jobs: list[Definition], revision: Revision, from_due: timedelta | None = None
+    ) -> list[Plan]:
         planner = Planner(self._store)
         plans = planner.plan(jobs, revision, from_due=from_due)
         for plan in plans:
             self._common.listeners.publish(planned(self._common.worker, plan, revision))
             for gap in plan.superseded:
-                self._common.listeners.publish(events.skipped(self._common.worker, Key(plan.job, RECURRING), gap))
+                self._common.listeners.publish(
+                    events.skipped(self._common.worker, Key(plan.job, RECURRING), gap)
+                )
         if any(plan.change in ("added", "changed") for plan in plans):
-            self._store.database.wake_ups.tell(LOOK)  # others sleep until the row that was due next before
+            self._store.database.wake_ups.tell(
+                LOOK
+            )  # others sleep until the row that was due next before
         self._refused.difference_update(plan.job for plan in plans)
         self._refused.update(plan.job for plan in plans if plan.refused is not None)
-        planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
+        planner.verify(
+            [found for found in jobs if not isinstance(found.schedule, Disabled)]
+        )
         return plans
 
     def _report_moved(self, names: list[str]) -> None:
         for one in moved(self._store, names):
-            self._common.listeners.publish(events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one)))
+            self._common.listeners.publish(
+                events.SlotsMoved(worker=self._common.worker, **dataclasses.asdict(one))
+            )
 
     def _make_badge(self) -> Badge:
-        identity, settings = self._identity, self._settings
+        identity = self._identity
+        settings = self._settings
         known = self._store.definitions
-        passed_over = {name: sorted(one.runs_on) for name, one in known.items() if not one.may_run_on(settings.tags)}
+        passed_over = {
+            name: sorted(one.runs_on)
+            for name, one in known.items()
+            if not one.may_run_on(settings.tags)
+        }
         return Badge(
-            worker=str(identity), host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
-            capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(known),
-            lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=sorted(self._refused),
+            worker=str(identity),
+            host=identity.host,
+            pid=identity.pid,
+            boot_id=identity.boot_id,
+            version=self._version,
+            capacity=self._capacity,
+            tags=sorted(settings.tags),
+            tasks=sorted(known),
+            lease=settings.lease,
+            started=self._store.now(),
+            revision=settings.revision,
+            refused=sorted(self._refused),
             passed_over=passed_over,
-        )  # fmt: skip
+        )
 
 
 def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
     facts: dict[str, Any] = {
-        "worker": worker, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
+        "worker": worker,
+        "job": plan.job,
+        "change": plan.change,
+        "schedule": plan.schedule,
         "next_slot": plan.next_slot,
-    }  # fmt: skip
+    }
     if plan.refused is None or plan.planned_by is None:
         return events.PlanKept(**facts) if plan.change == "kept" else Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
+        **facts,
+        refused=plan.refused,
+        revision=str(ours),
+        planned_by=str(theirs),
+        cure=ours.cure(theirs),
     )

@@ -1,4 +1,6 @@
-"""The composition root of a process: build the loops, start them in order, and end them in order."""
+"""The composition root of a process: build the loops, start them in order, and end them in
+order.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Service, WorkerCommon
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import BeforeStart, Interceptor, Isolate, Runner, context_maker
+from slotwise.engine.run.runner import (
+    BeforeStart,
+    Interceptor,
+    Isolate,
+    Runner,
+    context_maker,
+)
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition, shortest_interval
 from slotwise.model import events
@@ -38,7 +46,8 @@ from slotwise.store.slots.store import Store
 MOST_THREADS = 500
 #: Of how many intervals of a job the shortest counts; a worker may have ten thousand jobs.
 SAMPLE = 10
-#: Jobs shorten the poll interval to no less than this: an idle worker sleeps until the next known slot anyway.
+#: Jobs shorten the poll interval to no less than this: an idle worker sleeps until the next known
+#: slot anyway.
 SHORTEST_POLL = timedelta(seconds=1)
 #: How often, in seconds, a wait checks whether a further request has come.
 STEP = 0.05
@@ -47,10 +56,12 @@ STEP = 0.05
 LOOP_PATIENCE = timedelta(seconds=5)
 WRITE_PATIENCE = timedelta(seconds=5)
 LEAVE_PATIENCE = timedelta(seconds=3)
-#: How long a worker that ends waits for a reply of the database; longer than the longest wait for a lock.
+#: How long a worker that ends waits for a reply of the database; longer than the longest wait for
+#: a lock.
 REPLY_PATIENCE = timedelta(seconds=6)
 #: Bounds of the time that handlers get to stop: the grace, but within these bounds.
-SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
+SHORTEST_ASIDE = timedelta(seconds=1)
+LONGEST_ASIDE = timedelta(seconds=5)
 
 logger = logging.getLogger(__name__)
 
@@ -61,18 +72,31 @@ def aside(settings: Settings) -> timedelta:
 
 
 def lifespan_patience(settings: Settings) -> timedelta:
-    """Return how long the exit or the cancellation of a lifespan may take in a process that ends."""
+    """Return how long the exit or the cancellation of a lifespan may take in a process that
+    ends.
+    """
     return max(settings.shutdown_grace, LONGEST_ASIDE)
 
 
 def poll_interval(settings: Settings, definitions: Mapping[str, Definition]) -> timedelta:
-    """Return the setting, or the shortest interval of these jobs, but at least a second, if that is shorter.
+    """Return the setting, or the shortest interval of these jobs, but at least a second, if that
+    is shorter.
 
-    An interruption shorter than this counts as a running job, so no slot may come due between two polls.
+    An interruption shorter than this counts as a running job, so no slot may come due between two
+    polls.
     """
-    scheduled = [(name, found.schedule) for name, found in definitions.items() if found.schedule is not None]
+    scheduled = [
+        (name, found.schedule)
+        for name, found in definitions.items()
+        if found.schedule is not None
+    ]
     intervals = [shortest_interval(schedule, name, SAMPLE) for name, schedule in scheduled]
-    return min([settings.poll_interval, *(max(one, SHORTEST_POLL) for one in intervals if one is not None)])
+    return min(
+        [
+            settings.poll_interval,
+            *(max(one, SHORTEST_POLL) for one in intervals if one is not None),
+        ]
+    )
 
 
 @runtime_checkable
@@ -80,7 +104,9 @@ class VerifiedAtStart(Protocol):
     """A ``before_start`` hook that is verified when a worker starts."""
 
     def verify_at_start(self, names: Collection[str]) -> object:
-        """Raise what ends the start. ``names`` are those of all jobs and tasks of the application."""
+        """Raise what ends the start. ``names`` are those of all jobs and tasks of the
+        application.
+        """
 
 
 @runtime_checkable
@@ -104,7 +130,9 @@ NO_HOOKS = Hooks()
 
 
 class Worker:
-    """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs it knows."""
+    """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs
+    it knows.
+    """
 
     #: The class that runs handlers; the test kit replaces it.
     runner_class: ClassVar[type[Runner]] = Runner
@@ -131,42 +159,67 @@ class Worker:
         version: str = "",
         born: float | None = None,
     ) -> None:
-        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
-        seconds; by default, the time of planning counts."""
+        """``born``: when the process that stands for this deploy (a supervisor, or this one)
+        started, in elapsed seconds; by default, the time of planning counts.
+        """
         self.settings = settings
         redact_also(settings.redact)
         self._names = frozenset(definitions)
-        self.definitions = {name: definitions[name] for name in definitions if name in (settings.only or definitions)}
+        self.definitions = {
+            name: definitions[name]
+            for name in definitions
+            if name in (settings.only or definitions)
+        }
         # This worker claims what it has the tags for. It plans and takes over the others, too.
-        claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
+        claimed = sorted(
+            name
+            for name, found in self.definitions.items()
+            if found.may_run_on(settings.tags)
+        )
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
-        self.capacity = settings.threads or min(max(10, len(self.definitions)), MOST_THREADS)
+        self.capacity = settings.threads or min(
+            max(10, len(self.definitions)), MOST_THREADS
+        )
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.database, poll = database, poll_interval(settings, self.definitions)
-        self.store = Store(database, self.definitions, clock=self.clock, poll=poll, at_insert=hooks.at_insert)
+        self.store = Store(
+            database,
+            self.definitions,
+            clock=self.clock,
+            poll=poll,
+            at_insert=hooks.at_insert,
+        )
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self._stopping = threading.Event()
         self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
         needs_loop = any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
-        self.common = WorkerCommon(listeners, self.name, settings, self.store, self.active_claims)
-        self.entrance = SignIn(self.common, self.identity, capacity=self.capacity, version=version, born=born)
+        self.common = WorkerCommon(
+            listeners, self.name, settings, self.store, self.active_claims
+        )
+        self.entrance = SignIn(
+            self.common, self.identity, capacity=self.capacity, version=version, born=born
+        )
         self._before_start = hooks.before_start
         self.runner = self._make_runner(client, interceptors, isolate)
         self._make_loops(claimed)
 
-    def _make_runner(self, client: object, interceptors: tuple[Interceptor, ...], isolate: Isolate | None) -> Runner:
+    def _make_runner(
+        self, client: object, interceptors: tuple[Interceptor, ...], isolate: Isolate | None
+    ) -> Runner:
         return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             active_claims=self.active_claims,
             listeners=self.listeners,
             mark_running=self.store.held.mark_running,
-            make_context=context_maker(self.store, client, lambda: self.is_draining, self.loop),
+            make_context=context_maker(
+                self.store, client, lambda: self.is_draining, self.loop
+            ),
             margin=self.settings.heartbeat_interval,
             loop=self.loop,
             interceptors=interceptors,
@@ -176,31 +229,61 @@ class Worker:
 
     def _make_loops(self, claimed: Sequence[str]) -> None:
         """Make the loops and connect them to the runner."""
-        common, settings, membership = self.common, self.settings, self.entrance.membership
-        self.poller = Poller(common, names=claimed, runner=self.runner, peers=membership.peers, pass_on=self._pass_on)
+        common = self.common
+        settings = self.settings
+        membership = self.entrance.membership
+        self.poller = Poller(
+            common,
+            names=claimed,
+            runner=self.runner,
+            peers=membership.peers,
+            pass_on=self._pass_on,
+        )
         self.settler = Settler(common, on_free=self.poller.poll_now)
         self.lease_watch = LeaseWatch(common, self.settler)
-        self.runner.on_end, self.runner.limit = self.settler.put, self.lease_watch.limit
+        self.runner.on_end = self.settler.put
+        self.runner.limit = self.lease_watch.limit
         self.heartbeat = Heartbeat(common, sign_in=membership.renew)
         self.reaper = Reaper(
-            common, names=sorted(self.definitions), on_reaped=self.poller.poll_now,
+            common,
+            names=sorted(self.definitions),
+            on_reaped=self.poller.poll_now,
             interval=settings.reaper_interval or settings.heartbeat_interval,
-        )  # fmt: skip
-        self.wake_up = WakeUp(common, self.database, names=claimed, wake=self._heed, offset=membership.peers.offset)
-        keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
+        )
+        self.wake_up = WakeUp(
+            common,
+            self.database,
+            names=claimed,
+            wake=self._heed,
+            offset=membership.peers.offset,
+        )
+        keep = Pruner(
+            self.store,
+            keep=settings.retention,
+            failure_retention=settings.failure_retention,
+        )
         self.pruning = Pruning(common, keep)
-        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
+        #: The loops in their start order: those that renew claims, and settle them to the end,
+        #: before the others.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
-        self.loops: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.pruning)
+        self.loops: tuple[Service, ...] = (
+            *self.keepers,
+            self.reaper,
+            self.poller,
+            self.wake_up,
+            self.pruning,
+        )
 
-    # -- start ------------------------------------------------------------------------------------------------
+    # -- start ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Check the tables, plan the jobs, start the loops. Wait while the database is unreachable.
+        """Check the tables, plan the jobs, start the loops. Wait while the database is
+        unreachable.
 
-        If more than one batch of jobs is new, the others are planned while the loops run. A worker starts once. If a
-        stop is requested meanwhile, it has not started, or drains if it may hold claims. Raise DatabaseRefused,
-        SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing is left behind.
+        If more than one batch of jobs is new, the others are planned while the loops run. A worker
+        starts once. If a stop is requested meanwhile, it has not started, or drains if it may hold
+        claims. Raise DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the
+        lifespan raises; then nothing is left behind.
         """
         with self._turn:
             self.is_starting = True
@@ -208,7 +291,9 @@ class Worker:
                 self._start()
             except BaseException:
                 self.is_starting = False
-                if self.poller.has_started:  # race: a Ctrl-C at the last line meets claims, which a drain settles
+                if (
+                    self.poller.has_started
+                ):  # race: a Ctrl-C at the last line meets claims, which a drain settles
                     self.stop(timedelta(0))
                 else:
                     self.close()
@@ -228,8 +313,12 @@ class Worker:
         for service in self.loops:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
-        self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
-        rest = functools.partial(self.entrance.plan_rest, self._stopping, self.poller.poll_now)
+        self.listeners.publish(
+            events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs)
+        )
+        rest = functools.partial(
+            self.entrance.plan_rest, self._stopping, self.poller.poll_now
+        )
         keep_trying(rest, self.common, self._stopping)
 
     def _open(self) -> None:
@@ -243,7 +332,8 @@ class Worker:
         self.loop.start(self._stopping)
 
     def mind(self) -> None:
-        """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends it.
+        """Begin to renew and settle claims without polling or reaping; ``stop`` or ``close`` ends
+        it.
 
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
@@ -252,16 +342,20 @@ class Worker:
             service.start()
 
     def _pass_on(self) -> None:
-        """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
+        """Wake other workers, without waiting: rows that they do not know of may be due, now or
+        soon.
+        """
         self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
     def _heed(self, words: Collection[str]) -> None:
-        """Wake the poller, and for an order the heartbeat: an operator may have written it into a held row."""
+        """Wake the poller, and for an order the heartbeat: an operator may have written it into a
+        held row.
+        """
         self.poller.wake_for(words)
         if ORDERS in words and len(self.active_claims):
             self.heartbeat.wake()
 
-    # -- stop -------------------------------------------------------------------------------------------------
+    # -- stop -------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
         """Request a stop, from any thread: the thread that waits for it drains."""
@@ -270,7 +364,9 @@ class Worker:
             self.database.limit_replies(REPLY_PATIENCE)
 
     def cancel(self) -> None:
-        """Cancel what runs, in the current drain or the next one, and wait for no slow database any more."""
+        """Cancel what runs, in the current drain or the next one, and wait for no slow database
+        any more.
+        """
         self.cancelling.set()
         self._stopping.set()
         self.database.limit_replies(REPLY_PATIENCE)
@@ -281,16 +377,18 @@ class Worker:
     def stop(self, grace: timedelta | None = None, *, ending: bool = False) -> int:
         """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``.
 
-        Return the number of handlers that did not stop, outcomes that could not be written, and lifespans that were
-        not left. Such handlers keep their claims until they return or the process ends. With ``ending`` the caller ends
-        the process right after this: then their slots are handed back as the last write.
+        Return the number of handlers that did not stop, outcomes that could not be written, and
+        lifespans that were not left. Such handlers keep their claims until they return or the
+        process ends. With ``ending`` the caller ends the process right after this: then their
+        slots are handed back as the last write.
 
-        Other calls wait for the same drain. Raise what the lifespan raises on exit, after everything has ended.
+        Other calls wait for the same drain. Raise what the lifespan raises on exit, after
+        everything has ended.
         """
         self.request_stop()  # before the lock: a start that waits for the database gives up
         with self._turn:
-            # Race: a signal handler may stop what its own thread is starting, or stopping already. The interrupted
-            # call finishes that.
+            # Race: a signal handler may stop what its own thread is starting, or stopping already.
+            # The interrupted call finishes that.
             if self.is_starting:
                 self.asked_meanwhile = functools.partial(self.stop, grace, ending=ending)
                 return 0
@@ -299,9 +397,13 @@ class Worker:
                     self.cancelling.set()
                 return self.unfinished
             self.runner.is_draining = self.entrance.membership.is_draining = True
-            self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.active_claims)))
+            self.listeners.publish(
+                events.DrainBegan(worker=self.name, running=len(self.active_claims))
+            )
             self._pass_on()
-            self._drain(self.settings.shutdown_grace if grace is None else grace, ending=ending)
+            self._drain(
+                self.settings.shutdown_grace if grace is None else grace, ending=ending
+            )
             return self.unfinished
 
     @property
@@ -311,7 +413,9 @@ class Worker:
 
     @property
     def unfinished(self) -> int:
-        """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
+        """The number of handlers, outcomes and lifespans that the worker left behind when it
+        stopped.
+        """
         return self._left_behind or 0
 
     @property
@@ -319,13 +423,15 @@ class Worker:
         """Whether nothing starts any more."""
         return self.runner.is_draining
 
-    # -- the steps of a stop ----------------------------------------------------------------------------------
+    # -- the steps of a stop ----------------------------------------------------------------------
 
     def _drain(self, grace: timedelta, *, ending: bool) -> None:
-        """Let handlers finish, cancel them after ``grace``, and close. ``ending``: the caller ends the process then.
+        """Let handlers finish, cancel them after ``grace``, and close. ``ending``: the caller ends
+        the process then.
 
-        Race: a thread cannot be killed. A slot that is handed back while its handler still runs could start on another
-        worker at the same time. So a process that ends hands it back as its very last write; any other keeps the claim.
+        Race: a thread cannot be killed. A slot that is handed back while its handler still runs
+        could start on another worker at the same time. So a process that ends hands it back as its
+        very last write; any other keeps the claim.
         """
         until = elapsed() + grace.total_seconds()
         self._hand_back_unstarted()
@@ -356,13 +462,18 @@ class Worker:
                 self.database.limit_replies(None)
 
     def close(self, *, bounded: bool = False) -> None:
-        """End everything now, for a worker that holds nothing. ``bounded``: limit the time of the lifespan's exit.
+        """End everything now, for a worker that holds nothing. ``bounded``: limit the time of the
+        lifespan's exit.
 
         After a cancellation it is limited, too: a handler that still runs may block it.
         """
         self._end(*self.loops)
         try:
-            self._leave(lifespan_patience(self.settings) if bounded or self.cancelling.is_set() else None)
+            self._leave(
+                lifespan_patience(self.settings)
+                if bounded or self.cancelling.is_set()
+                else None
+            )
         finally:
             self._sign_out()
             self.database.limit_replies(None)
@@ -373,12 +484,16 @@ class Worker:
             self.settler.put(holding, HandedBack(Reason.SHUTDOWN), unstarted=True)
 
     def _leave(self, within: timedelta | None) -> None:
-        """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
+        """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application
+        may take long.
+        """
         self.runner.close()
         self.loop.stop(within)
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
-        """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
+        """Hand back the remaining slots as the last write: after its commit, they may start
+        elsewhere.
+        """
         self._sign_out()
         self._tell_end()
         for holding in left:
@@ -388,7 +503,11 @@ class Worker:
         self.settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
 
     def _keep_until_returned(self, count: int) -> None:
-        logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
+        logger.warning(
+            "%d handlers did not stop; their claims are kept until they return, "
+            "or this process ends",
+            count,
+        )
 
         def keep() -> None:
             self.active_claims.wait_empty(None)
@@ -403,24 +522,34 @@ class Worker:
         if self.active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
             return 0
         count = len(self.active_claims)
-        logger.warning("%d outcomes could not be written; other workers take over when the leases end", count)
+        logger.warning(
+            "%d outcomes could not be written; other workers take over when the leases end",
+            count,
+        )
         return count
 
     def _tell_end(self) -> None:
-        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self.unfinished))
+        self.listeners.publish(
+            events.DrainEnded(worker=self.name, unfinished=self.unfinished)
+        )
 
     def _finish(self) -> None:
         self._end(*self.keepers)
         self._sign_out()
 
     def _sign_out(self) -> None:
-        """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat before it."""
-        leaving = threading.Thread(target=self.entrance.membership.leave, name="slotwise-leave", daemon=True)
+        """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat
+        before it.
+        """
+        leaving = threading.Thread(
+            target=self.entrance.membership.leave, name="slotwise-leave", daemon=True
+        )
         leaving.start()
         leaving.join(LEAVE_PATIENCE.total_seconds())
 
     def _end(self, *loops: Service) -> None:
-        """Stop these loops and wait for them, together no longer than the patience, or until what runs is cancelled.
+        """Stop these loops and wait for them, together no longer than the patience, or until what
+        runs is cancelled.
 
         Race: a poller that is left behind may still claim; the runner hands such claims back.
         """
@@ -428,6 +557,9 @@ class Worker:
             loop.stop()
         until = elapsed() + LOOP_PATIENCE.total_seconds()
         for loop in reversed(loops):
-            while not loop.join(timedelta(seconds=min(STEP, until - elapsed()))) and elapsed() < until:
+            while (
+                not loop.join(timedelta(seconds=min(STEP, until - elapsed())))
+                and elapsed() < until
+            ):
                 if self.cancelling.is_set() and loop is self.poller:
                     break

@@ -1,4 +1,6 @@
-"""Explain why a slot ran, was skipped or still waits, why a task waits, and why a job does not run now."""
+"""Explain why a slot ran, was skipped or still waits, why a task waits, and why a job does not run
+now.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import AttemptInfo, JobInfo, SlotInfo
 from slotwise.store.slots.store import Store
 
-# -- what a reason in the ledger means ------------------------------------------------------------------------------
+# -- what a reason in the ledger means ------------------------------------------------------------
 
 #: A slot that was begun and then lost by a restore of the queue alone, until the job went past it.
-_PASSED = "It was begun, and a restore of the queue alone lost sight of it ({reason}): it ended as {outcome} {ended}."
+_PASSED = (
+    "It was begun, and a restore of the queue alone lost sight of it ({reason}): it "
+    "ended as {outcome} {ended}."
+)
 #: A reason without a sentence: a handler's own, or that of a feature that is not installed here.
 _UNSAID = "It ended as {outcome} ({reason}) {ended}."
 
@@ -44,29 +49,47 @@ def how_ended(outcome: str, reason: str | None, when: str) -> str:
     return sentence.format(outcome=outcome, reason=reason, ended=when)
 
 
-# -- parts of sentences ---------------------------------------------------------------------------------------------
+# -- parts of sentences ---------------------------------------------------------------------------
 
 
 def paused_by(facts: Facts | TaskFacts) -> str:
     if (every := facts.all_paused) is not None:
         note = f": {every.note}" if every.note else ""
         return f"Everything has been paused since {when(every.since)}, by {every.author}{note}."
-    orders = [order for order in facts.orders if order.job is not None] if isinstance(facts, Facts) else []
+    orders = (
+        [order for order in facts.orders if order.job is not None]
+        if isinstance(facts, Facts)
+        else []
+    )
     return _latest(orders, "pause", facts.now) or "The job is paused."
 
 
 def _latest(orders: Iterable[AuditEntry], operation: str, until: datetime) -> str | None:
-    """Return the last of these orders, the newest first, that was this operation; None if there is none."""
-    return next((said(order) for order in orders if order.operation == operation and order.at <= until), None)
+    """Return the last of these orders, the newest first, that was this operation; None if there is
+    none.
+    """
+    return next(
+        (
+            said(order)
+            for order in orders
+            if order.operation == operation and order.at <= until
+        ),
+        None,
+    )
 
 
 def said(order: AuditEntry) -> str:
     what = order.operation if order.job is not None else f"{order.operation} of all"
-    return f"At {when(order.at)} {order.author} requested {what}{f': {order.note}' if order.note else ''}."
+    return (
+        f"At {when(order.at)} {order.author} requested "
+        f"{what}{f': {order.note}' if order.note else ''}."
+    )
 
 
 def when(instant: datetime) -> str:
-    text = instant.astimezone(UTC).isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
+    text = instant.astimezone(UTC).isoformat(
+        timespec="milliseconds" if instant.microsecond else "seconds"
+    )
     return text.replace("+00:00", "Z")
 
 
@@ -77,7 +100,8 @@ def slots(count: int) -> str:
 def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iterator[str]:
     if line.last is not None:
         yield (
-            f"It did not run: it is one of {slots(line.count)} from {when(line.slot)} to {when(line.last)} "
+            f"It did not run: it is one of {slots(line.count)} from "
+            f"{when(line.slot)} to {when(line.last)} "
             f"that were skipped ({line.reason})."
         )
     else:
@@ -87,7 +111,11 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
     if definition is not None and line.reason == Reason.OVERLAP:
         yield f"The job declares overlap={definition.overlap!r}."
     elif definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE):
-        limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
+        limit = (
+            f", start_within {format_duration(definition.start_within)}"
+            if definition.start_within
+            else ""
+        )
         yield f"The job declares catch_up={definition.catch_up!r}{limit}."
     if line.finished is not None:
         yield f"That was decided at {when(line.finished)}."
@@ -96,23 +124,44 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
 def _why_skipped(facts: Facts, line: SlotInfo) -> str | None:
     match line.reason:
         case Reason.COLLAPSED:
-            return f"{sentences_of(Reason.COLLAPSED).skipped} {_instead_of_all(facts, line)}"
+            return (
+                f"{sentences_of(Reason.COLLAPSED).skipped} {_instead_of_all(facts, line)}"
+            )
         case Reason.OVERLAP:
             return _overlapped(facts)
         case Reason.PAUSED:
-            return _latest(facts.orders, "pause", line.finished or facts.now) or sentences_of(Reason.PAUSED).skipped
+            return (
+                _latest(facts.orders, "pause", line.finished or facts.now)
+                or sentences_of(Reason.PAUSED).skipped
+            )
         case reason:
             return sentences_of(reason).skipped
 
 
 def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
-    """Say which slot ran for it: the neighbour with missed slots that had come, or began, by that decision."""
-    before, after, last = facts.before, facts.after, line.last or line.slot
-    if after is not None and after.missed_count and (line.finished is None or after.slot <= line.finished):
+    """Say which slot ran for it: the neighbour with missed slots that had come, or began, by that
+    decision.
+    """
+    before = facts.before
+    after = facts.after
+    last = line.last or line.slot
+    if (
+        after is not None
+        and after.missed_count
+        and (line.finished is None or after.slot <= line.finished)
+    ):
         return f"The newest that was missed, {when(after.slot)}, ran for all."
-    if before is not None and before.missed_count and before.started is not None and before.started >= last:
+    if (
+        before is not None
+        and before.missed_count
+        and before.started is not None
+        and before.started >= last
+    ):
         return f"The oldest that was missed, {when(before.slot)}, ran for all."
-    return "It was beyond the newest slots that CatchUp.all(max=…) runs, or the slot that runs for all has not started."
+    return (
+        "It was beyond the newest slots that CatchUp.all(max=…) runs, or the slot "
+        "that runs for all has not started."
+    )
 
 
 def _overlapped(facts: Facts) -> str | None:
@@ -120,16 +169,25 @@ def _overlapped(facts: Facts) -> str | None:
     if held is None or held.started is None:
         return sentences_of(Reason.OVERLAP).skipped
     if held.origin == Origin.CATCH_UP and facts.slot < held.started:
-        return f"It came while the job was held, before {when(held.slot)} was caught up: its overlap decided."
-    begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
+        return (
+            f"It came while the job was held, before {when(held.slot)} was caught up: "
+            "its overlap decided."
+        )
+    begun = (
+        "" if held.attempts > 1 else f" from {when(held.started)}"
+    )  # of several attempts the last one is known
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""
-    return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
+    return (
+        f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown; ``sentences`` say why."""
+    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown;
+    ``sentences`` say why.
+    """
 
     job: str
     slot: datetime
@@ -141,7 +199,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExplanation:
-    """``state`` as in listings, the recorded outcome of a task that has ended, or unknown; ``sentences`` say why."""
+    """``state`` as in listings, the recorded outcome of a task that has ended, or unknown;
+    ``sentences`` say why.
+    """
 
     task: str
     id: str
@@ -152,7 +212,9 @@ class TaskExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExplanation:
-    """``state`` as in listings, or unknown; ``sentences`` say why it does not run now, and when it will."""
+    """``state`` as in listings, or unknown; ``sentences`` say why it does not run now, and when it
+    will.
+    """
 
     job: str
     id: str
@@ -170,17 +232,29 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
     return Explanation(
-        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked),
+        job=facts.job,
+        slot=facts.slot,
+        outcome=outcome,
+        reason=reason,
+        sentences=(*sentences, *asked),
         attempts=tuple(facts.attempts),
-    )  # fmt: skip
+    )
 
 
-def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, Iterable[str]]:
+def _verdict(
+    facts: Facts, definition: Definition | None
+) -> tuple[str, str | None, Iterable[str]]:
     entry = facts.entry
     if entry is not None:
-        told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
+        told = (
+            skipped(facts, entry, definition)
+            if entry.outcome == Outcome.SKIPPED
+            else _began(facts, entry)
+        )
         return entry.outcome, entry.reason, told
-    if facts.beside is not None:  # also a slot of a range that did not run: a backfill has it run after all
+    if (
+        facts.beside is not None
+    ):  # also a slot of a range that did not run: a backfill has it run after all
         return State.WAITING, facts.beside.origin, _waits(facts, facts.beside, definition)
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return Outcome.SKIPPED, facts.gap.reason, skipped(facts, facts.gap, definition)
@@ -191,28 +265,39 @@ def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | No
 
 def explain_task(facts: TaskFacts, definition: Definition | None = None) -> TaskExplanation:
     """Explain why a one-time task waits, runs, or is gone; ``definition`` tells its limits."""
-    row, end = facts.row, facts.end
+    row = facts.row
+    end = facts.end
     if row is None:
         state = State.UNKNOWN if end is None else end.outcome
         told = [
-            "No row has this id, and no end is recorded: it has ended without a record, was cancelled while it waited, "
+            "No row has this id, and no end is recorded: it has ended without a "
+            "record, was cancelled while it waited, "
             "or was never scheduled."
         ]
         if end is not None and end.finished is not None:
             earlier = told_attempts(one for one in facts.attempts if one.token != end.token)
-            told = [how_ended(end.outcome, end.reason, f"at {when(end.finished)}"), *earlier]
+            told = [
+                how_ended(end.outcome, end.reason, f"at {when(end.finished)}"),
+                *earlier,
+            ]
     else:
         state = State.RUNNING if row.picked else row.state or State.WAITING
         told = list(_task(facts, row, definition))
     return TaskExplanation(
-        task=facts.key.task_name, id=facts.key.task_instance, state=state, sentences=tuple(told),
+        task=facts.key.task_name,
+        id=facts.key.task_instance,
+        state=state,
+        sentences=tuple(told),
         attempts=tuple(facts.attempts),
-    )  # fmt: skip
+    )
 
 
 def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
     if row.picked:
-        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{_signs_of_life(row, facts)}."
+        yield (
+            f"It is claimed by {row.picked_by}, attempt "
+            f"{row.attempt}{_signs_of_life(row, facts)}."
+        )
     elif row.state == State.DEAD:
         tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
         again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
@@ -234,22 +319,31 @@ def _signs_of_life(row: Row, facts: Facts | TaskFacts) -> str:
         return told
     silent = facts.now - row.last_heartbeat
     if row.lease is not None and silent >= row.lease:
-        heir = "a worker takes it over" if facts.obstacle is None else f"no worker takes it over: {facts.obstacle}"
+        heir = (
+            "a worker takes it over"
+            if facts.obstacle is None
+            else f"no worker takes it over: {facts.obstacle}"
+        )
         told += f"; its lease of {about(row.lease)} has ended, and {heir}"
     return f"; the last heartbeat was {about(silent)} ago{told}"
 
 
-# -- attempts ---------------------------------------------------------------------------------------------------
+# -- attempts -------------------------------------------------------------------------------------
 
 #: The number of newest attempts that are described one by one.
 MOST_ATTEMPTS = 5
 
 
 def told_attempts(attempts: Iterable[AttemptInfo]) -> Iterator[str]:
-    """Say who had a slot or a task before, how each of those attempts ended, and since when a lost one is silent."""
+    """Say who had a slot or a task before, how each of those attempts ended, and since when a lost
+    one is silent.
+    """
     found = list(attempts)
     if (more := len(found) - MOST_ATTEMPTS) > 0:
-        yield f"{'One attempt' if more == 1 else f'{more} attempts'} before the last {MOST_ATTEMPTS} did not succeed."
+        yield (
+            f"{'One attempt' if more == 1 else f'{more} attempts'} before the last "
+            f"{MOST_ATTEMPTS} did not succeed."
+        )
     for one in found[-MOST_ATTEMPTS:]:
         claimed = f" at {when(one.claimed)}" if one.claimed else ""
         if one.outcome == Outcome.LOST:
@@ -257,8 +351,13 @@ def told_attempts(attempts: Iterable[AttemptInfo]) -> Iterator[str]:
             yield from _silence(one)
             continue
         how = "timed out" if one.reason == Reason.TIMEOUT else one.outcome
-        how = how if how in ("failed", "timed out") else f"ended as {how}{f' ({one.reason})' if one.reason else ''}"
-        ended, error = f" at {when(one.ended)}" if one.ended else "", error_summary(one.error)
+        how = (
+            how
+            if how in ("failed", "timed out")
+            else f"ended as {how}{f' ({one.reason})' if one.reason else ''}"
+        )
+        ended = f" at {when(one.ended)}" if one.ended else ""
+        error = error_summary(one.error)
         yield f"Attempt {one.number} {how}{ended}, on {one.worker}{f': {error}' if error else ''}."
 
 
@@ -267,7 +366,7 @@ def _silence(attempt: AttemptInfo) -> Iterator[str]:
         yield f"{attempt.worker} was last heard of at {when(attempt.ended)}."
 
 
-# -- it began ---------------------------------------------------------------------------------------------------
+# -- it began -------------------------------------------------------------------------------------
 
 _ORIGINS: dict[str, str] = {
     Origin.CATCH_UP: "It had been missed, and ran late, as catch-up.",
@@ -277,9 +376,17 @@ _ORIGINS: dict[str, str] = {
 
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
-    if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
+    if (
+        entry.outcome == Outcome.CANCELLED
+        and entry.finished is not None
+        and not entry.attempts
+    ):
         is_deleted = entry.reason == Reason.DELETED
-        why = "the job was deleted" if is_deleted else sentences_of(entry.reason).waits or "it was cancelled"
+        why = (
+            "the job was deleted"
+            if is_deleted
+            else sentences_of(entry.reason).waits or "it was cancelled"
+        )
         yield f"It did not run: {why} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
@@ -289,11 +396,20 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
         yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
     yield from told_attempts(one for one in facts.attempts if one.token != entry.token)
     if entry.started is not None and entry.attempts:
-        times, delay = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})", entry.started - entry.slot
-        late = "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
+        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
+        delay = entry.started - entry.slot
+        late = (
+            "on time,"
+            if delay < timedelta(seconds=1)
+            else f"{about(delay)} after its time,"
+        )
         yield f"It started at {when(entry.started)}{times}, {late} on {entry.worker}."
     yield _ending(facts, entry)
-    if entry.outcome == Outcome.LOST and facts.attempts and facts.attempts[-1].token == entry.token:
+    if (
+        entry.outcome == Outcome.LOST
+        and facts.attempts
+        and facts.attempts[-1].token == entry.token
+    ):
         yield from _silence(facts.attempts[-1])
     yield from _instead(facts, entry)
     if entry.error and entry.outcome != Outcome.SUCCEEDED:
@@ -301,7 +417,11 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
 
 
 def _instead(facts: Facts, entry: SlotInfo) -> Iterator[str]:
-    if entry.reason == Reason.OVERLAP and entry.finished is not None and facts.after is not None:
+    if (
+        entry.reason == Reason.OVERLAP
+        and entry.finished is not None
+        and facts.after is not None
+    ):
         yield f"The newer one that began next is {when(facts.after.slot)}."
 
 
@@ -310,9 +430,15 @@ def _ending(facts: Facts, entry: SlotInfo) -> str:
     if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
         return _under_way(facts, entry, row)
     if entry.finished is None:
-        waits = row if row is not None and row.slot == facts.slot and not row.picked else None
+        waits = (
+            row if row is not None and row.slot == facts.slot and not row.picked else None
+        )
         due = f", which is due at {when(waits.due)}" if waits else ""
-        ended = "was stopped" if entry.outcome == Outcome.CANCELLED else f"ended as {entry.outcome}"
+        ended = (
+            "was stopped"
+            if entry.outcome == Outcome.CANCELLED
+            else f"ended as {entry.outcome}"
+        )
         ended = "was put off" if entry.reason == Reason.SNOOZED else ended
         return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
     took = "" if entry.took is None else f", after {about(entry.took)}"
@@ -325,17 +451,28 @@ def _because(entry: SlotInfo) -> str:
 
 
 def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
-    if entry.outcome == Outcome.CLAIMED and row is not None and row.slot == facts.slot and not row.picked:
+    if (
+        entry.outcome == Outcome.CLAIMED
+        and row is not None
+        and row.slot == facts.slot
+        and not row.picked
+    ):
         due = when(row.due)
         claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
-        return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
+        return (
+            f"{claim} was handed back before it began{_because(entry)}, and is due "
+            f"again at {due}."
+        )
     if row is None or not row.picked or row.slot != facts.slot:
-        return "The ledger lists it as running, but no row is held for it: the next worker that starts will end it."
+        return (
+            "The ledger lists it as running, but no row is held for it: the next "
+            "worker that starts will end it."
+        )
     verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
     return f"It {verb}{_signs_of_life(row, facts)}."
 
 
-# -- it waits, is to come, or never was -------------------------------------------------------------------------
+# -- it waits, is to come, or never was -----------------------------------------------------------
 
 
 def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
@@ -343,7 +480,11 @@ def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[st
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which is deciding about it now."
     elif row.state == State.QUEUED:
-        other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
+        other = (
+            "a run before it"
+            if row.origin == Origin.TRIGGER
+            else "another slot of its backfill"
+        )
         yield f"It waits until {other} has ended."
     elif row.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, row)
@@ -354,28 +495,51 @@ def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[st
 
 
 def _deferred(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
-    """Explain what moved a first attempt beyond the time at which the slot came due, since when and until when."""
-    schedule, until = facts.schedule, row.due
-    if row.attempt or schedule is None or row.slot is None or row.origin in _ORIGINS.keys() - {Origin.CATCH_UP}:
+    """Explain what moved a first attempt beyond the time at which the slot came due, since when
+    and until when.
+    """
+    schedule = facts.schedule
+    until = row.due
+    if (
+        row.attempt
+        or schedule is None
+        or row.slot is None
+        or row.origin in _ORIGINS.keys() - {Origin.CATCH_UP}
+    ):
         return
     since = row.slot + (timedelta(0) if schedule.from_end else schedule.wait(row.slot))
     if until > since:
         why = _what_defers(facts, until, definition)
-        yield f"Its first attempt is deferred from {when(since)} to {when(until)}{f': {why}' if why else ''}."
+        yield (
+            f"Its first attempt is deferred from {when(since)} to "
+            f"{when(until)}{f': {why}' if why else ''}."
+        )
 
 
-def _what_defers(facts: Facts, until: datetime, definition: Definition | None) -> str | None:
+def _what_defers(
+    facts: Facts, until: datetime, definition: Definition | None
+) -> str | None:
     """Return the rule that a first attempt waits for, by the instant at which it may start."""
-    before, load = facts.before, facts.load
+    before = facts.before
+    load = facts.load
     if definition is not None and before is not None and before.started is not None:
-        spans = {"min_interval": definition.min_interval, "the pace of catch_up": definition.catch_up.pace}
+        spans = {
+            "min_interval": definition.min_interval,
+            "the pace of catch_up": definition.catch_up.pace,
+        }
         for name, span in spans.items():
             if span is not None and abs(before.started + span - until) < _ROUNDING:
-                return f"{name} is {format_duration(span)}, and {when(before.slot)} started at {when(before.started)}"
+                return (
+                    f"{name} is {format_duration(span)}, and {when(before.slot)} "
+                    f"started at {when(before.started)}"
+                )
     if definition is not None and (places := _no_place(load, definition)) is not None:
         return places
     if load.recovery_rate is not None:
-        return f"recovery_rate lets at most {load.recovery_rate} late slots start per second in the whole cluster"
+        return (
+            f"recovery_rate lets at most {load.recovery_rate} late slots start per "
+            "second in the whole cluster"
+        )
     return None
 
 
@@ -383,12 +547,21 @@ def _no_place(load: Load, definition: Definition) -> str | None:
     most = definition.overlap.max if definition.overlap.detaches else None
     if most is None or load.places < most:
         return None
-    return f"{slots(load.places)} of the job run or wait for a retry, and overlap={definition.overlap!r} permits {most}"
+    return (
+        f"{slots(load.places)} of the job run or wait for a retry, and "
+        f"overlap={definition.overlap!r} permits {most}"
+    )
 
 
-def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
-    """Explain when a waiting row is due; or why it waits: no worker can take it, or a limit holds it back."""
-    due, now, load = row.due, facts.now, facts.load
+def _until_due(
+    facts: Facts | TaskFacts, row: Row, definition: Definition | None
+) -> Iterator[str]:
+    """Explain when a waiting row is due; or why it waits: no worker can take it, or a limit holds
+    it back.
+    """
+    due = row.due
+    now = facts.now
+    load = facts.load
     if due > now:
         retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
         yield f"It waits{retry}: it is due at {when(due)}, in {about(due - now)}."
@@ -396,17 +569,29 @@ def _until_due(facts: Facts | TaskFacts, row: Row, definition: Definition | None
     yield f"It has been due since {when(due)}, and no worker has taken it."
     if facts.obstacle is not None:
         yield f"No live worker can: {facts.obstacle}."
-    elif definition is not None and (limit := _limit(load, now, definition) or _no_place(load, definition)) is not None:
+    elif (
+        definition is not None
+        and (limit := _limit(load, now, definition) or _no_place(load, definition))
+        is not None
+    ):
         yield f"A limit holds it back: {limit}."
     else:
-        yield "Live workers can: they may have no capacity, or will look for it within their poll interval."
+        yield (
+            "Live workers can: they may have no capacity, or will look for it within "
+            "their poll interval."
+        )
 
 
 def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
-    most, rate = definition.concurrency, definition.rate_limit
+    most = definition.concurrency
+    rate = definition.rate_limit
     if most is not None and load.running >= most:
         return f"concurrency is {most}, and {load.running} run"
-    counted = [(at, count) for at, count in load.starts if now - at < (rate.window if rate else timedelta(0))]
+    counted = [
+        (at, count)
+        for at, count in load.starts
+        if now - at < (rate.window if rate else timedelta(0))
+    ]
     if rate is None or sum(count for _, count in counted) < rate.count:
         return None
     left = sum(count for _, count in counted)
@@ -414,7 +599,10 @@ def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
         left -= count
         if left < rate.count:
             free = f"the next may start at {when(at + rate.window)}"
-            return f"rate_limit is {rate.count} in {format_duration(rate.window)}, all of them have started, and {free}"
+            return (
+                f"rate_limit is {rate.count} in {format_duration(rate.window)}, all of "
+                f"them have started, and {free}"
+            )
     return None
 
 
@@ -423,18 +611,34 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
     if row.attempt:
         yield "Its retry continues when the job is resumed."
     elif row.is_plan and facts.slot <= facts.now:
-        yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
+        yield (
+            "It will be skipped when the job is resumed, unless slots of the pause "
+            "are to be replayed."
+        )
 
 
 def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
-    schedule, plan = facts.schedule, facts.plan
+    schedule = facts.schedule
+    plan = facts.plan
     if plan is None:
         told = "The job has no row, and neither ledger nor gaps know this slot."
-        return State.UNKNOWN, None, filter(None, (told, _latest(facts.orders, "delete", facts.now)))
+        return (
+            State.UNKNOWN,
+            None,
+            filter(None, (told, _latest(facts.orders, "delete", facts.now))),
+        )
     if schedule is None:
-        return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
+        return (
+            State.UNKNOWN,
+            None,
+            [f"This release cannot read the schedule {plan.schedule!r}."],
+        )
     if schedule.from_end:
-        return State.NO_SLOT, None, [f"It runs {short_text(schedule)}: no run ended at this instant."]
+        return (
+            State.NO_SLOT,
+            None,
+            [f"It runs {short_text(schedule)}: no run ended at this instant."],
+        )
     if not facts.is_slot:
         return State.NO_SLOT, None, _no_slot(facts, schedule)
     if plan.slot is not None and facts.slot > plan.slot:
@@ -451,11 +655,16 @@ def _passed_over(facts: Facts) -> Iterator[str]:
 
 
 def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
-    before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
+    before = schedule.latest_before(facts.slot)
+    after = schedule.next_after(facts.slot)
     near = [when(slot) for slot in (before, after) if slot is not None]
     if not near:
         is_disabled = str(schedule) == "-"
-        yield "Its schedule is disabled, and has no slots." if is_disabled else f"{short_text(schedule)} has none."
+        yield (
+            "Its schedule is disabled, and has no slots."
+            if is_disabled
+            else f"{short_text(schedule)} has none."
+        )
         return
     yield f"The schedule, {short_text(schedule)}, has no slot at {when(facts.slot)}."
     yield from why_no_slot(schedule, facts.slot)
@@ -467,16 +676,24 @@ def _undecided(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     yield from _passed_over(facts)
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
-        yield f"It came while {when(next_slot)} {state}; the job's overlap decides about it when that slot ends."
+        yield (
+            f"It came while {when(next_slot)} {state}; the job's overlap decides about "
+            "it when that slot ends."
+        )
     elif plan.state == State.PAUSED or facts.all_paused is not None:
         yield from _sleeps(facts, plan)
     else:
-        yield f"It came after {when(next_slot)}, which waits; the job's catch-up decides with the next claim."
+        yield (
+            f"It came after {when(next_slot)}, which waits; the job's catch-up decides "
+            "with the next claim."
+        )
         if (obstacle := facts.obstacle) is not None:
             yield f"No live worker can claim it: {obstacle}."
 
 
-def _upcoming(facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime) -> Iterator[str]:
+def _upcoming(
+    facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime
+) -> Iterator[str]:
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
@@ -484,76 +701,123 @@ def _upcoming(facts: Facts, schedule: Schedule, plan: Row, next_slot: datetime) 
     yield f"It comes in {about(facts.slot - facts.now)}; {before}."
     if plan.state == State.PAUSED or facts.all_paused is not None:
         yield paused_by(facts)
-        yield "It starts only if the pause ends before then. Otherwise it is skipped, unless slots are to be replayed."
+        yield (
+            "It starts only if the pause ends before then. Otherwise it is skipped, "
+            "unless slots are to be replayed."
+        )
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
     born = from_micros(plan.created_version) if plan.created_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
-        yield f"History up to {when(facts.pruned_until)} was pruned, so it is unknown whether it ran."
-        yield "Neither ledger nor gaps have it; to run it nevertheless: slotwise backfill --forgotten."
+        yield (
+            f"History up to {when(facts.pruned_until)} was pruned, so it is unknown "
+            "whether it ran."
+        )
+        yield (
+            "Neither ledger nor gaps have it; to run it nevertheless: slotwise "
+            "backfill --forgotten."
+        )
         return
     if born is not None and facts.slot <= born:
-        yield f"The job's row was created at {when(born)}, after this slot, so the slot was not due to run."
+        yield (
+            f"The job's row was created at {when(born)}, after this slot, so the slot "
+            "was not due to run."
+        )
     elif facts.before is not None and facts.after is not None:
-        yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
+        yield (
+            "Slots before and after it ran: at that time the job had another "
+            "schedule, without this slot."
+        )
     yield "Neither ledger nor gaps have it; to run it nevertheless: slotwise backfill."
 
 
-# -- a job, now ----------------------------------------------------------------------------------------------------
+# -- a job, now -----------------------------------------------------------------------------------
 
 
 def explain_now(
     store: Store, name: str, id: str = RECURRING, definition: Definition | None = None
 ) -> JobExplanation | None:
-    """Explain the row of a job, or of an instance. None if neither a row, the ledger nor a deletion has it as one."""
+    """Explain the row of a job, or of an instance. None if neither a row, the ledger nor a
+    deletion has it as one.
+    """
     reader = Reader(store)
     line = reader.job(name, id)
     last = next(reader.slots(name, id, limit=1, ended=True), None)
-    if line is None and (id != RECURRING or (last is None and not _was_deleted(reader, name))):
+    if line is None and (
+        id != RECURRING or (last is None and not _was_deleted(reader, name))
+    ):
         return None
     attempts = tuple[AttemptInfo, ...]()
     if line is not None and line.state == State.UNREADABLE:
-        told: Iterable[str] = [f"It {line.reason}." if line.is_newer else f"Its row cannot be read: {line.reason}."]
+        told: Iterable[str] = [
+            f"It {line.reason}."
+            if line.is_newer
+            else f"Its row cannot be read: {line.reason}."
+        ]
     else:
         slot = reader.now() if line is None or line.next_slot is None else line.next_slot
         found = facts(store, name, slot, id)
-        told, attempts = _gone(found) if line is None else _present(line, found, definition), tuple(found.attempts)
+        told = _gone(found) if line is None else _present(line, found, definition)
+        attempts = tuple(found.attempts)
     ended = [_last(last)] if last is not None else []
     if not attempts and last is not None and last.last is None:
         attempts = tuple(reader.attempts(name, id, last.slot))
     return JobExplanation(
-        job=name, id=id, state=State.UNKNOWN if line is None else line.state, sentences=(*told, *ended),
+        job=name,
+        id=id,
+        state=State.UNKNOWN if line is None else line.state,
+        sentences=(*told, *ended),
         attempts=attempts,
-    )  # fmt: skip
+    )
 
 
 def _was_deleted(reader: Reader, name: str) -> bool:
-    return any(order.operation == "delete" and order.job == name for order in reader.audit(name, limit=100))
+    return any(
+        order.operation == "delete" and order.job == name
+        for order in reader.audit(name, limit=100)
+    )
 
 
 def _gone(facts: Facts) -> Iterator[str]:
-    yield "The job has no row, so it does not run: it was deleted, or its history comes from another database."
+    yield (
+        "The job has no row, so it does not run: it was deleted, or its history comes "
+        "from another database."
+    )
     yield from filter(None, [_latest(facts.orders, "delete", facts.now)])
     yield "A worker that registers it plans it when it starts."
 
 
 def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iterator[str]:
     if line.state in (State.DISABLED, State.ENDED):
-        why = "Its schedule is disabled" if line.state == State.DISABLED else "Its schedule has no further slot"
+        why = (
+            "Its schedule is disabled"
+            if line.state == State.DISABLED
+            else "Its schedule has no further slot"
+        )
         yield f"{why}: {short_text(line.schedule)}."
-        yield "It runs again only if a deploy changes the schedule; to run it once: slotwise trigger."
+        yield (
+            "It runs again only if a deploy changes the schedule; to run it once: "
+            "slotwise trigger."
+        )
         return
     if line.next_slot is not None:
         verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
         yield f"{verb} {when(line.next_slot)}; its schedule is {short_text(line.schedule)}."
-    if line.state == State.PAUSED and facts.is_over:  # as after a restore of the queue alone
+    if (
+        line.state == State.PAUSED and facts.is_over
+    ):  # as after a restore of the queue alone
         yield paused_by(facts)
     yield from explain(facts, definition).sentences
 
 
 def _last(line: SlotInfo) -> str:
     if line.last is not None:
-        return f"Before that, {line.count} slots up to {when(line.last)} were skipped ({line.reason})."
-    reason = f" ({line.reason})" if line.reason and line.outcome != Outcome.SUCCEEDED else ""
+        return (
+            f"Before that, {line.count} slots up to {when(line.last)} were skipped "
+            f"({line.reason})."
+        )
+    reason = (
+        f" ({line.reason})" if line.reason and line.outcome != Outcome.SUCCEEDED else ""
+    )
     return f"The slot before, {when(line.slot)}, ended as {line.outcome}{reason}."

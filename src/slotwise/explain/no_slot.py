@@ -1,4 +1,6 @@
-"""Say what excludes an instant from a schedule: a field, a time of day, a calendar or a bound. Pure."""
+"""Say what excludes an instant from a schedule: a field, a time of day, a calendar or a bound.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,13 @@ def why_no_slot(schedule: Schedule, instant: datetime) -> Iterator[str]:
         case Between() if schedule.end is not None and instant >= schedule.end:
             yield f"The schedule ended before {instant_text(schedule.end)}."
         case Arranged() if schedule.schedule.next_after(instant - TICK) == instant:
-            names, day = ", ".join(schedule.calendars) or "Monday to Friday", instant.astimezone(schedule.schedule.zone)
-            why = "is a day off" if isinstance(schedule, Excluding) else "is not the wanted business day of the month"
+            names = ", ".join(schedule.calendars) or "Monday to Friday"
+            day = instant.astimezone(schedule.schedule.zone)
+            why = (
+                "is a day off"
+                if isinstance(schedule, Excluding)
+                else "is not the wanted business day of the month"
+            )
             yield f"{day:%A %Y-%m-%d} {why}, by the calendar {names}."
         case Between() | Spread() | Arranged():
             yield from why_no_slot(schedule.schedule, instant)
@@ -47,8 +54,18 @@ def _fields(schedule: Cron, instant: datetime) -> Iterator[str]:
     for field, text, value, values in fields:
         if field not in (DAY, WEEKDAY) and value not in values:
             yield f"Its {field.name} field {text} excludes {value}."
-    line, day = schedule.line, (local.date() - EPOCH.date()).days
-    has_month = any(field is MONTH and value in values for field, _, value, values in fields)
+    line = schedule.line
+    day = (local.date() - EPOCH.date()).days
+    has_month = any(
+        field is MONTH and value in values for field, _, value, values in fields
+    )
     if has_month and isinstance(line, Walk) and not line.pattern.days.within(day, day):
-        given = [f"{field.name} {text}" for field, text, *_ in fields if field in (DAY, WEEKDAY) and text not in "*?"]
-        yield f"Its {(' and ' if schedule.dates.both else ' or ').join(given)} excludes {local:%A}, day {local.day}."
+        given = [
+            f"{field.name} {text}"
+            for field, text, *_ in fields
+            if field in (DAY, WEEKDAY) and text not in "*?"
+        ]
+        yield (
+            f"Its {(' and ' if schedule.dates.both else ' or ').join(given)} excludes "
+            f"{local:%A}, day {local.day}."
+        )

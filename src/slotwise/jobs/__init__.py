@@ -1,1 +1,3 @@
-"""What users declare, and how it is read once. Imports schedules, payload, settings, model and errors."""
+"""What users declare, and how it is read once. Imports schedules, payload, settings, model and
+errors.
+"""

@@ -1,11 +1,24 @@
-"""The context of a handler: slot, claim, stop signal; and what it may raise: Snooze, Cancel, Fail."""
+"""The context of a handler: slot, claim, stop signal; and what it may raise: Snooze, Cancel,
+Fail.
+"""
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, InvalidStateError, wait
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Never,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from typing_extensions import TypeVar
 
@@ -33,8 +46,11 @@ if TYPE_CHECKING:
     from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
 
-    #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose call is awaited.
-    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[object]
+    #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose
+    #: call is awaited.
+    SyncConnection: TypeAlias = (
+        sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[object]
+    )
     AsyncConnection: TypeAlias = (
         async_sa.AsyncConnection
         | async_sa.AsyncSession
@@ -43,7 +59,8 @@ if TYPE_CHECKING:
     )
     Connection: TypeAlias = SyncConnection | AsyncConnection
 
-    #: A task: its class, an instance of it, a function under ``@task``; or its name, if another process registers it.
+    #: A task: its class, an instance of it, a function under ``@task``; or its name, if another
+    #: process registers it.
     TaskOf: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
 
 
@@ -59,7 +76,9 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Signal:
-    """The stop signal of a handler, with its reason: lost, operator, timeout or shutdown. The first reason counts."""
+    """The stop signal of a handler, with its reason: lost, operator, timeout or shutdown. The
+    first reason counts.
+    """
 
     __slots__ = ("_first",)
 
@@ -98,7 +117,8 @@ class Snooze(Steering):
     """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); this is not a failure.
 
     The slot stays the same; overlap decides about slots that come due meanwhile. A job with
-    ``on_lost="give_up"`` starts a slot once, so there it fails. Raises InvalidSetting for a wrong duration.
+    ``on_lost="give_up"`` starts a slot once, so there it fails. Raises InvalidSetting for a wrong
+    duration.
 
     >>> Snooze("90s")
     Snooze(duration='90s')
@@ -119,14 +139,17 @@ class _WithReason(Steering):
 
 
 class Cancel(_WithReason):
-    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
+    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time
+    task is removed.
+    """
 
 
 class Skip(_WithReason):
-    """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt is counted.
+    """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt
+    is counted.
 
-    A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised by a handler, which
-    has started by then, it ends the slot as cancelled with this reason.
+    A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised
+    by a handler, which has started by then, it ends the slot as cancelled with this reason.
     """
 
 
@@ -135,11 +158,13 @@ class Fail(_WithReason):
 
 
 _BOTH = (
-    "ctx.then and ctx.count_down are written by the settlement, which complete_in replaces; with complete_in use: "
+    "ctx.then and ctx.count_down are written by the settlement, which complete_in "
+    "replaces; with complete_in use: "
     "ctx.client.schedule(…, connection=…)"
 )
 _CANNOT_RAISE = (
-    'ctx.then(if_exists="raise"): it is written after the handler returned, which can no longer raise; write "keep", '
+    'ctx.then(if_exists="raise"): it is written after the handler returned, which '
+    'can no longer raise; write "keep", '
     '"replace" or "reschedule"'
 )
 _TOO_LATE = "the attempt has ended, and its follow-ups are written already"
@@ -170,13 +195,26 @@ class Fence(Protocol):
     """Proves in a user's own transaction that a claim is still valid."""
 
     def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
-    def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
+    def complete_in(
+        self, claim: Claim, connection: Connection
+    ) -> Awaitable[None] | None: ...
 
 
 class Context:
-    """The claim of an attempt: what the contexts of jobs and tasks share, for interceptors and hooks of both."""
+    """The claim of an attempt: what the contexts of jobs and tasks share, for interceptors and
+    hooks of both.
+    """
 
-    __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "state")
+    __slots__ = (
+        "_data",
+        "_fence",
+        "_hold",
+        "_log",
+        "_read",
+        "_stopping",
+        "client",
+        "state",
+    )
     _MISSING: ClassVar[object] = object()
 
     def __init__(
@@ -205,7 +243,12 @@ class Context:
         """A logger whose lines carry job, slot, attempt and token."""
         if self._log is None:
             claim = self._hold.claim
-            facts = {"job": self.name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token}
+            facts = {
+                "job": self.name,
+                "slot": claim.slot,
+                "attempt": self.attempt,
+                "token": claim.token,
+            }
             self._log = logging.LoggerAdapter(logging.getLogger("slotwise.job"), facts)
         return self._log
 
@@ -216,16 +259,20 @@ class Context:
 
     @property
     def id(self) -> str:
-        """The id of a one-time task or of a recurring instance; ``recurring`` for a job's own slots.
+        """The id of a one-time task or of a recurring instance; ``recurring`` for a job's own
+        slots.
 
-        Triggers, retries, backfills and slots that run side by side have the instance of their job.
+        Triggers, retries, backfills and slots that run side by side have the instance of their
+        job.
         """
         row = self._hold.claim.row
         return row.plan_instance or row.task_instance
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule of the job's row; None without one, or if a newer release has written it."""
+        """The schedule of the job's row; None without one, or if a newer release has written
+        it.
+        """
         found = readable(self._hold.claim.row.schedule)
         return None if found is None else found.running
 
@@ -246,7 +293,9 @@ class Context:
 
     @property
     def token(self) -> int:
-        """The fencing token: it rises with every claim of this row, so a storage can reject a lower one."""
+        """The fencing token: it rises with every claim of this row, so a storage can reject a
+        lower one.
+        """
         return self._hold.claim.token
 
     @property
@@ -282,7 +331,9 @@ class Context:
 
     @property
     def cancel_reason(self) -> str | None:
-        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None: keep running."""
+        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None:
+        keep running.
+        """
         return self._hold.stop_reason
 
     @property
@@ -292,25 +343,31 @@ class Context:
 
     @property
     def lease_left(self) -> timedelta:
-        """How long the claim is certainly valid without another heartbeat, by a monotonic clock."""
+        """How long the claim is certainly valid without another heartbeat, by a monotonic
+        clock.
+        """
         return self._hold.lease_left()
 
     def wait(self, duration: timedelta | str) -> bool:
-        """Sleep for ``duration`` (``timedelta`` or ``"5s"``), but return early if the handler is asked to stop.
+        """Sleep for ``duration`` (``timedelta`` or ``"5s"``), but return early if the handler is
+        asked to stop.
 
         Return whether it was. Raise InvalidSetting for a bare number, which has no unit.
         """
         if isinstance(duration, int | float):
             written = format_duration(timedelta(seconds=duration))
-            raise InvalidSetting(f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")')
+            raise InvalidSetting(
+                f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")'
+            )
         return self._hold.signal.wait(parse_duration(duration).total_seconds())
 
     def cancel(self, reason: str) -> bool:
-        """Ask the handler of this attempt to stop, from any thread; ``cancel_reason`` is then ``reason``.
+        """Ask the handler of this attempt to stop, from any thread; ``cancel_reason`` is then
+        ``reason``.
 
-        If the handler stops, the slot starts again as its next attempt; with ``give_up`` it ends as cancelled. Return
-        False if the handler was asked before: the first reason counts. ``register_reason`` gives a reason its
-        sentences.
+        If the handler stops, the slot starts again as its next attempt; with ``give_up`` it ends
+        as cancelled. Return False if the handler was asked before: the first reason counts.
+        ``register_reason`` gives a reason its sentences.
         """
         return self._hold.signal.set(reason)
 
@@ -318,19 +375,22 @@ class Context:
         """Raise JobCancelled if the handler should stop."""
         if self.cancelled:
             which = self._hold.claim.slot or self.id
-            raise JobCancelled(f"{self.name} {which} was asked to stop: {self.cancel_reason}")
+            raise JobCancelled(
+                f"{self.name} {which} was asked to stop: {self.cancel_reason}"
+            )
 
     @overload
     def guard(self, connection: SyncConnection) -> None: ...
     @overload
     def guard(self, connection: AsyncConnection) -> Awaitable[None]: ...
     def guard(self, connection: Connection) -> Awaitable[None] | None:
-        """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid until the transaction
-        ends.
+        """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid
+        until the transaction ends.
 
-        ``connection`` is in a transaction on the database that holds the tables: SQLAlchemy's Connection or Session,
-        or psycopg's Connection; with an AsyncConnection or AsyncSession of either: ``await ctx.guard(connection)``.
-        Raises ClaimLost for a stale claim, so that the transaction rolls back. Heartbeats continue meanwhile.
+        ``connection`` is in a transaction on the database that holds the tables: SQLAlchemy's
+        Connection or Session, or psycopg's Connection; with an AsyncConnection or AsyncSession of
+        either: ``await ctx.guard(connection)``. Raises ClaimLost for a stale claim, so that the
+        transaction rolls back. Heartbeats continue meanwhile.
         """
         return self._settled("guard", self._fence.guard(self._hold.claim, connection))
 
@@ -339,17 +399,27 @@ class Context:
     @overload
     def complete_in(self, connection: AsyncConnection) -> Awaitable[None]: ...
     def complete_in(self, connection: Connection) -> Awaitable[None] | None:
-        """Guard, and write the slot's success in the same transaction: work and settlement commit together, or neither.
+        """Guard, and write the slot's success in the same transaction: work and settlement commit
+        together, or neither.
 
-        If that transaction rolls back, the attempt failed, whatever the handler returns. Connections are those of
-        ``guard``: with an async one, ``await ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
+        If that transaction rolls back, the attempt failed, whatever the handler returns.
+        Connections are those of ``guard``: with an async one, ``await
+        ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
         """
         if self._hold.sequel is not None:
             raise ConfigurationError(_BOTH)
-        return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
+        return self._settled(
+            "complete_in",
+            self._fence.complete_in(self._hold.claim, connection),
+            promise=True,
+        )
 
-    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Awaitable[None] | None:
-        """Return what the caller must await; None if it is done. An attempt that does not await it fails."""
+    def _settled(
+        self, word: str, pending: Awaitable[None] | None, *, promise: bool = False
+    ) -> Awaitable[None] | None:
+        """Return what the caller must await; None if it is done. An attempt that does not await
+        it fails.
+        """
         if pending is None:
             self._hold.promised = self._hold.promised or promise
             return None
@@ -363,17 +433,23 @@ class Context:
         return wait()
 
     @overload
-    def then(self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]) -> str: ...
+    def then(
+        self, task: TaskOf[None], data: None = None, **options: Unpack[TaskOptions]
+    ) -> str: ...
     @overload
     def then(self, task: TaskOf[T], data: T, **options: Unpack[TaskOptions]) -> str: ...
-    def then(self, task: TaskOf[T], data: T | None = None, **options: Unpack[TaskOptions]) -> str:
-        """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together. Return its id.
+    def then(
+        self, task: TaskOf[T], data: T | None = None, **options: Unpack[TaskOptions]
+    ) -> str:
+        """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together.
+        Return its id.
 
-        The arguments are those of ``client.schedule``; ``delay`` counts from the end of this attempt. ``if_exists`` is
-        "keep" by default; "raise" is rejected. With the id of this very task (``id=ctx.id``) the follow-up
-        replaces it. ``countdown``: the follow-up is blocked until this many handlers have called ``count_down`` with
-        its id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
-        ``connection`` to ``client.schedule`` instead.
+        The arguments are those of ``client.schedule``; ``delay`` counts from the end of this
+        attempt. ``if_exists`` is "keep" by default; "raise" is rejected. With the id of this very
+        task (``id=ctx.id``) the follow-up replaces it. ``countdown``: the follow-up is blocked
+        until this many handlers have called ``count_down`` with its id. Raises what
+        ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there
+        pass ``connection`` to ``client.schedule`` instead.
         """
         if options.get("if_exists") == "raise":
             raise ConfigurationError(_CANNOT_RAISE)
@@ -382,10 +458,11 @@ class Context:
         return follow.wanted.instance
 
     def count_down(self, task: TaskOf[Never], id: str) -> None:
-        """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at zero it may start.
+        """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at
+        zero it may start.
 
-        Repeated calls for one id in one attempt count once. A call for an id that is not blocked is ignored, with a
-        WARNING in the worker's log.
+        Repeated calls for one id in one attempt count once. A call for an id that is not blocked
+        is ignored, with a WARNING in the worker's log.
         """
         self._sequel().arrivals.append(self.client._key(task, id))
 
@@ -410,8 +487,13 @@ class JobContext(Context):
     @property
     def interval_start(self) -> datetime | None:
         """The previous slot, where the period of this run begins; None if there is none."""
-        slot, schedule = self._hold.claim.slot, self.schedule
-        return None if slot is None or schedule is None or schedule.from_end else schedule.latest_before(slot)
+        slot = self._hold.claim.slot
+        schedule = self.schedule
+        return (
+            None
+            if slot is None or schedule is None or schedule.from_end
+            else schedule.latest_before(slot)
+        )
 
     @property
     def interval_end(self) -> datetime:
@@ -420,7 +502,9 @@ class JobContext(Context):
 
 
 class TaskContext(Context, Generic[T_co]):
-    """The context of a one-time task, with data of the task's own type. ``TaskContext`` alone: the task has no data."""
+    """The context of a one-time task, with data of the task's own type. ``TaskContext`` alone: the
+    task has no data.
+    """
 
     __slots__ = ()
 
@@ -430,5 +514,9 @@ class TaskContext(Context, Generic[T_co]):
         found: T_co = super().data
         return found
 
-    if not TYPE_CHECKING:  # a one-time task has no slot: None; a recurring instance of a task has
-        slot, interval_start, interval_end = JobContext.slot, JobContext.interval_start, JobContext.interval_end
+    if (
+        not TYPE_CHECKING
+    ):  # a one-time task has no slot: None; a recurring instance of a task has
+        slot = JobContext.slot
+        interval_start = JobContext.interval_start
+        interval_end = JobContext.interval_end

@@ -1,4 +1,6 @@
-"""What a job or task declares, read once, at registration. A mistake is reported in one line, with the cure."""
+"""What a job or task declares, read once, at registration. A mistake is reported in one line, with
+the cure.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ from typing import (
 
 from slotwise.errors import InvalidJob, InvalidPayload, InvalidSchedule, located
 from slotwise.jobs.context import TaskContext
-from slotwise.jobs.job import Declaration, DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
+from slotwise.jobs.job import (
+    Declaration,
+    DistributedJob,
+    FunctionJob,
+    FunctionTask,
+    OneTimeTask,
+    declared,
+)
 from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import is_whole
@@ -48,7 +57,9 @@ NAME_LIMIT = 100
 USUAL_PRIORITY = 50
 #: The largest value that the column can store.
 LARGEST_PRIORITY = 32_767
-PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
+PRIORITIES = (
+    f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
+)
 
 _UNSAID = object()
 _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,8 +106,16 @@ def _rate(value: str, where: str) -> Rate:
 
 def _tags(value: Iterable[object], where: str) -> frozenset[object]:
     for tag in value:
-        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
-            raise InvalidJob(f"{where} has {tag!r}; expected tags such as 'gpu', as workers carry them")
+        if (
+            not isinstance(tag, str)
+            or not tag.isprintable()
+            or not tag
+            or "," in tag
+            or tag.split() != [tag]
+        ):
+            raise InvalidJob(
+                f"{where} has {tag!r}; expected tags such as 'gpu', as workers carry them"
+            )
     return frozenset(value)
 
 
@@ -118,11 +137,19 @@ def is_priority(value: object) -> TypeGuard[int]:
 
 
 _NONE = type(None)
-_SPAN, _INTEGER, _TEXT, _RETRY = (timedelta, str, _NONE), (int, _NONE), (str, _NONE), (Retry, _NONE)
-_CATCH_UPS, _OVERLAPS = "CatchUp.latest(), .none(), .first() or .all()", "Overlap.skip(), .queue() or .allow(2)"
-_LOSSES, _RECORDS, _PLACES = '"rerun" or "give_up"', '"none", "failures" or "all"', '"process", or None'
-_A_SPAN, _A_RATE = '"5m" or a timedelta', '"100/m": how many in which time'
-_SOME_TAGS, _COLLECTIONS = 'a set of tags: {"gpu"}', (tuple, list, set, frozenset)
+_SPAN = (timedelta, str, _NONE)
+_INTEGER = (int, _NONE)
+_TEXT = (str, _NONE)
+_RETRY = (Retry, _NONE)
+_CATCH_UPS = "CatchUp.latest(), .none(), .first() or .all()"
+_OVERLAPS = "Overlap.skip(), .queue() or .allow(2)"
+_LOSSES = '"rerun" or "give_up"'
+_RECORDS = '"none", "failures" or "all"'
+_PLACES = '"process", or None'
+_A_SPAN = '"5m" or a timedelta'
+_A_RATE = '"100/m": how many in which time'
+_SOME_TAGS = 'a set of tags: {"gpu"}'
+_COLLECTIONS = (tuple, list, set, frozenset)
 _A_NUMBER = "a whole number such as 3"
 
 
@@ -138,30 +165,63 @@ def _policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with its handler."""
+    """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with
+    its handler.
+    """
 
     name: str
     handler: Callable[..., object]
     is_async: bool
     schedule: Schedule | None = None
     payload: Payload = UNTYPED
-    catch_up: CatchUp = field(default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs"))
-    overlap: Overlap = field(default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs"))
-    on_lost: str = field(default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES)))
+    catch_up: CatchUp = field(
+        default=CatchUp.latest(), metadata=_policy((CatchUp,), _CATCH_UPS, of="jobs")
+    )
+    overlap: Overlap = field(
+        default=Overlap.skip(), metadata=_policy((Overlap,), _OVERLAPS, of="jobs")
+    )
+    on_lost: str = field(
+        default=LossPolicy.RERUN, metadata=_policy((str,), _LOSSES, _one_of(_LOSSES))
+    )
     max_lost: int = field(default=3, metadata=_policy((int,), _A_NUMBER, _count))
     #: Where it is not declared, tasks have TASK_RETRY.
-    retry: Retry | None = field(default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)"))
-    start_within: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
-    timeout: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration))
-    min_interval: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
-    spread: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs"))
-    priority: int = field(default=USUAL_PRIORITY, metadata=_policy((int,), "a whole number such as 50", _priority))
-    isolation: str | None = field(default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES)))
-    runs_on: frozenset[str] = field(default=frozenset(), metadata=_policy(_COLLECTIONS, _SOME_TAGS, _tags))
-    record: str = field(default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks"))
-    result_retention: timedelta | None = field(default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks"))
-    concurrency: int | None = field(default=None, metadata=_policy(_INTEGER, _A_NUMBER, _count, "tasks"))
-    rate_limit: Rate | None = field(default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks"))
+    retry: Retry | None = field(
+        default=None, metadata=_policy(_RETRY, "Retry.exponential(max_attempts=3)")
+    )
+    start_within: timedelta | None = field(
+        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
+    )
+    timeout: timedelta | None = field(
+        default=None, metadata=_policy(_SPAN, _A_SPAN, duration)
+    )
+    min_interval: timedelta | None = field(
+        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
+    )
+    spread: timedelta | None = field(
+        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "jobs")
+    )
+    priority: int = field(
+        default=USUAL_PRIORITY,
+        metadata=_policy((int,), "a whole number such as 50", _priority),
+    )
+    isolation: str | None = field(
+        default=None, metadata=_policy(_TEXT, '"process"', _one_of(_PLACES))
+    )
+    runs_on: frozenset[str] = field(
+        default=frozenset(), metadata=_policy(_COLLECTIONS, _SOME_TAGS, _tags)
+    )
+    record: str = field(
+        default="none", metadata=_policy((str,), _RECORDS, _one_of(_RECORDS), "tasks")
+    )
+    result_retention: timedelta | None = field(
+        default=None, metadata=_policy(_SPAN, _A_SPAN, duration, "tasks")
+    )
+    concurrency: int | None = field(
+        default=None, metadata=_policy(_INTEGER, _A_NUMBER, _count, "tasks")
+    )
+    rate_limit: Rate | None = field(
+        default=None, metadata=_policy(_TEXT, _A_RATE, _rate, "tasks")
+    )
     is_job: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -169,9 +229,15 @@ class Definition:
 
     @property
     def is_weighed(self) -> bool:
-        """Whether each slot needs a decision, also one on time: it may be too late to start, or find no place."""
+        """Whether each slot needs a decision, also one on time: it may be too late to start, or
+        find no place.
+        """
         limits = (self.start_within, self.catch_up.window)
-        return any(limit is not None for limit in limits) or self.catch_up.mode == "none" or self.overlap.detaches
+        return (
+            any(limit is not None for limit in limits)
+            or self.catch_up.mode == "none"
+            or self.overlap.detaches
+        )
 
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""
@@ -179,7 +245,9 @@ class Definition:
 
     @property
     def is_limited(self) -> bool:
-        """Whether only some of its due rows may start; they are claimed in a statement of their own."""
+        """Whether only some of its due rows may start; they are claimed in a statement of their
+        own.
+        """
         return self.concurrency is not None or self.rate_limit is not None
 
     @property
@@ -194,8 +262,16 @@ class Definition:
 
     @property
     def fingerprint(self) -> str:
-        """Return a short hash of the schedule and policies, which is stored in the row and compared at a redeploy."""
-        parts = [str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost]
+        """Return a short hash of the schedule and policies, which is stored in the row and
+        compared at a redeploy.
+        """
+        parts = [
+            str(self.schedule),
+            self.catch_up,
+            self.overlap,
+            self.on_lost,
+            self.max_lost,
+        ]
         if self.payload.version > 1:
             parts.append(self.payload.version)
         text = "\n".join(map(repr, parts))
@@ -204,19 +280,29 @@ class Definition:
 
 #: What users may declare, by name.
 POLICIES: dict[str, Policy] = {
-    one.name: one.metadata["policy"] for one in fields(Definition) if "policy" in one.metadata
+    one.name: one.metadata["policy"]
+    for one in fields(Definition)
+    if "policy" in one.metadata
 }
 
 
 def define(subject: object) -> Definition:
-    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
+    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with
+    the cure.
+    """
     source = instance_of(subject)
     is_function = isinstance(source, FunctionJob | FunctionTask)
-    where = getattr(source.execute if is_function else type(source), "__name__", type(source).__name__)
+    where = getattr(
+        source.execute if is_function else type(source), "__name__", type(source).__name__
+    )
     is_job = isinstance(source, DistributedJob)
     name = name_of(source, where)
     refuse_near_misses(source, where)
-    policies = {word: value for word in POLICIES if (value := policy_of(source, where, word)) is not _UNSAID}
+    policies = {
+        word: value
+        for word in POLICIES
+        if (value := policy_of(source, where, word)) is not _UNSAID
+    }
     if not is_job and policies.get("on_lost") != LossPolicy.GIVE_UP:
         policies.setdefault("retry", TASK_RETRY)
     handler = handler_of(source, where)
@@ -224,14 +310,24 @@ def define(subject: object) -> Definition:
         name=name,
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
-        schedule=spread_by(declared_schedule(source, where), where, name, policies.get("spread")) if is_job else None,
-        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else _of_job(source, where),
+        schedule=spread_by(
+            declared_schedule(source, where), where, name, policies.get("spread")
+        )
+        if is_job
+        else None,
+        payload=payload_of(source, where)
+        if isinstance(source, OneTimeTask)
+        else _of_job(source, where),
         **policies,
     )
     if definition.gives_up and definition.retry is not None:
-        raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+        raise InvalidJob(
+            f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them'
+        )
     if definition.min_interval is not None and definition.overlap.detaches:
-        raise InvalidJob(f"{where}: min_interval contradicts Overlap.{definition.overlap.mode}; drop one of them")
+        raise InvalidJob(
+            f"{where}: min_interval contradicts Overlap.{definition.overlap.mode}; drop one of them"
+        )
     if definition.schedule is not None:
         check_schedule(definition.schedule, definition, where)
     return definition
@@ -240,34 +336,53 @@ def define(subject: object) -> Definition:
 def rescheduled(definition: Definition, text: str, where: str) -> Definition:
     """Return the job with the schedule of the settings. Raise InvalidSchedule or InvalidJob."""
     if not definition.is_job:
-        raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
+        raise InvalidJob(
+            f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there"
+        )
     schedule = spread_by(parsed(text, where), where, definition.name, definition.spread)
     check_schedule(schedule, definition, where)
     return replace(definition, schedule=schedule)
 
 
 def check_schedule(schedule: Schedule, definition: Definition, where: str) -> None:
-    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would never end."""
+    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would never
+    end.
+    """
     if schedule.from_end and definition.overlap.detaches:
-        raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
+        raise InvalidJob(
+            f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap"
+        )
     if definition.catch_up.mode != "all":
         return
     if schedule.from_end or isinstance(schedule, Once):
-        raise InvalidJob(f"{where}: {schedule} misses one slot at most: CatchUp.all() means nothing; remove catch_up")
+        raise InvalidJob(
+            f"{where}: {schedule} misses one slot at most: CatchUp.all() means "
+            "nothing; remove catch_up"
+        )
     shortest = shortest_interval(schedule, definition.name)
-    for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
+    for word, least in (
+        ("CatchUp.all(pace", definition.catch_up.pace),
+        ("(min_interval", definition.min_interval),
+    ):
         if least is not None and shortest is not None and least >= shortest:
             raise InvalidJob(
-                f"{where}: {word}={format_duration(least)}) never catches up with a schedule that comes "
+                f"{where}: {word}={format_duration(least)}) never catches up with "
+                "a schedule that comes "
                 f"every {format_duration(shortest)}; make it shorter"
             )
 
 
 def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
-    """Return the shortest of the next ``count`` intervals; None without one, or if its calendar is in the database."""
+    """Return the shortest of the next ``count`` intervals; None without one, or if its calendar is
+    in the database.
+    """
     if schedule.from_end or None in schedule.calendars.values():
         return None
-    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
+    slots = list(
+        islice(
+            schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1
+        )
+    )
     return min((after - before for before, after in pairwise(slots)), default=None)
 
 
@@ -276,16 +391,29 @@ _OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, Declaration, DistributedJob, OneTimeTask)
 #: Names that other libraries have for policies of ours.
 _ALIASES = {
-    "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
-    "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
-    "max_rate": "rate_limit", "max_concurrency": "concurrency",
-    "prio": "priority", "isolated": "isolation",
-}  # fmt: skip
-#: The same, but users have these names for objects of their own, too: rejected if the value is a setting's.
+    "on_dead": "on_lost",
+    "misfire": "catch_up",
+    "coalesce": "catch_up",
+    "misfire_grace_time": "catch_up",
+    "max_retries": "retry",
+    "max_instances": "overlap",
+    "max_losses": "max_lost",
+    "max_rate": "rate_limit",
+    "max_concurrency": "concurrency",
+    "prio": "priority",
+    "isolated": "isolation",
+}
+#: The same, but users have these names for objects of their own, too: rejected if the value is a
+#: setting's.
 _IF_A_SETTING = {
-    "queue": "runs_on", "queues": "runs_on", "tag": "runs_on", "tags": "runs_on", "rate": "rate_limit",
-    "retries": "retry", "max_attempts": "retry",
-}  # fmt: skip
+    "queue": "runs_on",
+    "queues": "runs_on",
+    "tag": "runs_on",
+    "tags": "runs_on",
+    "rate": "rate_limit",
+    "retries": "retry",
+    "max_attempts": "retry",
+}
 #: Values that are policies under any name.
 _BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 
@@ -293,33 +421,49 @@ _BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 def instance_of(subject: object) -> AnyDeclaration:
     if isinstance(subject, DistributedJob | OneTimeTask):
         return subject
-    if not isinstance(subject, type) or not issubclass(subject, DistributedJob | OneTimeTask):
+    if not isinstance(subject, type) or not issubclass(
+        subject, DistributedJob | OneTimeTask
+    ):
         raise InvalidJob(
-            "a job cannot be None; pass an instance such as NightlyReport()" if subject is None else
-            f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task"
-        )  # fmt: skip
+            "a job cannot be None; pass an instance such as NightlyReport()"
+            if subject is None
+            else (
+                f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, "
+                "or a function under @job or @task"
+            )
+        )
     try:
         return subject()
     except TypeError as error:
         raise InvalidJob(
-            f"{subject.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
+            f"{subject.__name__} is a class and cannot be made without arguments "
+            f"({error}); pass an instance"
         ) from error
 
 
 def name_of(source: object, where: str) -> str:
     name = declared(source, "name")
     if not isinstance(name, str):
-        raise InvalidJob(f"{where}.name is {name!r}; expected a string that is unique in the cluster")
+        raise InvalidJob(
+            f"{where}.name is {name!r}; expected a string that is unique in the cluster"
+        )
     if not name.strip() or name != name.strip():
-        raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
+        raise InvalidJob(
+            f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank"
+        )
     if len(name) > NAME_LIMIT:
-        raise InvalidJob(f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are allowed: {name[:40]!r}…")
+        raise InvalidJob(
+            f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are "
+            f"allowed: {name[:40]!r}…"
+        )
     if not name.isprintable():
         raise InvalidJob(f"{where}.name is {name!r}; control characters are not allowed")
     return name
 
 
-def spread_by(schedule: Schedule, where: str, name: str, spread: timedelta | None) -> Schedule:
+def spread_by(
+    schedule: Schedule, where: str, name: str, spread: timedelta | None
+) -> Schedule:
     if spread is None or isinstance(schedule, Disabled):
         return schedule
     with located(f"{where}.spread", InvalidJob):
@@ -338,7 +482,8 @@ def declared_schedule(source: object, where: str) -> Schedule:
     if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
         kind = "nothing" if schedule is None else repr(schedule)
         raise InvalidJob(
-            f"{where}.schedule is {kind}; expected a schedule such as Cron('0 2 * * *'), Daily('02:00') or Every('5m')"
+            f"{where}.schedule is {kind}; expected a schedule such as Cron('0 2 * "
+            "* *'), Daily('02:00') or Every('5m')"
         )
     return schedule
 
@@ -346,11 +491,16 @@ def declared_schedule(source: object, where: str) -> Schedule:
 def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
     handler: Callable[..., object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
+        raise InvalidJob(
+            f"{where}.execute contains yield, so that calling it would run "
+            "nothing; remove the yield"
+        )
     try:
         inspect.signature(handler, follow_wrapped=False).bind(None)
     except TypeError as error:
-        raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
+        raise InvalidJob(
+            f"{where}.execute must take the context, and nothing else: {error}"
+        ) from None
     except ValueError:  # written in C: it has no signature
         pass
     return handler
@@ -363,45 +513,77 @@ def policy_of(source: object, where: str, word: str) -> Any:
     if value is _UNSAID:
         return value
     if word == "runs_on" and isinstance(value, str):
-        raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
-    if not isinstance(value, policy.types) or (isinstance(value, bool) and bool not in policy.types):
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in policy.types)
-        plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
+        raise InvalidJob(
+            f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}"
+        )
+    if not isinstance(value, policy.types) or (
+        isinstance(value, bool) and bool not in policy.types
+    ):
+        wanted = " or ".join(
+            "None" if kind is type(None) else kind.__name__ for kind in policy.types
+        )
+        plain = isinstance(
+            value, str | int | float | list | tuple | dict | set | timedelta | None
+        )
         shown = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
-        is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is no attribute
-        cure = policy.example if is_ours else f"{policy.example}, or rename your own attribute"
+        is_ours = isinstance(
+            source, FunctionJob | FunctionTask
+        )  # a keyword of the decorator is no attribute
+        cure = (
+            policy.example if is_ours else f"{policy.example}, or rename your own attribute"
+        )
         raise InvalidJob(f"{where}.{word} is {shown}, expected {wanted}; write {cure}")
     return None if value is None else policy.read(value, f"{where}.{word}")
 
 
 def refuse_near_misses(source: object, where: str) -> None:
-    """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the name that was meant."""
+    """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the
+    name that was meant.
+    """
     classes = [klass for klass in type(source).__mro__ if klass not in _NOT_THE_USERS]
-    own = {name for owner in (source, *classes) for name in vars(owner) if not name.startswith("_")}
+    own = {
+        name
+        for owner in (source, *classes)
+        for name in vars(owner)
+        if not name.startswith("_")
+    }
     is_task = isinstance(source, OneTimeTask)
     policies = (*POLICIES, *(PAYLOAD_WORDS if is_task else (_VERSION,)))
     words = {"schedule", *policies} - (_OF_JOBS if is_task else _OF_TASKS)
     known = {"name", "execute", *words}
     if not is_task and (traces := own & _OF_TASKS):
-        cure = "remove it: the ledger has every slot of a job, and overlap or min_interval limit its starts"
+        cure = (
+            "remove it: the ledger has every slot of a job, and overlap or "
+            "min_interval limit its starts"
+        )
         raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; {cure}")
     if is_task and (slots := own & _OF_JOBS):
-        raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
-    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is not the user's attribute
+        raise InvalidJob(
+            f"{where}.{min(slots)}: a one-time task has no slots; make it a "
+            "DistributedJob, or remove it"
+        )
+    is_ours = isinstance(
+        source, FunctionJob | FunctionTask
+    )  # a keyword of the decorator is not the user's attribute
     for name in sorted(own - known):
         value = inspect.getattr_static(source, name)
         if name in _IF_A_SETTING and not is_ours and not _is_a_setting(value):
             continue
         meant = _BY_TYPE.get(type(value), "")
         if not meant or meant in own or meant not in words:
-            meant = _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, policies)
+            meant = (
+                _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, policies)
+            )
         if meant == "rate_limit" and not is_task:
             meant = "min_interval"
         if meant:
             otherwise = "" if is_ours else " otherwise rename your own attribute"
             raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
         if is_ours:
-            raise InvalidJob(f"{where}: unknown keyword {name}; known are {', '.join(sorted(known - {'execute'}))}")
+            raise InvalidJob(
+                f"{where}: unknown keyword {name}; known are "
+                f"{', '.join(sorted(known - {'execute'}))}"
+            )
 
 
 def _is_a_setting(value: object) -> bool:
@@ -413,7 +595,9 @@ def _is_a_setting(value: object) -> bool:
 
 def _nearest(name: str, words: Iterable[str]) -> str:
     squeezed = {word.replace("_", ""): word for word in words}
-    close = difflib.get_close_matches(name.replace("_", "").lower(), squeezed, n=1, cutoff=0.82)
+    close = difflib.get_close_matches(
+        name.replace("_", "").lower(), squeezed, n=1, cutoff=0.82
+    )
     return squeezed[close[0]] if close else ""
 
 
@@ -422,8 +606,12 @@ _VERSION = "payload_version"
 PAYLOAD_WORDS = ("payload", _VERSION, "upgrades", "codec")
 
 
-def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str) -> Payload:
-    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
+def payload_of(
+    source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
+) -> Payload:
+    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the
+    cure.
+    """
     kind = declared(source, "payload")
     if kind is None:
         kind = _of_class(source if isinstance(source, type) else type(source), where)
@@ -437,16 +625,29 @@ def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str
             shape = shape_of(kind)
     except RecursionError:
         raise InvalidPayload(
-            f"{where}: {called(kind)} contains itself, which only models of pydantic and msgspec may; take one of "
+            f"{where}: {called(kind)} contains itself, which only models of "
+            "pydantic and msgspec may; take one of "
             "these, or dict[str, Any]"
         ) from None
-    return Payload(kind=kind, shape=shape, codec=_codec(source, where), version=version, upgrades=upgrades)
+    return Payload(
+        kind=kind,
+        shape=shape,
+        codec=_codec(source, where),
+        version=version,
+        upgrades=upgrades,
+    )
 
 
 def _of_job(source: DistributedJob, where: str) -> Payload:
-    """Return the payload of a job: its data is untyped, and its version only tells releases apart."""
+    """Return the payload of a job: its data is untyped, and its version only tells releases
+    apart.
+    """
     version = _version(source, where)
-    return UNTYPED if version == 1 else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
+    return (
+        UNTYPED
+        if version == 1
+        else Payload(version=version, upgrades=dict.fromkeys(range(1, version), _as_it_is))
+    )
 
 
 def _as_it_is(data: object) -> object:
@@ -456,17 +657,26 @@ def _as_it_is(data: object) -> object:
 def _version(source: object, where: str) -> int:
     version: int = declared(source, _VERSION, 1)
     if not is_whole(version, 1):
-        raise InvalidJob(f"{where}.{_VERSION} is {version!r}; expected a whole number, 1 or more")
+        raise InvalidJob(
+            f"{where}.{_VERSION} is {version!r}; expected a whole number, 1 or more"
+        )
     return version
 
 
 def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
-    version, upgrades = _version(source, where), declared(source, "upgrades", {})
-    if not isinstance(upgrades, Mapping) or not all(callable(upgrade) for upgrade in upgrades.values()):
-        raise InvalidJob(f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}")
+    version = _version(source, where)
+    upgrades = declared(source, "upgrades", {})
+    if not isinstance(upgrades, Mapping) or not all(
+        callable(upgrade) for upgrade in upgrades.values()
+    ):
+        raise InvalidJob(
+            f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}"
+        )
     if set(upgrades) != set(range(1, version)):
         wanted = ", ".join(map(str, range(1, version))) or "none"
-        raise InvalidJob(f"{where}.upgrades has {sorted(upgrades)}; for payload_version {version} give: {wanted}")
+        raise InvalidJob(
+            f"{where}.upgrades has {sorted(upgrades)}; for payload_version {version} give: {wanted}"
+        )
     return version, upgrades
 
 
@@ -475,20 +685,27 @@ def _codec(source: object, where: str) -> Codec:
     found = CODECS.get(name) if isinstance(name, str) else None
     if found is None:
         known = ", ".join(sorted(CODECS))
-        raise InvalidJob(f"{where}.codec is {name!r}; registered are {known}; call register_codec first")
+        raise InvalidJob(
+            f"{where}.codec is {name!r}; registered are {known}; call register_codec first"
+        )
     return found
 
 
 def _of_class(kind: type, where: str) -> object:
-    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without one."""
+    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without
+    one.
+    """
     for base in kind.__dict__.get("__orig_bases__", ()):
-        origin, arguments = get_origin(base), get_args(base)
+        origin = get_origin(base)
+        arguments = get_args(base)
         if origin is OneTimeTask:
             return _resolved(arguments[0], kind, where)
         if isinstance(origin, type) and issubclass(origin, OneTimeTask):
             given = dict(zip(origin.__parameters__, arguments, strict=True))  # type: ignore[attr-defined]
             return _resolved(_filled(_of_class(origin, where), given), kind, where)
-    found = [_of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)]
+    found = [
+        _of_class(base, where) for base in kind.__bases__ if issubclass(base, OneTimeTask)
+    ]
     return next((one for one in found if one is not None), None)
 
 
@@ -501,7 +718,9 @@ def _filled(found: Any, given: Mapping[object, object]) -> object:
 
 def _resolved(argument: object, kind: type, where: str) -> object:
     """Return the type argument; names in quotes are looked up in the module of the class."""
-    holder = type("", (), {"__annotations__": {"data": argument}, "__module__": kind.__module__})
+    holder = type(
+        "", (), {"__annotations__": {"data": argument}, "__module__": kind.__module__}
+    )
     try:
         return get_type_hints(holder, include_extras=True)["data"]
     except NameError as error:
@@ -514,8 +733,12 @@ def _of_handler(handler: Callable[..., object], where: str) -> object:
         hints = get_type_hints(handler)
     except Exception as error:  # an annotation may be anything, and is only read for this
         if "TaskContext[" in str(getattr(handler, "__annotations__", "")):
-            raise InvalidJob(f"{where}: {error}; name the type of the data: payload=…") from None
+            raise InvalidJob(
+                f"{where}: {error}; name the type of the data: payload=…"
+            ) from None
         return None
     hints.pop("return", None)
     context = next(iter(hints.values()), None)
-    return next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
+    return (
+        next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
+    )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+)
 
 from typing_extensions import TypeVar
 
@@ -35,17 +44,21 @@ class Declaration(ABC):
 
     #: Cluster-wide unique, at most 100 characters.
     name: str
-    #: ``"rerun"``: a slot or task whose worker died runs again; ``"give_up"``: at most one start, ever.
+    #: ``"rerun"``: a slot or task whose worker died runs again; ``"give_up"``: at most one start,
+    #: ever.
     on_lost: OnLost
     #: After this many lost attempts it ends as dead; the schedule of a job continues.
     max_lost: int
-    #: Further attempts after a failure; None: none, so that the next slot of a job is the next try.
+    #: Further attempts after a failure; None: none, so that the next slot of a job is the next
+    #: try.
     retry: Retry | None
-    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and fails; None: for ever.
+    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and
+    #: fails; None: for ever.
     timeout: timedelta | str | None
     #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
     priority: int
-    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
+    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within
+    #: the worker.
     isolation: Literal["process"] | None
     #: Tags that a worker must carry to run it.
     runs_on: Sequence[str] | AbstractSet[str]
@@ -56,7 +69,8 @@ class DistributedJob(Declaration):
 
     Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
     ``super().__init__``), properties or zero-argument methods; each is read once, at registration.
-    ``execute`` is ``def`` or ``async def`` and may run for ever. If it raises, the attempt has failed.
+    ``execute`` is ``def`` or ``async def`` and may run for ever. If it raises, the attempt has
+    failed.
 
     >>> from slotwise import Cron, DistributedJob, JobContext
     >>> class NightlyReport(DistributedJob):
@@ -74,9 +88,11 @@ class DistributedJob(Declaration):
     overlap: Overlap
     #: The minimum time between two starts: moves due times, never slots. None: no minimum.
     min_interval: timedelta | str | None
-    #: Each run is due up to this much after its slot; the name determines how much. None: at its slot.
+    #: Each run is due up to this much after its slot; the name determines how much. None: at its
+    #: slot.
     spread: timedelta | str | None
-    #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
+    #: How late after its slot the first attempt may start; later, it is skipped (late). None: any
+    #: time.
     start_within: timedelta | str | None
     #: Raise it, and workers of older releases leave the job's slots to newer ones.
     payload_version: int
@@ -87,13 +103,15 @@ class DistributedJob(Declaration):
 
 
 class OneTimeTask(Declaration, Generic[T_contra]):
-    """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule it through a client.
+    """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule
+    it through a client.
 
-    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made of
-    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read.
-    ``OneTimeTask[Any]`` takes any JSON value. For a type checker ``OneTimeTask`` alone takes no data; at run time it is
-    the same as ``OneTimeTask[Any]``. By default a task has ten attempts with exponential waits; then its row stays
-    as ``dead``, with the reason. A task whose data cannot be read is dead at once.
+    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec,
+    or any type made of those and of JSON values. The type is validated when the task is scheduled
+    and when ``ctx.data`` is read. ``OneTimeTask[Any]`` takes any JSON value. For a type checker
+    ``OneTimeTask`` alone takes no data; at run time it is the same as ``OneTimeTask[Any]``. By
+    default a task has ten attempts with exponential waits; then its row stays as ``dead``, with
+    the reason. A task whose data cannot be read is dead at once.
 
     >>> from dataclasses import dataclass
     >>> from slotwise import OneTimeTask, TaskContext
@@ -108,17 +126,23 @@ class OneTimeTask(Declaration, Generic[T_contra]):
 
     #: The type of the data, if it is not given as ``OneTimeTask[…]``.
     payload: object
-    #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
+    #: How many of these may run at a time in the whole cluster; None: as many as there is capacity
+    #: for.
     concurrency: int | None
-    #: How many of these may start in a period, in the whole cluster: ``"100/m"``; None: as many as are due.
+    #: How many of these may start in a period, in the whole cluster: ``"100/m"``; None: as many as
+    #: are due.
     rate_limit: str | None
-    #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
+    #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or
+    #: ``"all"``.
     record: Records
-    #: How long the handler's result is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
+    #: How long the handler's result is kept for ``client.result`` (``timedelta`` or ``"7d"``);
+    #: None: not at all.
     result_retention: timedelta | str | None
-    #: The version of the data's format: raise it with each change that older workers or waiting rows cannot read.
+    #: The version of the data's format: raise it with each change that older workers or waiting
+    #: rows cannot read.
     payload_version: int
-    #: For each older version, a function that converts its plain data (dicts, lists, …) to the next version.
+    #: For each older version, a function that converts its plain data (dicts, lists, …) to the
+    #: next version.
     upgrades: Mapping[int, Upgrade]
     #: How the data is encoded: ``json``, or the name of a codec from ``register_codec``.
     codec: str
@@ -129,14 +153,20 @@ class OneTimeTask(Declaration, Generic[T_contra]):
 
 
 class _OfFunction(Generic[C_contra]):
-    """Made from a function by a decorator, whose keywords become attributes; calling it calls the function."""
+    """Made from a function by a decorator, whose keywords become attributes; calling it calls the
+    function.
+    """
 
-    def __init__(self, function: Callable[[C_contra], object], declared: dict[str, object]) -> None:
+    def __init__(
+        self, function: Callable[[C_contra], object], declared: dict[str, object]
+    ) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
-    def execute(self, ctx: C_contra, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+    def execute(
+        self, ctx: C_contra, /
+    ) -> object:  # pragma: no cover - hidden by the instance's attribute
         raise NotImplementedError
 
     def __call__(self, ctx: C_contra) -> object:
@@ -152,13 +182,19 @@ class FunctionTask(_OfFunction[TaskContext[T_contra]], OneTimeTask[T_contra]):
 
 
 class MakeTask(Protocol):
-    """The decorator that ``@task(…)`` returns: the data has the type of the context's annotation."""
+    """The decorator that ``@task(…)`` returns: the data has the type of the context's
+    annotation.
+    """
 
-    def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
+    def __call__(
+        self, function: Callable[[TaskContext[T]], object], /
+    ) -> FunctionTask[T]: ...
 
 
 class Policies(TypedDict, total=False):
-    """The keywords that jobs and tasks have in common, as the attributes of DistributedJob and OneTimeTask."""
+    """The keywords that jobs and tasks have in common, as the attributes of DistributedJob and
+    OneTimeTask.
+    """
 
     on_lost: OnLost
     max_lost: int
@@ -196,7 +232,8 @@ class TaskPolicies(Policies, total=False):
 def job(
     *, name: str, schedule: Schedule | str, **policies: Unpack[JobPolicies]
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
-    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
+    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are
+    policies.
 
     ``schedule`` may be a string for ``parse_schedule``: ``"0 2 * * *"``.
     """
@@ -208,10 +245,11 @@ def job(
 
 
 def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
-    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
+    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are
+    policies.
 
-    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``. For a type checker,
-    ``TaskContext`` alone means no data.
+    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``. For a
+    type checker, ``TaskContext`` alone means no data.
     """
 
     def make(function: Callable[[TaskContext[T]], object]) -> FunctionTask[T]:
@@ -221,12 +259,16 @@ def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
 
 
 def declared(source: object, attribute: str, default: object = None) -> Any:
-    """Return the declared value, property or result of a zero-argument method; else ``default``. Raise InvalidJob."""
+    """Return the declared value, property or result of a zero-argument method; else ``default``.
+    Raise InvalidJob.
+    """
     try:
         value = getattr(source, attribute)
     except AttributeError as error:
         if inspect.getattr_static(source, attribute, None) is not None:
-            raise InvalidJob(f"{type(source).__name__}.{attribute} cannot be read: {error}") from error
+            raise InvalidJob(
+                f"{type(source).__name__}.{attribute} cannot be read: {error}"
+            ) from error
         return default
     return value() if inspect.ismethod(value) and _takes_nothing(value) else value
 

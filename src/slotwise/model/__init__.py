@@ -1,1 +1,3 @@
-"""Frozen values, events, the clock, identity, durations and the vocabulary. Imports only errors."""
+"""Frozen values, events, the clock, identity, durations and the vocabulary. Imports only
+errors.
+"""

@@ -12,15 +12,19 @@ from slotwise.model.records import from_micros
 
 #: Seconds on a monotonic clock; only differences are meaningful.
 Stopwatch: TypeAlias = Callable[[], float]
-#: A monotonic clock that, where the system has one, continues during suspend. A worker measures its leases with it: a
-#: laptop must not trust old claims after a suspend.
+#: A monotonic clock that, where the system has one, continues during suspend. A worker measures
+#: its leases with it: a laptop must not trust old claims after a suspend.
 elapsed: Stopwatch = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
 )
 
 
 class DatabaseClock:
-    """The clock of the contract: every statement uses the database's own time, spans come from the process's clock."""
+    """The clock of the contract: every statement uses the database's own time, spans come from the
+    process's clock.
+    """
 
     def override(self) -> datetime | None:
         """Return what a statement uses as "now"; None for the database's time."""
@@ -30,9 +34,11 @@ class DatabaseClock:
 
 
 class ManualClock:
-    """A clock that moves only by ``tick`` and ``set``; for tests and simulations. Safe to share between workers.
+    """A clock that moves only by ``tick`` and ``set``; for tests and simulations. Safe to share
+    between workers.
 
-    ``tick`` lets time pass for all workers. ``set`` steps the database's clock and leaves elapsed time alone.
+    ``tick`` lets time pass for all workers. ``set`` steps the database's clock and leaves elapsed
+    time alone.
 
     >>> clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     >>> clock.tick(timedelta(hours=2))
@@ -41,7 +47,9 @@ class ManualClock:
 
     def __init__(self, start: datetime) -> None:
         if start.tzinfo is None:
-            raise ValueError(f"ManualClock({start!r}): expected an aware datetime, e.g. datetime(…, tzinfo=UTC)")
+            raise ValueError(
+                f"ManualClock({start!r}): expected an aware datetime, e.g. datetime(…, tzinfo=UTC)"
+            )
         self._now = start.astimezone(UTC)
         self._elapsed = 0.0
 
@@ -55,9 +63,13 @@ class ManualClock:
         return self._elapsed
 
     def tick(self, by: timedelta) -> datetime:
-        """Let time pass and return the new time. Raise ValueError for a negative ``by``: use ``set``."""
+        """Let time pass and return the new time. Raise ValueError for a negative ``by``: use
+        ``set``.
+        """
         if by < timedelta(0):
-            raise ValueError(f"tick({by}): time does not pass backwards; step the clock with set(now() - …)")
+            raise ValueError(
+                f"tick({by}): time does not pass backwards; step the clock with set(now() - …)"
+            )
         self._elapsed += by.total_seconds()
         self._now += by
         return self._now
@@ -72,5 +84,7 @@ Clock: TypeAlias = DatabaseClock | ManualClock
 
 
 def host_now() -> datetime:
-    """Return this host's wall clock: the database time of SQLite, and one side of the clock drift."""
+    """Return this host's wall clock: the database time of SQLite, and one side of the clock
+    drift.
+    """
     return from_micros(time.time_ns() // 1000)

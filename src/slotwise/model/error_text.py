@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# All patterns are linear: their quantifiers are possessive, or cannot meet the same character twice.
+# All patterns are linear: their quantifiers are possessive, or cannot meet the same character
+# twice.
 _URL = re.compile(r"(?<=[\w+.-])://[^:/?\s]*+:")
 _KEYWORD = re.compile(
     r"""((?:passw(?:or)?d|passphrase|pwd)["']?+\s*+[=:]\s*+)(?:'(?:[^'\\]|\\.)*+'?|"[^"]*+"?|(?:\\.|[^\s&\\])++)""",
@@ -14,14 +15,18 @@ _KEYWORD = re.compile(
 
 
 def hide_password(text: str) -> str:
-    """Replace every password by ``***``: in URLs, libpq strings, query options and reprs. Takes linear time."""
-    # Up to the last @: a password may hold @, / and ? itself, and hiding too much is the safe mistake.
+    """Replace every password by ``***``: in URLs, libpq strings, query options and reprs. Takes
+    linear time.
+    """
+    # Up to the last @: a password may hold @, / and ? itself, and hiding too much is the safe
+    # mistake.
     if (url := _URL.search(text)) and (end := text.rfind("@")) >= url.end():
         text = f"{text[: url.end()]}***{text[end:]}"
     return _KEYWORD.sub(r"\1***", text)
 
 
-#: A word without blanks and quotes, in which an address may be; and where such an address may have a login.
+#: A word without blanks and quotes, in which an address may be; and where such an address may have
+#: a login.
 _WORD = re.compile(r"""[^\s"'<>`]++""")
 _LOGIN = re.compile(r"(?<=[\w+.-])://([^:/?@]*+)([:@])")
 #: Credentials in headers, up to the end of the string literal or line.
@@ -31,22 +36,33 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)([ \t]++)[\w.~+/=-]{8,}+", re.IGNORECASE)
-#: A name, which stands for a secret if it has such a part, and its value: a string literal, or all up to a blank.
+#: A name, which stands for a secret if it has such a part, and its value: a string literal, or all
+#: up to a blank.
 _NAME = re.compile(r"""(?<![\w-])([\w-]++)["']?+[ \t]*+[=:][ \t]*+""")
-_SECRET = re.compile("passw(or)?d|passphrase|pwd|secret|token|credential|(api|access|private)[_-]?key", re.IGNORECASE)
-_VALUE = re.compile(r"""[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)|(?:\\.|[^\s&])++""", re.IGNORECASE)
+_SECRET = re.compile(
+    "passw(or)?d|passphrase|pwd|secret|token|credential|(api|access|private)[_-]?key",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"""[bru]{0,2}(?:'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)|(?:\\.|[^\s&])++""",
+    re.IGNORECASE,
+)
 _own_patterns: dict[str, re.Pattern[str]] = {}
 
 
 def redact_also(patterns: Iterable[str]) -> None:
-    """Let ``redact`` replace what these regular expressions match, too, for the rest of this process."""
+    """Let ``redact`` replace what these regular expressions match, too, for the rest of this
+    process.
+    """
     _own_patterns.update((one, re.compile(one)) for one in patterns)
 
 
 def redact(text: str) -> str:
-    """Replace secrets by ``***``: logins in URLs, credentials in headers, values of names such as ``api_key``.
+    """Replace secrets by ``***``: logins in URLs, credentials in headers, values of names such as
+    ``api_key``.
 
-    Takes linear time, besides what patterns of ``redact_also`` take. It rather hides too much than too little.
+    Takes linear time, besides what patterns of ``redact_also`` take. It rather hides too much than
+    too little.
     """
     if "://" in text:
         text = _WORD.sub(_without_login, text)
@@ -57,8 +73,11 @@ def redact(text: str) -> str:
 
 
 def _without_login(word: re.Match[str]) -> str:
-    """The word without the first login in it, up to the last @: a password may hold @, / and ? itself."""
-    text, end = word[0], word[0].rfind("@")
+    """The word without the first login in it, up to the last @: a password may hold @, / and ?
+    itself.
+    """
+    text = word[0]
+    end = word[0].rfind("@")
     for login in _LOGIN.finditer(text):
         if login.end() <= end + 1:
             user = f"{login[1]}:" if login[2] == ":" else ""
@@ -67,7 +86,9 @@ def _without_login(word: re.Match[str]) -> str:
 
 
 def _without_values(text: str) -> str:
-    parts, done, place = list[str](), 0, 0
+    parts = list[str]()
+    done = 0
+    place = 0
     while (name := _NAME.search(text, place)) is not None:
         place = name.end()
         if _SECRET.search(name[1]) and (value := _VALUE.match(text, place)) is not None:
@@ -83,12 +104,21 @@ LIMIT = 500
 
 
 def error_summary(error: str | None) -> str:
-    """Return the last line of a traceback that names an exception, else the first line; at most 500 characters."""
+    """Return the last line of a traceback that names an exception, else the first line; at most
+    500 characters.
+    """
     lines = (error or "").strip().splitlines()
     began = [place for place, line in enumerate(lines) if line == _TRACEBACK]
-    if not began and lines and lines[0].lstrip(_DRAWN).endswith(_TRACEBACK):  # of an exception group, itself the first
-        lines, began = [line.removeprefix("  | ") for line in lines], [0]
-    said = [line for line in lines[began[-1] + 1 if began else 0 :] if line.strip() and not line.startswith("  ")]
+    if (
+        not began and lines and lines[0].lstrip(_DRAWN).endswith(_TRACEBACK)
+    ):  # of an exception group, itself the first
+        lines = [line.removeprefix("  | ") for line in lines]
+        began = [0]
+    said = [
+        line
+        for line in lines[began[-1] + 1 if began else 0 :]
+        if line.strip() and not line.startswith("  ")
+    ]
     line = (said or lines or [""])[0].strip()
     return line if len(line) <= LIMIT else f"{line[: LIMIT - 1]}…"
 
@@ -98,13 +128,25 @@ ERROR_LIMIT = 16_384
 
 
 def storable(said: object) -> str:
-    """Return text that a database can store: without secrets and NUL, lone surrogates escaped, bounded."""
-    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
-    return bounded(redact(bounded(text, 8 * ERROR_LIMIT)))  # bounded before, as a message may have many megabytes
+    """Return text that a database can store: without secrets and NUL, lone surrogates escaped,
+    bounded.
+    """
+    text = (
+        str(said)
+        .replace("\x00", "\\x00")
+        .strip()
+        .encode("utf-8", "backslashreplace")
+        .decode("utf-8")
+    )
+    return bounded(
+        redact(bounded(text, 8 * ERROR_LIMIT))
+    )  # bounded before, as a message may have many megabytes
 
 
 def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
-    """Return the text; of a longer one its summary and its newest lines, together at most ``limit`` bytes of UTF-8."""
+    """Return the text; of a longer one its summary and its newest lines, together at most
+    ``limit`` bytes of UTF-8.
+    """
     encoded = text.encode()
     if len(encoded) <= limit:
         return text

@@ -1,4 +1,6 @@
-"""Events: frozen values and their delivery. An event's ``name`` is the same in logs, docs and ``on`` filters."""
+"""Events: frozen values and their delivery. An event's ``name`` is the same in logs, docs and
+``on`` filters.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Event:
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
 
-    def __init_subclass__(cls, *, name: str | None = None, level: int | None = None) -> None:
+    def __init_subclass__(
+        cls, *, name: str | None = None, level: int | None = None
+    ) -> None:
         if name is not None:
             cls.name = name
         if level is not None:
@@ -39,7 +43,9 @@ class Event:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def facts(self) -> dict[str, object]:
-        """Return the fields that are set and in the ``repr``, for a log line; an exception is its ``exc_info``."""
+        """Return the fields that are set and in the ``repr``, for a log line; an exception is its
+        ``exc_info``.
+        """
         found = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.repr}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -58,9 +64,13 @@ def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
     """Return the fields that every event of an attempt carries."""
     row = claim.row
     return {
-        "worker": worker or claim.holder, "job": row.task_name, "id": row.task_instance, "slot": claim.slot,
-        "attempt": row.attempt, "token": row.version,
-    }  # fmt: skip
+        "worker": worker or claim.holder,
+        "job": row.task_name,
+        "id": row.task_instance,
+        "slot": claim.slot,
+        "attempt": row.attempt,
+        "token": row.version,
+    }
 
 
 class PollBegan(Event, name="poll-begin", level=logging.DEBUG):
@@ -84,8 +94,10 @@ class SettleSent(Event, name="settle-sent", level=logging.DEBUG):
 
 
 class Finished(Protocol):
-    """An attempt as the worker has seen it: when its claim arrived, and when its handler began and ended, in elapsed
-    seconds; ``ran`` is None if it did not start, or if nothing listens to ``BatchSettled`` yet."""
+    """An attempt as the worker has seen it: when its claim arrived, and when its handler began and
+    ended, in elapsed seconds; ``ran`` is None if it did not start, or if nothing listens to
+    ``BatchSettled`` yet.
+    """
 
     claim: Claim
     is_slot: bool
@@ -94,9 +106,11 @@ class Finished(Protocol):
 
 
 class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
-    """A settlement was written. For counting: one event per batch costs little, one per attempt would cost much.
+    """A settlement was written. For counting: one event per batch costs little, one per attempt
+    would cost much.
 
-    ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in ``Settled``, and reason.
+    ``succeeded`` are those that simply succeeded; ``others`` have their outcome, as in
+    ``Settled``, and reason.
     """
 
     count: int
@@ -106,7 +120,9 @@ class BatchSettled(Event, name="batch-settled", level=logging.DEBUG):
 
 
 class BatchClaimed(Event, name="batch-claimed", level=logging.DEBUG):
-    """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was locked."""
+    """A claim statement has returned ``count`` rows; 0: nothing was due, or all of it was
+    locked.
+    """
 
     count: int
     took: timedelta
@@ -133,13 +149,17 @@ class SettledFailed(Settled, level=logging.ERROR):
 
 
 class SettledDead(SettledFailed, level=logging.ERROR):
-    """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
+    """A dead task or slot, which is not retried automatically: ``cure`` is the command for
+    that.
+    """
 
     cure: str
 
 
 class SettledUnfit(SettledDead, level=logging.ERROR):
-    """A dead task whose data cannot be read, and ``rows``: how many there are since the last line about its name."""
+    """A dead task whose data cannot be read, and ``rows``: how many there are since the last line
+    about its name.
+    """
 
     rows: int
 
@@ -167,7 +187,9 @@ class HeartbeatSent(Event, name="heartbeat", level=logging.DEBUG):
 
 
 class Reaped(AttemptEvent, name="reaped", level=logging.WARNING):
-    """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs again."""
+    """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs
+    again.
+    """
 
     outcome: str
     reason: str | None = None
@@ -185,7 +207,9 @@ class HandedBackEvent(AttemptEvent, name="handed-back"):
 
 
 class SlotsSkipped(Event, name="skipped"):
-    """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
+    """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap
+    gives.
+    """
 
     job: str
     id: str
@@ -196,13 +220,17 @@ class SlotsSkipped(Event, name="skipped"):
 
 
 class SlotsSkippedTogether(SlotsSkipped, level=logging.DEBUG):
-    """One range of several that a claim or a settlement skips; ``BatchSkipped`` has all of them."""
+    """One range of several that a claim or a settlement skips; ``BatchSkipped`` has all of
+    them.
+    """
 
 
 class BatchSkipped(Event, name="batch-skipped"):
-    """A claim or a settlement skips several ranges of slots: one event, where one for each would cost much.
+    """A claim or a settlement skips several ranges of slots: one event, where one for each would
+    cost much.
 
-    ``count`` is the number of slots, ``first`` and ``last`` are the oldest and the newest, ``reasons`` all that occur.
+    ``count`` is the number of slots, ``first`` and ``last`` are the oldest and the newest,
+    ``reasons`` all that occur.
     """
 
     jobs: int
@@ -217,20 +245,31 @@ class SlotsSuperseded(SlotsSkipped, level=logging.WARNING):
     """A deploy skips slots that an earlier schedule of the job still owed."""
 
 
-def skipped(worker: str, key: Key, gap: Gap, kind: type[SlotsSkipped] = SlotsSkipped) -> SlotsSkipped:
+def skipped(
+    worker: str, key: Key, gap: Gap, kind: type[SlotsSkipped] = SlotsSkipped
+) -> SlotsSkipped:
     kind = SlotsSuperseded if gap.reason == Reason.SUPERSEDED else kind
     return kind(
-        worker=worker, job=key.task_name, id=key.task_instance, first=gap.first, last=gap.last, count=gap.count,
+        worker=worker,
+        job=key.task_name,
+        id=key.task_instance,
+        first=gap.first,
+        last=gap.last,
+        count=gap.count,
         reason=gap.reason,
-    )  # fmt: skip
+    )
 
 
 def settlement_event(
-    claim: Claim, transition: Transition | None, exception: BaseException | None = None, unfit: int | None = None
+    claim: Claim,
+    transition: Transition | None,
+    exception: BaseException | None = None,
+    unfit: int | None = None,
 ) -> Settled | HandedBackEvent | None:
     """Return what became of a claim, as an event; None if it was lost.
 
-    ``exception`` is what the handler raised. ``unfit``: its data cannot be read; the number of such rows to log now.
+    ``exception`` is what the handler raised. ``unfit``: its data cannot be read; the number of
+    such rows to log now.
     """
     if transition is None:
         return None
@@ -243,15 +282,30 @@ def settlement_event(
     if transition.label in (Outcome.FAILED, Outcome.LOST):
         kind = SettledFailed if record is None or record.final else SettledAgain
     elif transition.label == Outcome.DEAD:
-        dead = SettledDead if unfit is None else partial(SettledUnfit, rows=unfit) if unfit else SettledUnfitToo
+        dead = (
+            SettledDead
+            if unfit is None
+            else partial(SettledUnfit, rows=unfit)
+            if unfit
+            else SettledUnfitToo
+        )
         kind = partial(dead, cure=_cure(claim))
     told = error_summary(error) if error else None
-    return kind(**about(claim), outcome=transition.label, reason=reason, error=told, exception=exception)
+    return kind(
+        **about(claim),
+        outcome=transition.label,
+        reason=reason,
+        error=told,
+        exception=exception,
+    )
 
 
 def _cure(claim: Claim) -> str:
-    """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
-    row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
+    """Return the command that retries a dead task or a job's dead slot, or shows an instance's
+    dead slot.
+    """
+    row = claim.row
+    instance = claim.row.plan_instance or claim.row.task_instance
     program = SlotwiseError.program.split()
     if claim.slot is None:
         return shlex.join([*program, "tasks", "retry", row.task_name, instance])
@@ -281,7 +335,9 @@ class PlanKept(Planned, level=logging.DEBUG):
 
 
 class PlanRefused(Planned, level=logging.WARNING):
-    """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
+    """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused``
+    with ``revision``.
+    """
 
     refused: str
     revision: str
@@ -290,7 +346,9 @@ class PlanRefused(Planned, level=logging.WARNING):
 
 
 class SlotsMoved(Event, name="slots-moved", level=logging.WARNING):
-    """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives ``computed``."""
+    """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives
+    ``computed``.
+    """
 
     job: str
     id: str
@@ -313,7 +371,9 @@ class DrainEnded(Event, name="drain-end"):
 
 
 class DatabaseLost(Event, name="database-lost", level=logging.WARNING):
-    """A loop cannot reach or write the database, and waits with growing pauses; published once per outage."""
+    """A loop cannot reach or write the database, and waits with growing pauses; published once per
+    outage.
+    """
 
     loop: str
     error: str
@@ -329,7 +389,8 @@ Listener: TypeAlias = "Callable[[Event], None]"
 class Listeners:
     """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
-    Unless a listener ``writes_log``, events of level WARNING or above are logged here, in one line.
+    Unless a listener ``writes_log``, events of level WARNING or above are logged here, in one
+    line.
     """
 
     __slots__ = ("_listeners", "_logs_trouble", "_wants", "hear")
@@ -344,37 +405,59 @@ class Listeners:
             self.add(listener)
 
     def add(self, listener: Listener) -> None:
-        """Add a listener. One with a method ``wants(kind)`` decides by that what it hears; any other wants all."""
+        """Add a listener. One with a method ``wants(kind)`` decides by that what it hears; any
+        other wants all.
+        """
         self.hear = lambda kind: any(wants(kind) for wants in self._wants)
         self._listeners = (*self._listeners, listener)
         self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
-        self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
+        self._logs_trouble = self._logs_trouble and not getattr(
+            listener, "writes_log", False
+        )
 
     def publish(self, event: Event) -> None:
         if self._logs_trouble and event.level >= logging.WARNING:
-            facts, trouble = event.facts(), getattr(event, "exception", None)
-            text = " ".join([event.name, *(f"{name}={value}" for name, value in facts.items())])
-            logger.log(event.level, "%s", text, extra={"event": event.name, **facts}, exc_info=trouble)
+            facts = event.facts()
+            trouble = getattr(event, "exception", None)
+            text = " ".join(
+                [event.name, *(f"{name}={value}" for name, value in facts.items())]
+            )
+            logger.log(
+                event.level,
+                "%s",
+                text,
+                extra={"event": event.name, **facts},
+                exc_info=trouble,
+            )
         for listener in self._listeners:
             try:
                 listener(event)
             except KeyboardInterrupt:
                 raise  # the interrupt is for the publisher in the main thread
             except BaseException:
-                logger.exception("a listener failed on %s; the others still receive the event", event.name)
+                logger.exception(
+                    "a listener failed on %s; the others still receive the event",
+                    event.name,
+                )
 
     def skipped(self, worker: str, ranges: Sequence[tuple[Key, Gap]]) -> None:
-        """Publish that these slots will not run: several ranges together, and each for listeners that want DEBUG."""
+        """Publish that these slots will not run: several ranges together, and each for listeners
+        that want DEBUG.
+        """
         if len(ranges) == 1:
             self.publish(skipped(worker, *ranges[0]))
             return
         if ranges and self.hear(BatchSkipped):
             gaps = [gap for _, gap in ranges]
             batch = BatchSkipped(
-                worker=worker, jobs=len({key for key, _ in ranges}), first=min(gap.first for gap in gaps),
-                last=max(gap.last for gap in gaps), count=sum(gap.count for gap in gaps),
-                reasons=sorted({gap.reason for gap in gaps}), ranges=ranges,
-            )  # fmt: skip
+                worker=worker,
+                jobs=len({key for key, _ in ranges}),
+                first=min(gap.first for gap in gaps),
+                last=max(gap.last for gap in gaps),
+                count=sum(gap.count for gap in gaps),
+                reasons=sorted({gap.reason for gap in gaps}),
+                ranges=ranges,
+            )
             self.publish(batch)
         for key, gap in ranges if self.hear(SlotsSkippedTogether) else ():
             self.publish(skipped(worker, key, gap, SlotsSkippedTogether))

@@ -1,4 +1,6 @@
-"""The identity of a worker: host, pid and a boot id, in one string for ``picked_by``; and its release."""
+"""The identity of a worker: host, pid and a boot id, in one string for ``picked_by``; and its
+release.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _LONGEST_HOST = 40
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The name of a process in the cluster. Each start has a new boot id, even under a reused pid."""
+    """The name of a process in the cluster. Each start has a new boot id, even under a reused
+    pid.
+    """
 
     host: str
     pid: int
@@ -32,5 +36,7 @@ def own_version() -> str:
     """Return the installed version of slotwise."""
     try:
         return version("slotwise")
-    except PackageNotFoundError:  # pragma: no cover - a source tree that was never installed
+    except (
+        PackageNotFoundError
+    ):  # pragma: no cover - a source tree that was never installed
         return "unknown"

@@ -1,4 +1,6 @@
-"""Values that packages pass to each other: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
+"""Values that packages pass to each other: rows, claims, outcomes, follow-ups, transitions.
+Frozen; changed by copy.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
-#: The due time of a row with nothing due: ended or disabled schedules, dead rows. So far in the future that no
-#: clean-up by age, ours or another program's, takes it for overdue.
+#: The due time of a row with nothing due: ended or disabled schedules, dead rows. So far in the
+#: future that no clean-up by age, ours or another program's, takes it for overdue.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 
-#: The years of all slots, and of every instant that the tables take; arithmetic with other instants may overflow.
+#: The years of all slots, and of every instant that the tables take; arithmetic with other
+#: instants may overflow.
 KNOWN_YEARS = "the years 1900 to 8999"
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 
@@ -26,7 +29,9 @@ RECURRING = "recurring"
 
 _new: Any = tuple.__new__
 #: Looked up once: this is slow in Python 3.11, and needed once per execution.
-_TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
+_TASK = Kind.TASK
+_PLAN = Kind.PLAN
+_DETACHED = Kind.DETACHED
 
 
 def to_micros(instant: datetime) -> int:
@@ -46,7 +51,12 @@ def is_known(instant: datetime) -> bool:
 
 def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
     """Whether a value is a whole number within these bounds, both included; a bool is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and least <= value
+        and (most is None or value <= most)
+    )
 
 
 class Key(NamedTuple):
@@ -73,7 +83,9 @@ class Fence(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Row:
-    """A row of ``scheduled_tasks``, in UTC. Treat it as immutable: creating frozen ones takes five times as long."""
+    """A row of ``scheduled_tasks``, in UTC. Treat it as immutable: creating frozen ones takes five
+    times as long.
+    """
 
     task_name: str
     task_instance: str
@@ -111,7 +123,8 @@ class Row:
     control: int | None = None
     parked_due: datetime | None = None
     wanted_due: datetime | None = None
-    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead of time.
+    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead
+    #: of time.
     unheld_since: datetime | None = None
     #: When a one-time task that gives up was marked as started, under this claim.
     marked: datetime | None = None
@@ -124,14 +137,21 @@ class Row:
 
     @property
     def fence(self) -> Fence:
-        # Does what the constructors of the named tuples do, without their Python functions: once per execution.
-        fence: Fence = _new(Fence, (_new(Key, (self.task_name, self.task_instance)), self.version))
+        # Does what the constructors of the named tuples do, without their Python functions: once
+        # per execution.
+        fence: Fence = _new(
+            Fence, (_new(Key, (self.task_name, self.task_instance)), self.version)
+        )
         return fence
 
     @property
     def due(self) -> datetime:
         """When a waiting row is due, or would be if it were not paused."""
-        return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
+        return (
+            self.execution_time
+            if self.state is None or self.parked_due is None
+            else self.parked_due
+        )
 
     @property
     def is_plan(self) -> bool:
@@ -145,17 +165,23 @@ class Row:
 
     @property
     def called_off_by(self) -> str | None:
-        """The reason why the attempt was asked to stop: an operator's order, unless ``called_off`` says so; or None."""
+        """The reason why the attempt was asked to stop: an operator's order, unless ``called_off``
+        says so; or None.
+        """
         return None if self.cancel_requested is None else self.called_off or Reason.OPERATOR
 
     @property
     def is_detached(self) -> bool:
-        """Whether this is a row of one slot beside the plan row, deleted when that slot is final."""
+        """Whether this is a row of one slot beside the plan row, deleted when that slot is
+        final.
+        """
         return self.kind == _DETACHED
 
     @property
     def plan_key(self) -> Key:
-        """The key of its slots' plan row, in the ledger as well: for a detached row not its own."""
+        """The key of its slots' plan row, in the ledger as well: for a detached row not its
+        own.
+        """
         return Key(self.task_name, self.plan_instance or self.task_instance)
 
     @property
@@ -168,12 +194,16 @@ class Row:
         """As ``ledger_key``, with a one-time task's first due time in place of a slot."""
         if self.slot is None:
             return None
-        return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
+        return LedgerKey(
+            self.task_name, self.plan_instance or self.task_instance, self.slot
+        )
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Claim:
-    """Proof of holding a row: its key, its version (the token) and its holder. Treat it as immutable."""
+    """Proof of holding a row: its key, its version (the token) and its holder. Treat it as
+    immutable.
+    """
 
     row: Row
     holder: str
@@ -205,7 +235,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it."""
+    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm
+    it.
+    """
 
     promised: bool = False
     sequel: FollowUps | None = None
@@ -233,7 +265,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The handler was stopped from outside while it ran: by a shutdown, or because its lease ran out."""
+    """The handler was stopped from outside while it ran: by a shutdown, or because its lease
+    ran out.
+    """
 
     reason: str
     name = Outcome.CANCELLED
@@ -253,7 +287,9 @@ class HandedBack:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A hook refused the start for good. The handler never started: the slot ends as skipped, no attempt is used up."""
+    """A hook refused the start for good. The handler never started: the slot ends as skipped, no
+    attempt is used up.
+    """
 
     reason: str
     name = Outcome.SKIPPED
@@ -269,7 +305,9 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The handler, an operator or a newer slot cancelled the slot; ``error``: what it failed with nevertheless."""
+    """The handler, an operator or a newer slot cancelled the slot; ``error``: what it failed with
+    nevertheless.
+    """
 
     reason: str
     error: str | None = None
@@ -283,12 +321,16 @@ class Died:
     name = Outcome.LOST
 
 
-AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Skipped | Died
+AttemptOutcome: TypeAlias = (
+    Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Skipped | Died
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a transition writes to the slot's ledger row. ``forget`` deletes it: the slot never started."""
+    """What a transition writes to the slot's ledger row. ``forget`` deletes it: the slot never
+    started.
+    """
 
     outcome: Outcome
     reason: str | None = None
@@ -327,7 +369,9 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What a held row becomes when it is released: another waiting row, or nothing (``remove``)."""
+    """What a held row becomes when it is released: another waiting row, or nothing
+    (``remove``).
+    """
 
     #: An Outcome or a Release; for a quarantined row its state, as the database has it.
     label: str

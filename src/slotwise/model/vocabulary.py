@@ -1,6 +1,8 @@
-"""The enums that rows, the ledger, events and results share: each member equals its string, as the database has it.
+"""The enums that rows, the ledger, events and results share: each member equals its string, as the
+database has it.
 
-Reasons are open: a feature adds its own with ``register_reason``, and a handler may end its slot with any text.
+Reasons are open: a feature adds its own with ``register_reason``, and a handler may end its slot
+with any text.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from slotwise.errors import ConfigurationError
 
 
 class _Word(StrEnum):
-    """A member that prints as its string, also in ``repr``, so that logs look alike for members and database values."""
+    """A member that prints as its string, also in ``repr``, so that logs look alike for members
+    and database values.
+    """
 
     __repr__ = str.__repr__
 
@@ -56,7 +60,9 @@ class Origin(_Word):
 
 
 class Kind(_Word):
-    """What a row of ``scheduled_tasks`` is: a one-time task, a job's own row, or a row of one slot beside it."""
+    """What a row of ``scheduled_tasks`` is: a one-time task, a job's own row, or a row of one slot
+    beside it.
+    """
 
     TASK = "task"
     PLAN = "plan"
@@ -98,9 +104,9 @@ class LossPolicy(_Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentences:
-    """The meaning of a reason. ``skipped``: for a slot that did not run. ``ended``: for one that had begun, with
-    ``{ended}`` for the time and duration, and ``{outcome}``. ``waits``: why a slot that was claimed before waits, as
-    part of a sentence.
+    """The meaning of a reason. ``skipped``: for a slot that did not run. ``ended``: for one that
+    had begun, with ``{ended}`` for the time and duration, and ``{outcome}``. ``waits``: why a slot
+    that was claimed before waits, as part of a sentence.
     """
 
     skipped: str | None = None
@@ -112,42 +118,71 @@ _sentences: dict[str, Sentences] = {}
 
 
 class Reason(_Word):
-    """Why a slot did not run, ended or waits, or a handler is asked to stop; with the values of its ``Sentences``."""
+    """Why a slot did not run, ended or waits, or a handler is asked to stop; with the values of
+    its ``Sentences``.
+    """
 
     def __new__(
-        cls, text: str, skipped: str | None = None, ended: str | None = None, waits: str | None = None
+        cls,
+        text: str,
+        skipped: str | None = None,
+        ended: str | None = None,
+        waits: str | None = None,
     ) -> Reason:
         word = str.__new__(cls, text)
         word._value_ = text
         _sentences[text] = Sentences(skipped=skipped, ended=ended, waits=waits)
         return word
 
-    COLLAPSED = "collapsed", "It was missed while no worker held the job, and catch-up ran another slot instead."
+    COLLAPSED = (
+        "collapsed",
+        "It was missed while no worker held the job, and catch-up ran another slot instead.",
+    )
     OVERLAP = (
         "overlap",
         "It came due while the previous slot was running, or waiting for its retry.",
         "A newer slot replaced it: it was asked to stop, and ended as {outcome} {ended}.",
         "a newer slot cancelled it",
     )
-    LATE = "late", "No worker could start it in time; or a newer slot was within the grace of CatchUp.none, too."
+    LATE = (
+        "late",
+        "No worker could start it in time; or a newer slot was within the grace "
+        "of CatchUp.none, too.",
+    )
     CALENDAR = "calendar", "A business calendar of its schedule excludes that day."
     PAUSED = "paused", "The job, or the whole installation, was paused."
     SUPERSEDED = (
         "superseded",
-        "Its schedule was replaced, and another change of the schedule came before the slot could run.",
+        "Its schedule was replaced, and another change of the schedule came "
+        "before the slot could run.",
     )
     SETTLED = (
         "settled",
         "An operator settled it after a restore: it may have run in the time that was lost.",
-        "An operator settled it after a restore, before another attempt: it ended as {outcome} {ended}.",
+        "An operator settled it after a restore, before another attempt: it ended "
+        "as {outcome} {ended}.",
     )
-    DELETED = "deleted", "The job was deleted before it began.", "The job was deleted; it ended as {outcome} {ended}."
-    OPERATOR = "operator", "An operator skipped it.", "An operator cancelled it {ended}.", "an operator cancelled it"
-    MAX_LOST = "max_lost", None, "It ended as dead {ended}: too many of its workers died, so it is not retried."
+    DELETED = (
+        "deleted",
+        "The job was deleted before it began.",
+        "The job was deleted; it ended as {outcome} {ended}.",
+    )
+    OPERATOR = (
+        "operator",
+        "An operator skipped it.",
+        "An operator cancelled it {ended}.",
+        "an operator cancelled it",
+    )
+    MAX_LOST = (
+        "max_lost",
+        None,
+        "It ended as dead {ended}: too many of its workers died, so it is not retried.",
+    )
     MAY_STILL_BE_RUNNING = (
         "may still be running",
         None,
-        "Its worker stopped sending heartbeats, and the job gives up on it ({ended}): it may still be running.",
+        "Its worker stopped sending heartbeats, and the job gives up on it "
+        "({ended}): it may still be running.",
     )
     LOST = (
         "lost",
@@ -158,25 +193,33 @@ class Reason(_Word):
     SHUTDOWN = (
         "shutdown",
         None,
-        "Its worker was stopped while it ran, and the job gives up on it: it ended as {outcome} {ended}.",
+        "Its worker was stopped while it ran, and the job gives up on it: it "
+        "ended as {outcome} {ended}.",
         "its worker was stopped",
     )
     ORPHANED = (
         "orphaned",
         None,
-        "Its row was missing, as after a restore of the queue alone: it ended as {outcome} {ended}.",
+        "Its row was missing, as after a restore of the queue alone: it ended as "
+        "{outcome} {ended}.",
     )
     UNREADABLE = (
         "unreadable",
         "A row of another program had the id of this slot.",
-        "It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
+        "It ended as {outcome} {ended}, and its row could not be read: slotwise "
+        "jobs list says why.",
         "its worker could not read its row",
     )
-    NEXT_SLOT = "next slot", None, "It ended as {outcome} {ended}. It is not retried, because the next slot came first."
+    NEXT_SLOT = (
+        "next slot",
+        None,
+        "It ended as {outcome} {ended}. It is not retried, because the next slot came first.",
+    )
     GIVE_UP = (
         "give_up",
         None,
-        "It ended as {outcome} {ended}. Another start was requested and rejected: the job starts each slot once.",
+        "It ended as {outcome} {ended}. Another start was requested and rejected: "
+        "the job starts each slot once.",
     )
     RETRY = "retry", None, None, "it is retried"
     BACKFILL = "backfill", None, None, "a backfill runs it again"
@@ -186,13 +229,19 @@ class Reason(_Word):
     QUEUED = "queued", None, None, "its worker had no free thread in time"
     UNKNOWN = "unknown", None, None, "its worker did not know of the claim"
     MARK_REFUSED = "mark refused", None, None, "its start was no longer allowed"
-    MARK_NOT_ACKNOWLEDGED = "mark not acknowledged", None, None, "it is unknown whether its start was allowed"
+    MARK_NOT_ACKNOWLEDGED = (
+        "mark not acknowledged",
+        None,
+        None,
+        "it is unknown whether its start was allowed",
+    )
     NEWER = "newer", None, None, "it waits for a newer worker"
     TIMEOUT = "timeout", None, None, "it timed out"
     RECOVERY = "recovery", None, None, "recovery_rate limits late starts"
 
 
-#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
+#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the
+#: overlap rules.
 PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
 #: Outcomes of slots that can be retried.
 ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
@@ -204,24 +253,39 @@ REASONS: Final[Mapping[str, Sentences]] = MappingProxyType(_sentences)
 
 
 def register_reason(
-    reason: str, skipped: str | None = None, *, ended: str | None = None, waits: str | None = None
+    reason: str,
+    skipped: str | None = None,
+    *,
+    ended: str | None = None,
+    waits: str | None = None,
 ) -> None:
-    """Add a reason with its sentences (see ``Sentences``); the first one is for a slot that did not run.
+    """Add a reason with its sentences (see ``Sentences``); the first one is for a slot that did
+    not run.
 
-    Registering the same again does nothing. Raises ConfigurationError for a reason in a wrong form, one without any
-    sentence, one that has other sentences already, and an unknown placeholder in ``ended``.
+    Registering the same again does nothing. Raises ConfigurationError for a reason in a wrong
+    form, one without any sentence, one that has other sentences already, and an unknown
+    placeholder in ``ended``.
     """
     if not _REASON_FORM.fullmatch(reason):
         raise ConfigurationError(
-            f"reason {reason!r:.60}: expected up to 40 of a-z, 0-9, underscore and blank, beginning with a letter"
+            f"reason {reason!r:.60}: expected up to 40 of a-z, 0-9, underscore and "
+            "blank, beginning with a letter"
         )
     sentences = Sentences(skipped=skipped, ended=ended, waits=waits)
     if sentences == Sentences():
-        raise ConfigurationError(f"reason {reason!r} needs a sentence: what it means for a slot")
+        raise ConfigurationError(
+            f"reason {reason!r} needs a sentence: what it means for a slot"
+        )
     try:
         (ended or "").format(ended="", outcome="")
     except (LookupError, ValueError, TypeError, AttributeError):
-        known = "expected no placeholder but {ended} and {outcome}; write other braces twice"
-        raise ConfigurationError(f"reason {reason!r}: ended is {ended!r:.80}; {known}") from None
+        known = (
+            "expected no placeholder but {ended} and {outcome}; write other braces twice"
+        )
+        raise ConfigurationError(
+            f"reason {reason!r}: ended is {ended!r:.80}; {known}"
+        ) from None
     if _sentences.setdefault(str(reason), sentences) != sentences:
-        raise ConfigurationError(f"reason {reason!r} is registered with other sentences; choose another name")
+        raise ConfigurationError(
+            f"reason {reason!r} is registered with other sentences; choose another name"
+        )

@@ -1,4 +1,6 @@
-"""A task's data: its type, its codec, its version, the upgrades of older versions, and the plain values in between."""
+"""A task's data: its type, its codec, its version, the upgrades of older versions, and the plain
+values in between.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 K = TypeVar("K")
 
-#: Converts a typed value to a plain one if the flag is set, else a plain one to a typed one; raises Misfit.
+#: Converts a typed value to a plain one if the flag is set, else a plain one to a typed one;
+#: raises Misfit.
 Convert: TypeAlias = Callable[[object, bool], object]
 
 
@@ -34,14 +37,19 @@ class Shape:
     tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
 
     def may_be_taken_for(self, other: Shape) -> bool:
-        """Return whether a plain value of one may be read by the other as a different typed value."""
+        """Return whether a plain value of one may be read by the other as a different typed
+        value.
+        """
         if (self.is_plain and other.is_plain) or not self.stored & other.stored:
             return False
         if self.few is not None:
             return any(other.reads(value) for value in self.few)
         if other.few is not None:
             return other.may_be_taken_for(self)
-        return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
+        return not any(
+            self.tags[key].isdisjoint(other.tags[key])
+            for key in self.tags.keys() & other.tags.keys()
+        )
 
     def reads(self, value: object) -> bool:
         """Return whether this plain value is one of the type."""
@@ -57,10 +65,14 @@ class Misfit(ValueError):
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
-        self.problem, self.path = problem, path
+        self.problem = problem
+        self.path = path
 
     def within(self, place: str | int) -> Misfit:
-        return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
+        return Misfit(
+            self.problem,
+            f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}",
+        )
 
 
 def member(convert: Callable[[object, K], R], value: object, place: str | int, how: K) -> R:
@@ -79,10 +91,14 @@ def members(value: object) -> Iterable[tuple[str | int, object]]:
 
 
 def text_keyed(value: object, writing: bool) -> object:
-    """Return the value. Raise Misfit for a key to write that is no string: JSON would silently convert it."""
+    """Return the value. Raise Misfit for a key to write that is no string: JSON would silently
+    convert it.
+    """
     for place, each in members(value) if writing else ():
         if not isinstance(place, str) and isinstance(value, dict):
-            raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
+            raise Misfit(
+                f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}"
+            )
         if isinstance(each, _CONTAINERS):
             member(text_keyed, each, place, writing)
     return value
@@ -107,7 +123,9 @@ Writer: TypeAlias = Callable[[object, int], Iterable[str]]
 
 
 def _writer() -> Writer:
-    """Return the C encoder of ``json``, which JSONEncoder creates for each value; it detects no circular values."""
+    """Return the C encoder of ``json``, which JSONEncoder creates for each value; it detects no
+    circular values.
+    """
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
         return lambda value, _: (_encoder.encode(value),)
@@ -120,9 +138,11 @@ _write = _writer()
 
 
 class Codec(Protocol):
-    """A codec: plain values (None, bool, int, float, str, list, dict with string keys) to bytes and back.
+    """A codec: plain values (None, bool, int, float, str, list, dict with string keys) to bytes
+    and back.
 
-    Other programs that can write to the table feed ``decode``, so it must never execute its input, as pickle does.
+    Other programs that can write to the table feed ``decode``, so it must never execute its input,
+    as pickle does.
     """
 
     @property
@@ -147,10 +167,14 @@ class JsonCodec:
     def encode(self, value: object, /) -> bytes:
         try:
             return "".join(_write(value, 0)).encode()
-        except UnicodeEncodeError:  # lone surrogates, as in file names: UTF-8 has none, JSON's escapes do
+        except (
+            UnicodeEncodeError
+        ):  # lone surrogates, as in file names: UTF-8 has none, JSON's escapes do
             return _dumps_ascii(value).encode()
         except RecursionError:
-            return _encoder.encode(value).encode()  # reports whether it contains itself, or is too deep
+            return _encoder.encode(
+                value
+            ).encode()  # reports whether it contains itself, or is too deep
 
     def decode(self, data: bytes, /) -> object:
         """Decode like ``json.loads``, which has five times the overhead with a small payload."""
@@ -170,15 +194,20 @@ CODECS: dict[str, Codec] = {JSON.name: JSON}
 
 
 def register_codec(codec: Codec) -> None:
-    """Register a codec under its name; do so in every process that schedules or runs tasks with it.
+    """Register a codec under its name; do so in every process that schedules or runs tasks with
+    it.
 
     Raise ConfigurationError for a name that is taken or invalid.
     """
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise ConfigurationError(f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'")
+        raise ConfigurationError(
+            f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'"
+        )
     if CODECS.setdefault(name, codec) is not codec:
-        raise ConfigurationError(f"codec {name!r} is registered already; choose another name")
+        raise ConfigurationError(
+            f"codec {name!r} is registered already; choose another name"
+        )
 
 
 #: A value with deeper nesting contains itself, or is too deep.
@@ -186,8 +215,14 @@ _DEEPEST = 100
 
 
 def whole(given: T, again: object) -> T:
-    """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of its keys."""
-    if isinstance(given, dict) and isinstance(again, dict) and (more := sorted(given.keys() - again.keys())):
+    """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of
+    its keys.
+    """
+    if (
+        isinstance(given, dict)
+        and isinstance(again, dict)
+        and (more := sorted(given.keys() - again.keys()))
+    ):
         raise Misfit("would be lost: the task's type has no such name", f".{more[0]}")
     others = dict(members(again))
     for place, each in members(given):
@@ -202,13 +237,20 @@ def unwritable(plain: object, depth: int = 0) -> Misfit | None:
         return None
     if isinstance(plain, dict | list | tuple):
         found = ((place, unwritable(each, depth + 1)) for place, each in members(plain))
-        return next((misfit.within(place) for place, misfit in found if misfit is not None), None)
+        return next(
+            (misfit.within(place) for place, misfit in found if misfit is not None), None
+        )
     if not isinstance(plain, float):
         return Misfit(
-            f"{plain!r:.80} is of type {type(plain).__name__}, which JSON cannot express; declare the type of the "
+            f"{plain!r:.80} is of type {type(plain).__name__}, which JSON cannot "
+            "express; declare the type of the "
             "data, or pass a string"
         )
-    return None if math.isfinite(plain) else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
+    return (
+        None
+        if math.isfinite(plain)
+        else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
+    )
 
 
 #: The largest payload, in bytes; store a larger one elsewhere, with its key as the payload.
@@ -223,7 +265,9 @@ Upgrade: TypeAlias = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """How a task's data is written and read; without a type, any value that the codec can encode."""
+    """How a task's data is written and read; without a type, any value that the codec can
+    encode.
+    """
 
     kind: object = Any
     shape: Shape = ANYTHING
@@ -232,26 +276,37 @@ class Payload:
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
 
     def encode(self, data: object, name: str) -> bytes | None:
-        """Return the bytes to store; None for no data of the first version. Raise InvalidPayload with the reason."""
+        """Return the bytes to store; None for no data of the first version. Raise InvalidPayload
+        with the reason.
+        """
         try:
             plain = self.shape.convert(data, True)
             if plain is None and self.version == 1:
                 return None
             body = self.codec.encode(plain)
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
-        except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            said = unwritable(plain) if self.codec is JSON and not isinstance(error, RecursionError) else None
             raise InvalidPayload(
-                f"the data for task {name!r} cannot be written as {self.codec.name.upper()}: {said or error}"
+                f"the data for task {name!r} does not fit its type: {misfit}"
+            ) from None
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            said = (
+                unwritable(plain)
+                if self.codec is JSON and not isinstance(error, RecursionError)
+                else None
+            )
+            raise InvalidPayload(
+                f"the data for task {name!r} cannot be written as "
+                f"{self.codec.name.upper()}: {said or error}"
             ) from None
         if not isinstance(body, bytes):
             raise InvalidPayload(
-                f"the data for task {name!r}: codec {self.codec.name!r} gave a {type(body).__name__}, expected bytes"
+                f"the data for task {name!r}: codec {self.codec.name!r} gave a "
+                f"{type(body).__name__}, expected bytes"
             )
         if len(body) > PAYLOAD_LIMIT:
             raise InvalidPayload(
-                f"the data for task {name!r} has {len(body)} bytes, at most {PAYLOAD_LIMIT} are allowed; store it "
+                f"the data for task {name!r} has {len(body)} bytes, at most "
+                f"{PAYLOAD_LIMIT} are allowed; store it "
                 "elsewhere and schedule its key"
             )
         if self.codec is JSON and self.version == 1:
@@ -259,11 +314,15 @@ class Payload:
         return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
     def decode(self, stored: bytes | None) -> object:
-        """Return the data, upgraded to this version. Raise NewerPayload, or InvalidPayload for unreadable data."""
+        """Return the data, upgraded to this version. Raise NewerPayload, or InvalidPayload for
+        unreadable data.
+        """
         return self.typed(None if stored is None else self._upgraded(*_decoded(stored)))
 
     def newer(self, stored: bytes | None) -> str | None:
-        """Return why only a newer release can read this, by its header alone; None: this one can, or none can."""
+        """Return why only a newer release can read this, by its header alone; None: this one can,
+        or none can.
+        """
         try:
             self._refuse_newer(1 if stored is None else _header(stored)[1])
         except NewerPayload as error:
@@ -272,16 +331,21 @@ class Payload:
 
     def _refuse_newer(self, version: int) -> None:
         if version > self.version:
-            raise NewerPayload(f"task_data has version {version}, this worker knows {self.version}")
+            raise NewerPayload(
+                f"task_data has version {version}, this worker knows {self.version}"
+            )
 
     def _upgraded(self, plain: object, version: int) -> object:
         self._refuse_newer(version)
-        for older in range(version, self.version) if plain is not None else ():  # no data, in any version
+        for older in (
+            range(version, self.version) if plain is not None else ()
+        ):  # no data, in any version
             try:
                 plain = self.upgrades[older](plain)
             except Exception as error:
                 raise InvalidPayload(
-                    f"task_data of version {older} cannot be upgraded: {type(error).__name__}: {error}"
+                    f"task_data of version {older} cannot be upgraded: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
         return plain
 
@@ -290,9 +354,13 @@ class Payload:
         try:
             return self.shape.convert(plain, False)
         except Misfit as misfit:
-            raise InvalidPayload(f"task_data does not fit the task's type: {misfit}") from None
+            raise InvalidPayload(
+                f"task_data does not fit the task's type: {misfit}"
+            ) from None
         except Exception as error:  # a model's own validation may raise any exception
-            raise InvalidPayload(f"task_data does not fit the task's type: {type(error).__name__}: {error}") from error
+            raise InvalidPayload(
+                f"task_data does not fit the task's type: {type(error).__name__}: {error}"
+            ) from error
 
     def given(self, plain: object, name: str) -> object:
         """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
@@ -300,7 +368,9 @@ class Payload:
         try:
             whole(plain, self.shape.convert(data, True))
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
+            raise InvalidPayload(
+                f"the data for task {name!r} does not fit its type: {misfit}"
+            ) from None
         return data
 
 
@@ -314,11 +384,15 @@ def plain(stored: bytes | None) -> object:
 
 
 def _header(stored: bytes) -> tuple[Codec, int, int]:
-    """Return the codec, the version, and where the data begin. Raise NewerPayload for an unknown codec."""
+    """Return the codec, the version, and where the data begin. Raise NewerPayload for an unknown
+    codec.
+    """
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     name = header[1].decode() if header else JSON.name
     if (codec := CODECS.get(name)) is None:
-        raise NewerPayload(f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}")
+        raise NewerPayload(
+            f"task_data needs the codec {name!r}; registered are {', '.join(sorted(CODECS))}"
+        )
     return (codec, int(header[2]), header.end()) if header else (codec, 1, 0)
 
 
@@ -327,4 +401,6 @@ def _decoded(stored: bytes) -> tuple[object, int]:
     try:
         return codec.decode(stored[begin:]), version
     except Exception as error:  # a user's codec may raise any exception
-        raise InvalidPayload(f"task_data cannot be read as {codec.name.upper()}: {error}") from None
+        raise InvalidPayload(
+            f"task_data cannot be read as {codec.name.upper()}: {error}"
+        ) from None

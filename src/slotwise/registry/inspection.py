@@ -1,4 +1,6 @@
-"""``registry.inspect``: reads jobs, slots, tasks, workers and the audit for people and dashboards."""
+"""``registry.inspect``: reads jobs, slots, tasks, workers and the audit for people and
+dashboards.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ PAGE = 100
 
 
 class Inspection:
-    """Reads what the tables say, for people and dashboards: takes no locks and needs no worker in this process.
+    """Reads what the tables say, for people and dashboards: takes no locks and needs no worker in
+    this process.
 
-    A job is its name, or as registered. ``id`` is that of a recurring instance. All calls wait for the database;
-    ``aio`` has the same to be awaited. Raises a DatabaseProblem where the database cannot be used.
+    A job is its name, or as registered. ``id`` is that of a recurring instance. All calls wait for
+    the database; ``aio`` has the same to be awaited. Raises a DatabaseProblem where the database
+    cannot be used.
     """
 
     def __init__(self, store: Callable[[], Store]) -> None:
@@ -52,19 +56,25 @@ class Inspection:
         """Return the database's time."""
         return self._read(Reader.now)
 
-    # -- jobs and their slots -----------------------------------------------------------------------------------
+    # -- jobs and their slots ---------------------------------------------------------------------
 
     def jobs(self, *, after: str = "", limit: int | None = None) -> list[JobInfo]:
-        """Return the jobs that workers have planned, by name, from the one after ``after``; without ``limit``, all."""
+        """Return the jobs that workers have planned, by name, from the one after ``after``;
+        without ``limit``, all.
+        """
         return self._read(lambda reader: reader.jobs(after=after, limit=limit))
 
     def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""
         return self._read(lambda reader: reader.job(name_of(job), id or RECURRING))
 
-    def instances(self, job: AnyTask, *, after: str = "", limit: int = PAGE) -> list[JobInfo]:
+    def instances(
+        self, job: AnyTask, *, after: str = "", limit: int = PAGE
+    ) -> list[JobInfo]:
         """Return a page of a task's recurring instances, by id, from the one after ``after``."""
-        return self._read(lambda reader: reader.instances(name_of(job), limit=limit, after=after))
+        return self._read(
+            lambda reader: reader.instances(name_of(job), limit=limit, after=after)
+        )
 
     def slots(
         self,
@@ -77,17 +87,29 @@ class Inspection:
     ) -> list[SlotInfo]:
         """Return what the ledger has of a job: slots that started, and gaps, the newest first.
 
-        A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances are among them.
-        ``since`` is the earliest instant, ``before`` the slot with which the previous page ended.
+        A gap is one entry with ``last`` and ``count``. Without ``id`` the slots of all instances
+        are among them. ``since`` is the earliest instant, ``before`` the slot with which the
+        previous page ended.
         """
         return self._read(
             lambda reader: list(
-                reader.slots(name_of(job), id, limit=limit, since=_instant(since), before=_instant(before))
+                reader.slots(
+                    name_of(job),
+                    id,
+                    limit=limit,
+                    since=_instant(since),
+                    before=_instant(before),
+                )
             )
         )
 
     def gaps(
-        self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = PAGE,
     ) -> list[SlotInfo]:
         """Return the ranges of two and more slots of a job that did not run, the newest first."""
 
@@ -98,36 +120,67 @@ class Inspection:
         return self._read(read)
 
     def pending(
-        self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
+        self,
+        job: AnyTask,
+        *,
+        id: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = PAGE,
     ) -> list[SlotInfo]:
         """Return the slots of a job that have not ended: those that wait, then those that run."""
-        return self._read(lambda reader: reader.standing(name_of(job), id, limit=limit, since=_instant(since)))
+        return self._read(
+            lambda reader: reader.standing(
+                name_of(job), id, limit=limit, since=_instant(since)
+            )
+        )
 
-    def slot(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> SlotInfo | None:
-        """Return one slot as the ledger has it; None for one that has not started, or is part of a gap."""
-        return self._read(lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING))
+    def slot(
+        self, job: AnyTask, slot: datetime, *, id: str | None = None
+    ) -> SlotInfo | None:
+        """Return one slot as the ledger has it; None for one that has not started, or is part
+        of a gap.
+        """
+        return self._read(
+            lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING)
+        )
 
-    def attempts(self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None) -> list[AttemptInfo]:
-        """Return the attempts of a slot, the oldest first: those that did not succeed, and the ledger's own, the last.
+    def attempts(
+        self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None
+    ) -> list[AttemptInfo]:
+        """Return the attempts of a slot, the oldest first: those that did not succeed, and the
+        ledger's own, the last.
 
         Without ``slot``, those of the one-time tasks with this ``id``, if the task keeps a record.
         """
         wanted = None if slot is None else instant_of(slot)
-        return self._read(lambda reader: reader.attempts(name_of(job), id or RECURRING, wanted))
-
-    def explain(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> Explanation:
-        """Return why a slot ran, or did not, in sentences."""
-        name, wanted = name_of(job), instant_of(slot)
-        return self._ask(
-            lambda store: explain(facts(store, name, wanted, id or RECURRING), store.definitions.get(name))
+        return self._read(
+            lambda reader: reader.attempts(name_of(job), id or RECURRING, wanted)
         )
 
-    # -- one-time tasks -----------------------------------------------------------------------------------------
+    def explain(
+        self, job: AnyTask, slot: datetime, *, id: str | None = None
+    ) -> Explanation:
+        """Return why a slot ran, or did not, in sentences."""
+        name = name_of(job)
+        wanted = instant_of(slot)
+        return self._ask(
+            lambda store: explain(
+                facts(store, name, wanted, id or RECURRING), store.definitions.get(name)
+            )
+        )
+
+    # -- one-time tasks ---------------------------------------------------------------------------
 
     def explain_task(self, task: Task, id: str) -> TaskExplanation:
-        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that hold it back."""
+        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that
+        hold it back.
+        """
         name = name_of(task)
-        return self._ask(lambda store: explain_task(task_facts(store, name, id), store.definitions.get(name)))
+        return self._ask(
+            lambda store: explain_task(
+                task_facts(store, name, id), store.definitions.get(name)
+            )
+        )
 
     def tasks(
         self,
@@ -153,30 +206,46 @@ class Inspection:
         return self._ask(task_counts.task_counts)
 
     def backlog(self) -> list[Backlog]:
-        """Return how much is due of each job and task and not claimed, and for how long: for monitoring."""
+        """Return how much is due of each job and task and not claimed, and for how long: for
+        monitoring.
+        """
         return self._ask(task_counts.backlog)
 
     def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
-        """Return the time since each of these jobs has last succeeded, or else since it was planned first."""
+        """Return the time since each of these jobs has last succeeded, or else since it was
+        planned first.
+        """
         return self._ask(lambda store: task_counts.since_success(store, jobs))
 
-    # -- the cluster --------------------------------------------------------------------------------------------
+    # -- the cluster ------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
-        """Return all workers that have signed in and not out, the newest first; ``live`` says which are alive."""
+        """Return all workers that have signed in and not out, the newest first; ``live`` says
+        which are alive.
+        """
         return self._read(Reader.workers)
 
     def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
-        """Return the cluster's health; rows count as overdue that are due for longer than ``overdue_after``."""
+        """Return the cluster's health; rows count as overdue that are due for longer than
+        ``overdue_after``.
+        """
         return self._read(lambda reader: reader.health(parse_duration(overdue_after)))
 
     def all_paused(self) -> Paused | None:
-        """Return the author, time and note of a pause of all jobs and tasks; None if there is no such pause."""
+        """Return the author, time and note of a pause of all jobs and tasks; None if there is no
+        such pause.
+        """
         return self._read(Reader.all_paused)
 
-    def audit(self, job: AnyTask | None = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
-        """Return the recorded operations, the newest first; with ``job``, those on it and those on all jobs."""
-        return self._read(lambda reader: list(reader.audit(None if job is None else name_of(job), limit)))
+    def audit(
+        self, job: AnyTask | None = None, *, limit: int | None = PAGE
+    ) -> list[AuditEntry]:
+        """Return the recorded operations, the newest first; with ``job``, those on it and those on
+        all jobs.
+        """
+        return self._read(
+            lambda reader: list(reader.audit(None if job is None else name_of(job), limit))
+        )
 
     def _read(self, work: Callable[[Reader], Result]) -> Result:
         return self._ask(lambda store: work(Reader(store)))

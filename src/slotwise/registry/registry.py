@@ -57,17 +57,19 @@ Called = TypeVar("Called")
 class JobRegistry:
     """Jobs and tasks, their settings, and the worker of this process.
 
-    ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and functions under
-    ``@job``; ``tasks`` are one-time tasks. Further keywords are settings (``poll_interval="5s"``) and have precedence
-    over the environment and slotwise.toml; ``customize`` receives the settings last and has precedence over everything.
+    ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and
+    functions under ``@job``; ``tasks`` are one-time tasks. Further keywords are settings
+    (``poll_interval="5s"``) and have precedence over the environment and slotwise.toml;
+    ``customize`` receives the settings last and has precedence over everything.
 
-    ``listeners`` receive every event after it happened, ``interceptors`` are context managers around each handler,
-    ``before_start`` hooks refuse a start or hold something while the handler runs, ``at_insert`` and ``after_settle``
-    hooks write in the transactions of the queue; see the page on events.
+    ``listeners`` receive every event after it happened, ``interceptors`` are context managers
+    around each handler, ``before_start`` hooks refuse a start or hold something while the handler
+    runs, ``at_insert`` and ``after_settle`` hooks write in the transactions of the queue; see the
+    page on events.
 
-    Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this process; so do
-    ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
-    the application's loop, and signal handlers are left alone).
+    Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this
+    process; so do ``with registry:`` and, inside an asyncio application, ``async with registry:``
+    (async handlers then run on the application's loop, and signal handlers are left alone).
 
     Raises InvalidJob, InvalidSetting or ConfigurationError with the remedy in one line.
     """
@@ -92,7 +94,9 @@ class JobRegistry:
         self._asked = Settings.load(config=config, **settings)
         self._customize = customize
         self.settings = customized(self._asked, customize)
-        self.definitions: Mapping[str, Definition] = by_settings(self._written, self.settings)
+        self.definitions: Mapping[str, Definition] = by_settings(
+            self._written, self.settings
+        )
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
@@ -103,7 +107,9 @@ class JobRegistry:
         )
         self._clock = clock
         self._database: Database | None = None
-        self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
+        self._turn = (
+            threading.Lock()
+        )  # held for an assignment only, so that a fork does not find it taken
         self._worker: Worker | None = None
         self._worker_pid: int | None = None
         self._starter: threading.Thread | None = None
@@ -111,20 +117,29 @@ class JobRegistry:
         #: Why the last ``start(wait=False)`` failed; None while it goes on, and if it succeeded.
         self.start_error: BaseException | None = None
         #: Schedules one-time tasks; needs no worker in this process.
-        self.client = Client(self._store, wake=lambda: self._ask(lambda worker: worker.poller.poll_now()))
+        self.client = Client(
+            self._store, wake=lambda: self._ask(lambda worker: worker.poller.poll_now())
+        )
         self._made: Store | None = None
 
     @staticmethod
     def builder() -> RegistryBuilder:
-        """The same, step by step: ``JobRegistry.builder().with_job(…).settings(poll_interval="5s").build()``."""
+        """The same, step by step:
+        ``JobRegistry.builder().with_job(…).settings(poll_interval="5s").build()``.
+        """
         return RegistryBuilder()
 
     def _configured(self, **settings: object) -> Self:
-        """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
+        """Apply further settings, such as those of the command line, then ``customize`` again. Not
+        while running.
+        """
         if self._running():
-            raise ConfigurationError("the registry is running; stop it before changing its settings")
+            raise ConfigurationError(
+                "the registry is running; stop it before changing its settings"
+            )
         asked = self._asked.replace(**settings)
-        self.settings, self._asked = customized(asked, self._customize), asked
+        self.settings = customized(asked, self._customize)
+        self._asked = asked
         self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
         if self._database is not None:
             self._database.close()
@@ -135,7 +150,8 @@ class JobRegistry:
     def database(self) -> Database:
         """The registry's own small pool, separate from the application's; connects at first use.
 
-        Race: several threads may be the first. All must get the same pool, or the others would never be closed.
+        Race: several threads may be the first. All must get the same pool, or the others would
+        never be closed.
         """
         if self._database is None:
             made = Database(self.settings)
@@ -146,25 +162,42 @@ class JobRegistry:
     def _store(self) -> Store:
         """Return the client's store, a new one when the settings have changed."""
         made = self._made
-        if made is None or made.database is not self.database or made.definitions is not self.definitions:
-            made = Store(self.database, self.definitions, clock=self._clock, at_insert=self.hooks.at_insert)
+        if (
+            made is None
+            or made.database is not self.database
+            or made.definitions is not self.definitions
+        ):
+            made = Store(
+                self.database,
+                self.definitions,
+                clock=self._clock,
+                at_insert=self.hooks.at_insert,
+            )
             self._made = made
         return made
 
     @property
     def jobs(self) -> list[Definition]:
         """The jobs, by name."""
-        return [self.definitions[name] for name in sorted(self.definitions) if self.definitions[name].is_job]
+        return [
+            self.definitions[name]
+            for name in sorted(self.definitions)
+            if self.definitions[name].is_job
+        ]
 
     @property
     def operations(self) -> Operations:
-        """Operations on jobs in the whole cluster: pause, resume, trigger, skip, cancel, retry, backfill, delete."""
+        """Operations on jobs in the whole cluster: pause, resume, trigger, skip, cancel, retry,
+        backfill, delete.
+        """
         return self.client.operations
 
     @property
     def inspect(self) -> Inspection:
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
-        from slotwise.registry.inspection import Inspection  # late: most workers are not asked
+        from slotwise.registry.inspection import (
+            Inspection,
+        )  # late: most workers are not asked
 
         return Inspection(self._store)
 
@@ -174,10 +207,12 @@ class JobRegistry:
         return self
 
     def run_now(self, name: str) -> Ended:
-        """Run one slot of the job now, in this process, under a claim of its own; return how it ended.
+        """Run one slot of the job now, in this process, under a claim of its own; return how it
+        ended.
 
-        Works beside running workers, heartbeats included. A handler that failed is an outcome, not an exception.
-        Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and the errors of an unavailable database.
+        Works beside running workers, heartbeats included. A handler that failed is an outcome, not
+        an exception. Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and the errors
+        of an unavailable database.
         """
         try:
             return SingleRun(self._single_worker(), name).run()
@@ -188,8 +223,15 @@ class JobRegistry:
         """A worker for one slot in the foreground, whatever ``only`` says."""
         return self._build_worker(self.settings.replace(only=frozenset()))
 
-    def _make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
-        """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
+    def _make_worker(
+        self,
+        *,
+        host_loop: asyncio.AbstractEventLoop | None = None,
+        born: float | None = None,
+    ) -> Worker:
+        """A worker that has not started; ``start`` makes the usual one. ``born``: as for the
+        Worker.
+        """
         unknown = sorted(self.settings.only - set(self.definitions))
         if unknown:
             raise ConfigurationError(
@@ -199,12 +241,18 @@ class JobRegistry:
         return self._build_worker(self.settings, host_loop, born)
 
     def _build_worker(
-        self, settings: Settings, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None
+        self,
+        settings: Settings,
+        host_loop: asyncio.AbstractEventLoop | None = None,
+        born: float | None = None,
     ) -> Worker:
-        isolated = sorted(name for name, found in self.definitions.items() if found.isolation)
+        isolated = sorted(
+            name for name, found in self.definitions.items() if found.isolation
+        )
         if isolated and settings.app is None:
             raise ConfigurationError(
-                f'{", ".join(isolated)}: isolation="process" needs to import the application again; say where it is: '
+                f'{", ".join(isolated)}: isolation="process" needs to import the '
+                "application again; say where it is: "
                 'JobRegistry(…, app="package.module:registry"), or SLOTWISE_APP'
             )
         return Worker(
@@ -216,7 +264,9 @@ class JobRegistry:
             hooks=self.hooks,
             lifespan=self.lifespan,
             # A child that does not stop is killed before the shutdown gives it up.
-            isolate=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6).run,
+            isolate=Isolation(
+                settings.told(), settings.app, patience=aside(settings) * 0.6
+            ).run,
             host_loop=host_loop,
             client=self.client,
             clock=self._clock,
@@ -224,7 +274,7 @@ class JobRegistry:
             born=born,
         )
 
-    # -- life -------------------------------------------------------------------------------------------------
+    # -- life -------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -233,39 +283,53 @@ class JobRegistry:
         timeout: timedelta | str | None = None,
         wait: bool = True,
     ) -> None:
-        """Start a worker in this process and return when it claims. Waits while the database is away.
+        """Start a worker in this process and return when it claims. Waits while the database is
+        away.
 
-        ``timeout`` bounds that wait; an attempt to connect may take up to a heartbeat interval longer. Then
-        DatabaseUnreachable is raised. With ``wait=False`` it returns at once, and a thread starts the worker. If that
-        fails, the error is logged and is the ``start_error``; ``stop`` ends it in any state.
+        ``timeout`` bounds that wait; an attempt to connect may take up to a heartbeat interval
+        longer. Then DatabaseUnreachable is raised. With ``wait=False`` it returns at once, and a
+        thread starts the worker. If that fails, the error is logged and is the ``start_error``;
+        ``stop`` ends it in any state.
 
-        In a script's main thread, SIGTERM and SIGINT then drain the worker, unless ``process_hook=False``. If another
-        thread stops it meanwhile, it returns without a worker. ``host_loop`` runs the ``async def`` handlers; do not
-        wait in that loop for this call: use ``async with``, or ``wait=False``.
+        In a script's main thread, SIGTERM and SIGINT then drain the worker, unless
+        ``process_hook=False``. If another thread stops it meanwhile, it returns without a worker.
+        ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use
+        ``async with``, or ``wait=False``.
 
-        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
-        nothing is left running. Raises ConfigurationError if it is running, also in the parent of a forked process.
+        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan
+        raises; then nothing is left running. Raises ConfigurationError if it is running, also in
+        the parent of a forked process.
         """
         limit = None if timeout is None else parse_duration(timeout)
         if limit is not None and not wait:
-            raise ConfigurationError("start(): pass timeout, or wait=False, which waits for nothing")
+            raise ConfigurationError(
+                "start(): pass timeout, or wait=False, which waits for nothing"
+            )
         if wait:
             refuse_own_loop(host_loop)
         worker = self._make_worker(host_loop=host_loop)
-        starts = threading.Thread(target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True)
+        starts = threading.Thread(
+            target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True
+        )
         with self._turn:
             if self._running():
                 raise ConfigurationError("the registry is running already; stop it first")
             if self._worker is not None:
                 raise ConfigurationError(
-                    f"the worker was started in process {self._worker_pid} before process {os.getpid()} was forked, "
-                    "which has none; start it after the fork, e.g. in gunicorn's post_worker_init hook, or without "
+                    f"the worker was started in process {self._worker_pid} before "
+                    f"process {os.getpid()} was forked, "
+                    "which has none; start it after the fork, e.g. in gunicorn's "
+                    "post_worker_init hook, or without "
                     "--preload"
                 )
-            self._worker, self._worker_pid, self._hook = worker, os.getpid(), None
+            self._worker = worker
+            self._worker_pid = os.getpid()
+            self._hook = None
             self._starter = threading.current_thread() if wait else starts
             self.start_error = None
-        in_script = host_loop is None and threading.current_thread() is threading.main_thread()
+        in_script = (
+            host_loop is None and threading.current_thread() is threading.main_thread()
+        )
         try:
             if not wait:
                 starts.start()
@@ -285,18 +349,24 @@ class JobRegistry:
             worker.start()
         except BaseException as error:
             self.start_error = error
-            logger.error("the worker cannot start: %s", error, exc_info=not isinstance(error, SlotwiseError))
+            logger.error(
+                "the worker cannot start: %s",
+                error,
+                exc_info=not isinstance(error, SlotwiseError),
+            )
             self._forget(worker)
         else:
             if worker.asked_meanwhile:
                 self._forget(worker)
 
     def stop(self, grace: timedelta | None = None) -> int:
-        """Drain and stop. Return how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that
-        did not stop, outcomes that could not be written, a lifespan that was not left.
+        """Drain and stop. Return how much was left behind after ``grace`` (default:
+        ``shutdown_grace``): handlers that did not stop, outcomes that could not be written, a
+        lifespan that was not left.
 
-        Such handlers keep their claims until they return or the process ends, so no other worker starts their slots. A
-        second call waits for the first one. Raises what the lifespan raises on exit, after everything has ended.
+        Such handlers keep their claims until they return or the process ends, so no other worker
+        starts their slots. A second call waits for the first one. Raises what the lifespan raises
+        on exit, after everything has ended.
         """
         return self._stop(self._worker, grace)
 
@@ -313,11 +383,15 @@ class JobRegistry:
                 self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
-        """Forget a stopped worker. Race: a second stop may come here late, after another worker was started."""
+        """Forget a stopped worker. Race: a second stop may come here late, after another worker
+        was started.
+        """
         with self._turn:
             if self._worker is not worker:
                 return
-            self._worker, hook, self._hook = None, self._hook, None
+            self._worker = None
+            hook = self._hook
+            self._hook = None
         if hook is not None:
             hook.remove()
         self.database.close()
@@ -341,7 +415,9 @@ class JobRegistry:
             order(worker)
 
     def _running(self) -> bool:
-        """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""
+        """Whether a worker runs in this process. After a fork the child has no threads, so it does
+        not run there.
+        """
         return self._worker is not None and self._worker_pid == os.getpid()
 
     def __enter__(self) -> Self:
@@ -353,7 +429,9 @@ class JobRegistry:
 
     async def __aenter__(self) -> Self:
         start = functools.partial(self.start, host_loop=asyncio.get_running_loop())
-        await _run_beside(start, on_cancel=lambda: self._ask(Worker.request_stop), undo=self.stop)
+        await _run_beside(
+            start, on_cancel=lambda: self._ask(Worker.request_stop), undo=self.stop
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -399,12 +477,16 @@ class RegistryBuilder:
         return self
 
     def settings(self, **settings: Unpack[SettingsKeywords]) -> Self:
-        """Set any settings by keyword, as in the constructor; a later call changes those that it names."""
+        """Set any settings by keyword, as in the constructor; a later call changes those that
+        it names.
+        """
         self._options.update(settings)
         return self
 
     def customize(self, function: Customize) -> Self:
-        """``function(settings) -> settings`` runs last, in ``build``, and has precedence over everything."""
+        """``function(settings) -> settings`` runs last, in ``build``, and has precedence over
+        everything.
+        """
         self._options["customize"] = function
         return self
 
@@ -437,17 +519,21 @@ def _start_within(worker: Worker, limit: timedelta | None) -> None:
         timer.cancel()
     if too_late.is_set():
         raise DatabaseUnreachable(
-            f"the worker could not start within {format_duration(limit)}: the database does not answer, or rows stayed "
+            f"the worker could not start within {format_duration(limit)}: the "
+            "database does not answer, or rows stayed "
             "locked; the log has the reason"
         )
 
 
 async def _run_beside(
-    work: Callable[[], object], on_cancel: Callable[[], None], undo: Callable[[], object] | None = None
+    work: Callable[[], object],
+    on_cancel: Callable[[], None],
+    undo: Callable[[], object] | None = None,
 ) -> None:
     """Run ``work`` on a thread of its own while the loop goes on.
 
-    Race: this task may be cancelled meanwhile, and the worker would have no owner. So it is stopped, and undone.
+    Race: this task may be cancelled meanwhile, and the worker would have no owner. So it is
+    stopped, and undone.
     """
     cancelled: asyncio.CancelledError | None = None
     threads = Threads(1, "slotwise-life")
@@ -466,7 +552,7 @@ async def _run_beside(
     running.result()
 
 
-# -- validation: each error is one line with the cure -----------------------------------------------------------------
+# -- validation: each error is one line with the cure ---------------------------------------------
 
 
 def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
@@ -478,13 +564,18 @@ def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
 
 
 def checked_lifespan(lifespan: Called) -> Called:
-    """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous context manager."""
+    """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous
+    context manager.
+    """
     if lifespan is not None and not callable(lifespan):
-        raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
+        raise ConfigurationError(
+            f"lifespan is {lifespan!r:.80}; pass the function, without calling it"
+        )
     if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
         name = getattr(lifespan, "__name__", lifespan)
         raise ConfigurationError(
-            f"lifespan {name} is not a context manager; put @contextlib.asynccontextmanager above it"
+            f"lifespan {name} is not a context manager; put "
+            "@contextlib.asynccontextmanager above it"
         )
     return lifespan
 
@@ -496,38 +587,66 @@ def refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
     except RuntimeError:
         return
     if host_loop is running:
-        raise ConfigurationError("start would block the event loop that it needs; use: async with registry")
+        raise ConfigurationError(
+            "start would block the event loop that it needs; use: async with registry"
+        )
 
 
 def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
-    """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs under the other."""
+    """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs
+    under the other.
+    """
     for found in map(define, listed(given, what)):
         if found.is_job and what == "tasks":
-            raise InvalidJob(f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]")
+            raise InvalidJob(
+                f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]"
+            )
         if not found.is_job and what == "jobs":
-            raise InvalidJob(f"{found.name!r} among jobs is a one-time task, without a schedule; pass it in tasks=[…]")
+            raise InvalidJob(
+                f"{found.name!r} among jobs is a one-time task, without a "
+                "schedule; pass it in tasks=[…]"
+            )
         yield found
 
 
 def unique(definitions: list[Definition]) -> dict[str, Definition]:
-    """Return the definitions by name. Raise InvalidJob for two of one name, and if there are none."""
+    """Return the definitions by name. Raise InvalidJob for two of one name, and if there are
+    none.
+    """
     if not definitions:
-        raise InvalidJob("at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])")
-    double = [name for name, count in Counter(found.name for found in definitions).items() if count > 1]
+        raise InvalidJob(
+            "at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])"
+        )
+    double = [
+        name
+        for name, count in Counter(found.name for found in definitions).items()
+        if count > 1
+    ]
     if double:
-        raise InvalidJob(f"names must be unique within a registry; more than once: {', '.join(map(repr, double))}")
+        raise InvalidJob(
+            "names must be unique within a registry; more than once: "
+            f"{', '.join(map(repr, double))}"
+        )
     return {found.name: found for found in definitions}
 
 
-def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
+def by_settings(
+    definitions: Mapping[str, Definition], settings: Settings
+) -> dict[str, Definition]:
     """Return the definitions, jobs with the schedules that the settings have for them."""
     found = dict(definitions)
     try:
         for name, text in sorted(settings.schedules):
             if name not in found:
                 near = get_close_matches(name, found, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(found))}"
-                raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"known: {', '.join(sorted(found))}"
+                )
+                raise ConfigurationError(
+                    f"schedules names {name!r}, which is not registered; {hint}"
+                )
             found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     except SlotwiseError as error:
         error.place = place("schedules", settings.schedules)
@@ -536,13 +655,17 @@ def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> di
 
 
 def customized(settings: Settings, customize: Customize | None) -> Settings:
-    """Return the settings that ``customize`` makes of these. Raise InvalidSetting for an invalid address.
+    """Return the settings that ``customize`` makes of these. Raise InvalidSetting for an invalid
+    address.
 
-    ``DATABASE_URL`` is shared with other programs, and the command line may override it, so it is read when it is used.
+    ``DATABASE_URL`` is shared with other programs, and the command line may override it, so it is
+    read when it is used.
     """
     if customize is not None:
         if not callable(customize):
-            raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
+            raise ConfigurationError(
+                f"customize is {customize!r:.80}; pass a function from settings to settings"
+            )
         settings = customize(settings)
         if not isinstance(settings, Settings):
             kind = type(settings).__name__

@@ -1,4 +1,6 @@
-"""Schedules: pure functions from an instant to the next slot, with a text form. Imports model and errors."""
+"""Schedules: pure functions from an instant to the next slot, with a text form. Imports model and
+errors.
+"""
 
 from slotwise.schedules.base import Disabled, Every, FixedDelay, Once, Schedule
 from slotwise.schedules.combinators import AnyOf, spread_out, succeed
@@ -8,6 +10,17 @@ from slotwise.schedules.local_time import Daily
 from slotwise.schedules.text import parse_schedule
 
 __all__ = [
-    "AnyOf", "Calendar", "Cron", "Daily", "Disabled", "Every", "FixedDelay", "Once", "Roll", "Schedule",
-    "parse_schedule", "spread_out", "succeed",
-]  # fmt: skip
+    "AnyOf",
+    "Calendar",
+    "Cron",
+    "Daily",
+    "Disabled",
+    "Every",
+    "FixedDelay",
+    "Once",
+    "Roll",
+    "Schedule",
+    "parse_schedule",
+    "spread_out",
+    "succeed",
+]

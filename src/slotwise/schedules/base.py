@@ -1,6 +1,8 @@
-"""What a schedule is, a pure function from one instant to the next slot; and the schedules that need no time zone.
+"""What a schedule is, a pure function from one instant to the next slot; and the schedules that
+need no time zone.
 
-Every schedule has its slots as a line, in microseconds since 1970. Schedules made of others combine their lines.
+Every schedule has its slots as a line, in microseconds since 1970. Schedules made of others
+combine their lines.
 """
 
 from __future__ import annotations
@@ -40,10 +42,13 @@ def instant_text(instant: datetime) -> str:
 
 
 def in_utc(value: datetime | str) -> datetime:
-    """The instant in UTC of an aware datetime, or of ISO 8601 with an offset. Raises InvalidSchedule."""
+    """The instant in UTC of an aware datetime, or of ISO 8601 with an offset. Raises
+    InvalidSchedule.
+    """
     cure = "is not an aware datetime; give it a tzinfo"
     if isinstance(value, str):
-        value, cure = value.strip(), "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
+        value = value.strip()
+        cure = "is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
     with suppress(ValueError, OverflowError):
         instant = datetime.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(instant, datetime) and instant.utcoffset() is not None:
@@ -52,7 +57,8 @@ def in_utc(value: datetime | str) -> datetime:
 
 
 class Line(Protocol):
-    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is below `low`.
+    """Slots in order; every method asks for those with `low <= slot < high`: none if `high` is
+    below `low`.
 
     `Schedule` keeps both within BEGINNING and END.
     """
@@ -81,7 +87,9 @@ class Grid:
         return found if found >= low else None
 
     def count(self, low: int, high: int) -> int:
-        return max(0, (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step)
+        return max(
+            0, (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step
+        )
 
     def within(self, low: int, high: int) -> Iterable[int]:
         return range(low + (self.start - low) % self.step, high, self.step)
@@ -116,7 +124,9 @@ NOTHING: Final = Window(Grid(0, DAY), 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """One slot: `by` after the end of a run. The tick after that end is `low`; without an end there is no slot."""
+    """One slot: `by` after the end of a run. The tick after that end is `low`; without an end
+    there is no slot.
+    """
 
     by: int
 
@@ -137,7 +147,9 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """The line of a schedule that lacks something until it is bound: asking it is an error that says what."""
+    """The line of a schedule that lacks something until it is bound: asking it is an error that
+    says what.
+    """
 
     lack: str
 
@@ -150,8 +162,9 @@ class Unbound:
 class Schedule(ABC):
     """When a job is due: a strictly increasing sequence of slots, each an instant in UTC.
 
-    Immutable, and equal to every schedule with the same text form. Holds no state: the slots after an instant do not
-    depend on earlier calls. All datetimes given must be aware; all returned are in UTC.
+    Immutable, and equal to every schedule with the same text form. Holds no state: the slots after
+    an instant do not depend on earlier calls. All datetimes given must be aware; all returned are
+    in UTC.
     """
 
     __slots__ = ("_text", "line")
@@ -168,13 +181,19 @@ class Schedule(ABC):
         """The first slot strictly after `t`; None if there is none."""
         return _instant(self.line.first(max(to_micros(t) + 1, BEGINNING), END))
 
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        """The newest slot strictly before `t`, and strictly after `floor` if given; None without one."""
+    def latest_before(
+        self, t: datetime, *, floor: datetime | None = None
+    ) -> datetime | None:
+        """The newest slot strictly before `t`, and strictly after `floor` if given; None
+        without one.
+        """
         low = BEGINNING if floor is None else max(to_micros(floor) + 1, BEGINNING)
         return _instant(self.line.last(low, min(to_micros(t), END)))
 
     def count_between(self, a: datetime, b: datetime) -> int:
-        """The number of slots after `a` up to and including `b`: exact, and cheap over years of seconds."""
+        """The number of slots after `a` up to and including `b`: exact, and cheap over years of
+        seconds.
+        """
         return self.line.count(max(to_micros(a) + 1, BEGINNING), min(to_micros(b) + 1, END))
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
@@ -209,7 +228,11 @@ class Schedule(ABC):
     def runs(self, slot: datetime) -> bool:
         """Whether a slot runs: false if a calendar excludes it."""
         before = slot - TICK
-        return self.running is self or self.running.next_after(before) == slot or self.next_after(before) != slot
+        return (
+            self.running is self
+            or self.running.next_after(before) == slot
+            or self.next_after(before) != slot
+        )
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
         """The first slot after `t` up to and including `until` that does not run."""
@@ -221,15 +244,20 @@ class Schedule(ABC):
         return {}
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        """The same schedule for the job of this name: `H` becomes a number, calendars become these.
+        """The same schedule for the job of this name: `H` becomes a number, calendars become
+        these.
 
-        The result has a complete text form. A schedule that needs no binding stays as it is. Raises InvalidSchedule
-        if a calendar is missing, or if no slot is left.
+        The result has a complete text form. A schedule that needs no binding stays as it is.
+        Raises InvalidSchedule if a calendar is missing, or if no slot is left.
         """
         return self
 
-    def between(self, start: datetime | str | None = None, end: datetime | str | None = None) -> Schedule:
-        """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an offset, or None."""
+    def between(
+        self, start: datetime | str | None = None, end: datetime | str | None = None
+    ) -> Schedule:
+        """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an
+        offset, or None.
+        """
         from slotwise.schedules.combinators import Between
 
         return Between(self, start, end)
@@ -237,20 +265,22 @@ class Schedule(ABC):
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
         """Without the days that these business calendars exclude.
 
-        `roll` selects what happens to a slot on such a day: `skip` (it exists and does not run; the ledger lists it),
-        `drop` (it does not exist), `following` (the next business day, same local time), `preceding`,
-        `modified_following` (the next one, or the previous one if the next is in another month).
-        For Cron and Daily only, alone or combined. Raises InvalidSchedule.
+        `roll` selects what happens to a slot on such a day: `skip` (it exists and does not run;
+        the ledger lists it), `drop` (it does not exist), `following` (the next business day, same
+        local time), `preceding`, `modified_following` (the next one, or the previous one if the
+        next is in another month). For Cron and Daily only, alone or combined. Raises
+        InvalidSchedule.
         """
         from slotwise.schedules.combinators import Excluding
 
         return self._arranged(lambda schedule: Excluding(schedule, calendars, roll))
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        """Only its slots on the n-th business day of a month; from the month's end where `n` is negative.
+        """Only its slots on the n-th business day of a month; from the month's end where `n` is
+        negative.
 
-        Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or combined.
-        Raises InvalidSchedule.
+        Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or
+        combined. Raises InvalidSchedule.
         """
         from slotwise.schedules.combinators import BusinessDay
 
@@ -261,9 +291,12 @@ class Schedule(ABC):
         return self.nth_business_day(-1, *calendars)
 
     def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
-        """The same schedule with `make` around each of its parts that have local days. Raises InvalidSchedule."""
+        """The same schedule with `make` around each of its parts that have local days. Raises
+        InvalidSchedule.
+        """
         raise InvalidSchedule(
-            f'{self} has no local days, so a calendar cannot apply; write Cron("*/5 * * * *", tz="Europe/Vienna")'
+            f"{self} has no local days, so a calendar cannot apply; write "
+            'Cron("*/5 * * * *", tz="Europe/Vienna")'
         )
 
     @property
@@ -285,12 +318,16 @@ class Schedule(ABC):
         return hash(self._text)
 
     def __setattr__(self, name: str, value: object = None) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead of changing {name}")
+        raise AttributeError(
+            f"{type(self).__name__} is immutable; make a new one instead of changing {name}"
+        )
 
     __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Callable[[str], Schedule], tuple[str]]:
-        from slotwise.schedules.text import parse_schedule  # which knows every kind of schedule
+        from slotwise.schedules.text import (
+            parse_schedule,
+        )  # which knows every kind of schedule
 
         return parse_schedule, (self._text,)
 
@@ -304,8 +341,12 @@ def _instant(found: int | None) -> datetime | None:
     return None if found is None else from_micros(found)
 
 
-def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
-    """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole seconds."""
+def first_beyond(
+    part: Schedule, whole: Schedule, t: datetime, until: datetime
+) -> datetime | None:
+    """Return the first slot in `(t, until]` that `whole` has and its subset `part` lacks; at whole
+    seconds.
+    """
 
     def has_more(end: datetime) -> bool:
         return whole.count_between(t, end) > part.count_between(t, end)
@@ -316,13 +357,19 @@ def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) 
     if t >= until:
         return None
     seconds = range(to_micros(t) // SECOND * SECOND + SECOND, to_micros(end) + 1, SECOND)
-    return from_micros(seconds[bisect_left(seconds, True, key=lambda second: has_more(from_micros(second)))])
+    return from_micros(
+        seconds[
+            bisect_left(seconds, True, key=lambda second: has_more(from_micros(second)))
+        ]
+    )
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
-    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
+    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule
+    is spread.
 
-    A slot that a calendar excludes waits for the next one that runs, or for the last one within a day.
+    A slot that a calendar excludes waits for the next one that runs, or for the last one within a
+    day.
     """
     if schedule.from_end or schedule.runs(slot):
         return slot + schedule.wait(slot)
@@ -333,7 +380,8 @@ def due_at(schedule: Schedule, slot: datetime) -> datetime:
 
 
 def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
-    """Return from when on a claim of the row that waits for ``slot`` has to decide: from the following slot on.
+    """Return from when on a claim of the row that waits for ``slot`` has to decide: from the
+    following slot on.
 
     That is at once for a slot that a calendar excludes.
     """
@@ -343,10 +391,11 @@ def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
 
 
 class Every(Schedule):
-    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. Slots lie both before and after the anchor.
+    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. Slots lie both before and
+    after the anchor.
 
-    Without an anchor the grid counts from 1970-01-01T00:00Z. Real time: changes of the clocks do not matter.
-    Raises InvalidSchedule.
+    Without an anchor the grid counts from 1970-01-01T00:00Z. Real time: changes of the clocks do
+    not matter. Raises InvalidSchedule.
     """
 
     __slots__ = ("anchor", "combines", "interval")
@@ -363,7 +412,9 @@ class Every(Schedule):
         minutes: int = 0,
         seconds: float = 0,
     ) -> None:
-        span = _positive("Every", interval, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        span = _positive(
+            "Every", interval, days=days, hours=hours, minutes=minutes, seconds=seconds
+        )
         grid = Grid(to_micros(in_utc(anchor)), span // TICK)
         self._set(interval=span, anchor=in_utc(anchor), line=grid)
         self._set(combines=not (grid.start % SECOND or grid.step % SECOND))
@@ -371,14 +422,20 @@ class Every(Schedule):
 
 
 def _positive(kind: str, value: timedelta | str | None, **given: float) -> timedelta:
-    """Return the one duration that a constructor was given, as a value or in parts. Raises InvalidSchedule."""
+    """Return the one duration that a constructor was given, as a value or in parts. Raises
+    InvalidSchedule.
+    """
     parts = timedelta(**given)
     if (value is None) == (not parts):
-        raise InvalidSchedule(f'{kind} takes one duration, as {kind}("5m") or {kind}(minutes=5)')
+        raise InvalidSchedule(
+            f'{kind} takes one duration, as {kind}("5m") or {kind}(minutes=5)'
+        )
     with located(kind, InvalidSchedule):
         duration = parse_duration(parts if value is None else value)
     if not duration:
-        raise InvalidSchedule(f"{kind}: {format_duration(duration)} is too short; it must be above zero")
+        raise InvalidSchedule(
+            f"{kind}: {format_duration(duration)} is too short; it must be above zero"
+        )
     return duration
 
 
@@ -402,8 +459,14 @@ class FixedDelay(Schedule):
         minutes: int = 0,
         seconds: float = 0,
     ) -> None:
-        span = _positive("FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._set(delay=span, line=Delay(span // TICK), _text=f"FIXED_DELAY|{format_duration(span)}")
+        span = _positive(
+            "FixedDelay", delay, days=days, hours=hours, minutes=minutes, seconds=seconds
+        )
+        self._set(
+            delay=span,
+            line=Delay(span // TICK),
+            _text=f"FIXED_DELAY|{format_duration(span)}",
+        )
 
     def first_after(self, t: datetime) -> datetime | None:
         return in_utc(t)
@@ -412,8 +475,8 @@ class FixedDelay(Schedule):
 class Once(Schedule):
     """One slot: an aware datetime, or its ISO 8601 text with an offset.
 
-    A job that is planned for the first time after that instant runs at once, unless the ledger knows the slot.
-    Raises InvalidSchedule.
+    A job that is planned for the first time after that instant runs at once, unless the ledger
+    knows the slot. Raises InvalidSchedule.
     """
 
     __slots__ = ("at", "combines")

@@ -1,4 +1,6 @@
-"""Schedules made of other schedules: unions, bounds, offsets, business days, and one schedule after another."""
+"""Schedules made of other schedules: unions, bounds, offsets, business days, and one schedule
+after another.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from zoneinfo import ZoneInfo
 from slotwise.errors import InvalidSchedule, located
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import TICK, to_micros
-from slotwise.schedules.base import BEGINNING, DAY, END, Line, Schedule, Unbound, Window, in_utc, instant_text
+from slotwise.schedules.base import (
+    BEGINNING,
+    DAY,
+    END,
+    Line,
+    Schedule,
+    Unbound,
+    Window,
+    in_utc,
+    instant_text,
+)
 from slotwise.schedules.days import Arrangement, Calendar, Roll, arranged, calendar_name
 from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
 
@@ -40,10 +52,15 @@ class Chain:
         return self.before.last(low, min(high, self.at)) if found is None else found
 
     def count(self, low: int, high: int) -> int:
-        return self.before.count(low, min(high, self.at)) + self.after.count(max(low, self.at), high)
+        return self.before.count(low, min(high, self.at)) + self.after.count(
+            max(low, self.at), high
+        )
 
     def within(self, low: int, high: int) -> Iterable[int]:
-        return chain(self.before.within(low, min(high, self.at)), self.after.within(max(low, self.at), high))
+        return chain(
+            self.before.within(low, min(high, self.at)),
+            self.after.within(max(low, self.at), high),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,10 @@ class Union:
 
     def count(self, low: int, high: int) -> int:
         """Listed in portions, because slots that coincide count once."""
-        return sum(len(self.within(start, min(start + _PORTION, high))) for start in range(low, high, _PORTION))
+        return sum(
+            len(self.within(start, min(start + _PORTION, high)))
+            for start in range(low, high, _PORTION)
+        )
 
     def within(self, low: int, high: int) -> set[int]:
         return set().union(*(line.within(low, high) for line in self.lines))
@@ -87,11 +107,16 @@ class Combined(Schedule, ABC):
 
     def _combine(self, *schedules: Schedule) -> None:
         running = tuple(part.running for part in schedules)
-        self._set(schedules=schedules, running=self if running == schedules else self._on(*running))
+        self._set(
+            schedules=schedules,
+            running=self if running == schedules else self._on(*running),
+        )
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
-        return {name: found for part in self.schedules for name, found in part.calendars.items()}
+        return {
+            name: found for part in self.schedules for name, found in part.calendars.items()
+        }
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         return self._on(*(part.bind(name, calendars) for part in self.schedules))
@@ -106,7 +131,8 @@ class Combined(Schedule, ABC):
 
 
 class AnyOf(Combined):
-    """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole seconds.
+    """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole
+    seconds.
 
     A slot runs if any of them runs it. Raises InvalidSchedule.
     """
@@ -124,8 +150,13 @@ class AnyOf(Combined):
             raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
         for part in parts:
             if not part.combines:
-                raise InvalidSchedule(f"{part} cannot be combined: only slots at whole seconds of real time can")
-        self._set(line=Union(tuple(part.line for part in parts)), _text=f"ANY({'; '.join(map(str, parts))})")
+                raise InvalidSchedule(
+                    f"{part} cannot be combined: only slots at whole seconds of real time can"
+                )
+        self._set(
+            line=Union(tuple(part.line for part in parts)),
+            _text=f"ANY({'; '.join(map(str, parts))})",
+        )
         self._combine(*parts)
 
     def _on(self, *schedules: Schedule) -> Schedule:
@@ -136,14 +167,18 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class Between(Combined):
-    """The slots of a schedule from `start` on and before `end`, after any roll. Raises InvalidSchedule without one."""
+    """The slots of a schedule from `start` on and before `end`, after any roll. Raises
+    InvalidSchedule without one.
+    """
 
     __slots__ = ("combines", "end", "from_end", "running", "schedule", "schedules", "start")
     schedule: Schedule
     start: datetime | None
     end: datetime | None
 
-    def __init__(self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None) -> None:
+    def __init__(
+        self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None
+    ) -> None:
         start = None if start is None else in_utc(start)
         end = None if end is None else in_utc(end)
         bounds = [instant_text(bound) if bound else "-" for bound in (start, end)]
@@ -151,10 +186,14 @@ class Between(Combined):
             raise InvalidSchedule("between takes a start, an end or both")
         if start is not None and end is not None and start >= end:
             raise InvalidSchedule(
-                f"between {bounds[0]} and {bounds[1]} there are no slots: the start must be before the end"
+                f"between {bounds[0]} and {bounds[1]} there are no slots: the "
+                "start must be before the end"
             )
-        first, last = BEGINNING if start is None else to_micros(start), END if end is None else to_micros(end)
-        self._set(schedule=schedule, start=start, end=end, line=Window(schedule.line, first, last))
+        first = BEGINNING if start is None else to_micros(start)
+        last = END if end is None else to_micros(end)
+        self._set(
+            schedule=schedule, start=start, end=end, line=Window(schedule.line, first, last)
+        )
         self._set(from_end=schedule.from_end, combines=schedule.combines)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
         is_empty = False
@@ -162,15 +201,21 @@ class Between(Combined):
             with suppress(InvalidSchedule):  # its slots are unknown until it is bound
                 is_empty = self.next_after(_EVER) is None
         if is_empty:
-            told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
-            raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
+            told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(
+                end
+            )
+            raise InvalidSchedule(
+                f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none"
+            )
         self._combine(schedule)
 
     def _on(self, *schedules: Schedule) -> Schedule:
         return Between(schedules[0], self.start, self.end)
 
     def first_after(self, t: datetime) -> datetime | None:
-        slot = self.schedule.first_after(t if self.start is None else max(t, self.start - TICK))
+        slot = self.schedule.first_after(
+            t if self.start is None else max(t, self.start - TICK)
+        )
         if slot is None or (self.end is not None and slot >= self.end):
             return None
         if self.start is None or slot >= self.start:
@@ -182,7 +227,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Spread(Combined):
-    """The slots of a schedule, each due `by` later; made by `spread_out`. Raises InvalidSchedule."""
+    """The slots of a schedule, each due `by` later; made by `spread_out`. Raises
+    InvalidSchedule.
+    """
 
     __slots__ = ("by", "running", "schedule", "schedules")
     schedule: Schedule
@@ -192,10 +239,19 @@ class Spread(Combined):
         with located(f"{schedule} spread by", InvalidSchedule):
             by = parse_duration(by)
         if schedule.from_end:
-            raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
+            raise InvalidSchedule(
+                f"{schedule} starts after the end of a run; there is nothing to spread"
+            )
         if by < TICK:
-            raise InvalidSchedule(f"{schedule} spread by {format_duration(by)}; more than zero is needed")
-        self._set(schedule=schedule, by=by, line=schedule.line, _text=f"SPREAD({schedule}; {format_duration(by)})")
+            raise InvalidSchedule(
+                f"{schedule} spread by {format_duration(by)}; more than zero is needed"
+            )
+        self._set(
+            schedule=schedule,
+            by=by,
+            line=schedule.line,
+            _text=f"SPREAD({schedule}; {format_duration(by)})",
+        )
         self._combine(schedule)
 
     def _on(self, *schedules: Schedule) -> Schedule:
@@ -209,7 +265,9 @@ class Spread(Combined):
 
 
 def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
-    """The schedule, each run due later by less than `limit`: how much is the name's own, everywhere and always."""
+    """The schedule, each run due later by less than `limit`: how much is the name's own,
+    everywhere and always.
+    """
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     by = number % max(limit // _MILLISECOND, 1) * _MILLISECOND
     return Spread(schedule, by) if by else schedule
@@ -219,7 +277,9 @@ MOST_CALENDARS = 8
 
 
 class Arranged(Schedule, ABC):
-    """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
+    """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names
+    until then.
+    """
 
     __slots__ = ("calendars", "schedule")
     schedule: LocalSchedule
@@ -228,22 +288,31 @@ class Arranged(Schedule, ABC):
 
     def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
         bound = {one.name: one for one in given if isinstance(one, Calendar)}
-        names = [one.name if isinstance(one, Calendar) else calendar_name(one) for one in given]
+        names = [
+            one.name if isinstance(one, Calendar) else calendar_name(one) for one in given
+        ]
         self._set(schedule=schedule, calendars={name: bound.get(name) for name in names})
         if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
-            raise InvalidSchedule(f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}")
+            raise InvalidSchedule(
+                f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}"
+            )
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
         """One that is bound stays as it is if it is not among those given."""
-        schedule, known = self.schedule.bind(name, calendars), calendars or {}
+        schedule = self.schedule.bind(name, calendars)
+        known = calendars or {}
         assert isinstance(schedule, LocalSchedule)
         found = {name: known.get(name, bound) for name, bound in self.calendars.items()}
         if missing := [name for name, one in found.items() if one is None]:
-            raise InvalidSchedule(f"calendar {missing[0]} is not among those given: {', '.join(known) or 'none'}")
+            raise InvalidSchedule(
+                f"calendar {missing[0]} is not among those given: {', '.join(known) or 'none'}"
+            )
         return self._on(schedule, tuple(one for one in found.values() if one is not None))
 
     @abstractmethod
-    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule: ...
+    def _on(
+        self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]
+    ) -> Schedule: ...
 
     @property
     def local_zone(self) -> ZoneInfo | None:
@@ -254,11 +323,14 @@ class Arranged(Schedule, ABC):
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
-        walk, bound = self.schedule.line, tuple(one for one in self.calendars.values() if one is not None)
+        walk = self.schedule.line
+        bound = tuple(one for one in self.calendars.values() if one is not None)
         if not isinstance(walk, Walk):
             return walk
         if len(bound) < len(self.calendars):
-            names = ", ".join(name for name, found in self.calendars.items() if found is None)
+            names = ", ".join(
+                name for name, found in self.calendars.items() if found is None
+            )
             return Unbound(f"calendar {names} is not bound: its days are in the database")
         days = arranged(walk.pattern.days, arrangement, bound or (_MONDAY_TO_FRIDAY,))
         if not days:
@@ -270,18 +342,27 @@ _MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
 
 
 class Excluding(Arranged):
-    """Around the days that calendars do not work on; made by `schedule.excluding("AT", roll=…)`."""
+    """Around the days that calendars do not work on; made by `schedule.excluding("AT",
+    roll=…)`.
+    """
 
     __slots__ = ("roll", "running")
     roll: Roll
     running: Schedule
 
-    def __init__(self, schedule: LocalSchedule, calendars: tuple[Calendar | str, ...], roll: Roll) -> None:
+    def __init__(
+        self, schedule: LocalSchedule, calendars: tuple[Calendar | str, ...], roll: Roll
+    ) -> None:
         one_of("roll", roll, Roll)
         if not calendars:
-            raise InvalidSchedule('excluding takes calendars, as excluding("AT", roll="following")')
+            raise InvalidSchedule(
+                'excluding takes calendars, as excluding("AT", roll="following")'
+            )
         self._prepare(schedule, calendars)
-        self._set(roll=roll, _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})")
+        self._set(
+            roll=roll,
+            _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})",
+        )
         line = self._line_by(roll)
         is_flagged = roll == "skip" and isinstance(line, Walk)
         self._set(line=schedule.line if is_flagged else line)
@@ -297,9 +378,13 @@ class BusinessDay(Arranged):
     __slots__ = ("n",)
     n: int
 
-    def __init__(self, schedule: LocalSchedule, n: int, calendars: tuple[Calendar | str, ...]) -> None:
+    def __init__(
+        self, schedule: LocalSchedule, n: int, calendars: tuple[Calendar | str, ...]
+    ) -> None:
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= abs(n) <= 23:
-            raise InvalidSchedule(f"business day {n!r:.20}: 1–23, or -1 to -23 from the month's end")
+            raise InvalidSchedule(
+                f"business day {n!r:.20}: 1–23, or -1 to -23 from the month's end"
+            )
         self._prepare(schedule, calendars)
         listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
         self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
@@ -310,7 +395,9 @@ class BusinessDay(Arranged):
 
 
 class Succession(Schedule):
-    """One schedule up to and including an instant, then another one; made by `succeed`. `from_end` is the second's."""
+    """One schedule up to and including an instant, then another one; made by `succeed`. `from_end`
+    is the second's.
+    """
 
     __slots__ = ("after", "at", "before", "from_end")
     before: Schedule
@@ -324,7 +411,11 @@ class Succession(Schedule):
 
     def first_after(self, t: datetime) -> datetime | None:
         slot = self.before.first_after(t) if t < self.at else None
-        return slot if slot is not None and slot <= self.at else self.after.first_after(max(t, self.at))
+        return (
+            slot
+            if slot is not None and slot <= self.at
+            else self.after.first_after(max(t, self.at))
+        )
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         if a < self.at:
@@ -347,20 +438,29 @@ class Succession(Schedule):
 
     @property
     def running(self) -> Schedule:
-        before, after = self.before.running, self.after.running
-        return self if before is self.before and after is self.after else Succession(before, self.at, after)
+        before = self.before.running
+        after = self.after.running
+        return (
+            self
+            if before is self.before and after is self.after
+            else Succession(before, self.at, after)
+        )
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
         return self.last.calendars
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        """What came before was bound when it came into force: only the second follows a calendar's change."""
+        """What came before was bound when it came into force: only the second follows a calendar's
+        change.
+        """
         return Succession(self.before, self.at, self.after.bind(name, calendars))
 
 
 def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:
-    """`before` up to and including the instant `at`, then `after`; one that never comes into force is left out."""
+    """`before` up to and including the instant `at`, then `after`; one that never comes into force
+    is left out.
+    """
     at = in_utc(at)
     while isinstance(before, Succession) and before.at >= at:
         before = before.before

@@ -1,4 +1,6 @@
-"""Cron expressions. Only this file uses croniter, which parses and validates; walking is our own."""
+"""Cron expressions. Only this file uses croniter, which parses and validates; walking is our
+own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import Calendar, DatePattern, days_of
-from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, one_of, since_midnight
+from slotwise.schedules.local_time import (
+    Fold,
+    Gap,
+    LocalPattern,
+    LocalSchedule,
+    one_of,
+    since_midnight,
+)
 from slotwise.schedules.zones import zone_named
 
 DayRule = Literal["or", "and", "vixie"]
@@ -40,20 +49,23 @@ MACROS: Final = {
 
 
 class Cron(LocalSchedule):
-    """A cron expression in a zone's local time (default UTC): five fields, or six with the **seconds first**.
+    """A cron expression in a zone's local time (default UTC): five fields, or six with the
+    **seconds first**.
 
-    Fields take lists, ranges (also across the end: `22-2`), steps and names; the day fields take `?`, `L`,
-    `L-3`, `LW`, `15W`, `5L` and `MON#2`; the macros are `@hourly` to `@yearly`.
+    Fields take lists, ranges (also across the end: `22-2`), steps and names; the day fields take
+    `?`, `L`, `L-3`, `LW`, `15W`, `5L` and `MON#2`; the macros are `@hourly` to `@yearly`.
 
-    `day_rule` decides if day of month and day of week are both restricted: `or` (POSIX), `and`, or `vixie`
-    (`and` as soon as either starts with `*`: Debian's cron).
+    `day_rule` decides if day of month and day of week are both restricted: `or` (POSIX), `and`, or
+    `vixie` (`and` as soon as either starts with `*`: Debian's cron).
 
-    An expression with fixed times (neither minute nor hour starts with `*`) fires once in a night of a clock
-    change: in a gap by `gap` (`end`: right after it, `shift`: later by its length, `skip`: not at all), in a
-    fold by `fold` (`first`, `second`, `both`). All others are intervals and follow real time.
+    An expression with fixed times (neither minute nor hour starts with `*`) fires once in a night
+    of a clock change: in a gap by `gap` (`end`: right after it, `shift`: later by its length,
+    `skip`: not at all), in a fold by `fold` (`first`, `second`, `both`). All others are intervals
+    and follow real time.
 
-    `H` derives a value from the job's name, `H(0-29)` within a range, `H/15` for the start of steps: each job has its
-    own, always the same. Such a schedule has slots only when it is bound to a name.
+    `H` derives a value from the job's name, `H(0-29)` within a range, `H/15` for the start of
+    steps: each job has its own, always the same. Such a schedule has slots only when it is bound
+    to a name.
 
     Raises InvalidSchedule for an invalid expression and for one that can never fire.
     """
@@ -78,13 +90,24 @@ class Cron(LocalSchedule):
         fold: Fold = "first",
     ) -> None:
         if not isinstance(expression, str):
-            raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
+            raise InvalidSchedule(
+                f"{expression!r:.40} is not the text of a cron expression"
+            )
         one_of("day_rule", day_rule, DayRule)
         texts, fixed, values, dates, pattern = _parse(expression, day_rule)
-        text, hashed = " ".join(texts), any(map(has_hash, texts))
-        lack = Unbound(f"{quoted(text)} has an H, which only the name of a job turns into a number")
+        text = " ".join(texts)
+        hashed = any(map(has_hash, texts))
+        lack = Unbound(
+            f"{quoted(text)} has an H, which only the name of a job turns into a number"
+        )
         self._prepare(lack if hashed else pattern, zone_named(tz), gap, fold, fixed=fixed)
-        self._set(expression=text, day_rule=day_rule, texts=_six(texts), values=values, dates=dates)
+        self._set(
+            expression=text,
+            day_rule=day_rule,
+            texts=_six(texts),
+            values=values,
+            dates=dates,
+        )
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
         self._set(_text=f"CRON|{text}|{self.zone.key}{rule}{self._options()}")
 
@@ -99,9 +122,13 @@ class Cron(LocalSchedule):
 def _parse(
     expression: str, rule: DayRule
 ) -> tuple[tuple[str, ...], bool, tuple[Sequence[int], ...], DatePattern, LocalPattern]:
-    """The fields as written, whether their times are fixed, their values, and the days and times that they pick."""
+    """The fields as written, whether their times are fixed, their values, and the days and times
+    that they pick.
+    """
     texts = _split(expression)
-    second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
+    second, minute, hour, day, month, weekday = _six(
+        _hashed(" ".join(texts), "any").split()
+    )
     day, weekday = ("*" if text == "?" else text for text in (day, weekday))
     clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
     (of_month, from_end, nearest), (of_week, nth) = month_days(day), week_days(weekday)
@@ -121,7 +148,9 @@ def _parse(
         both=both,
     )
     if not days_of(dates):
-        raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
+        raise InvalidSchedule(
+            f"{quoted(expression)} can never fire: day {day} and month {month} never meet"
+        )
     times = starmap(since_midnight, product(hours, minutes, seconds))
     fixed = not (minute.startswith("*") or hour.startswith("*"))
     return texts, fixed, values, dates, LocalPattern(days_of(dates), times)
@@ -137,9 +166,12 @@ def _split(expression: str) -> tuple[str, ...]:
     text = expression.strip()
     texts = tuple((_macro(text) if text.startswith("@") else text).upper().split())
     if len(texts) not in (5, 6):
-        hint = "; for a fixed rate write EVERY|5m" if text.lower().startswith("every ") else ""
+        hint = (
+            "; for a fixed rate write EVERY|5m" if text.lower().startswith("every ") else ""
+        )
         raise InvalidSchedule(
-            f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}; a cron expression has "
+            f"{quoted(expression)} has {len(texts)} "
+            f"field{'s' if len(texts) != 1 else ''}; a cron expression has "
             f"5 (minute hour day-of-month month day-of-week), or 6 with seconds first{hint}"
         )
     return texts
@@ -151,26 +183,39 @@ def _six(texts: Sequence[str]) -> tuple[str, ...]:
 
 def _hashed(text: str, name: str) -> str:
     texts = text.split()
-    return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
+    return " ".join(
+        field.hashed(part, name)
+        for field, part in zip(FIELDS[-len(texts) :], texts, strict=True)
+    )
 
 
 def _macro(text: str) -> str:
     if (name := text.lower()) in MACROS:
         return MACROS[name]
     if name == "@reboot":
-        raise InvalidSchedule("@reboot: a cluster never reboots as a whole; run the command at its start instead")
+        raise InvalidSchedule(
+            "@reboot: a cluster never reboots as a whole; run the command at its start instead"
+        )
     near = get_close_matches(name, MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
+    raise InvalidSchedule(
+        f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}"
+    )
 
 
 def _expand(plain: tuple[str, ...]) -> tuple[Sequence[int], ...]:
     """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
     import croniter  # late: a worker without cron expressions does without
 
-    found, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    found, _ = croniter.croniter.expand(
+        " ".join(text or "*" for text in plain), second_at_beginning=True
+    )
     seconds_first = zip(FIELDS, plain, [found[5], *found[:5]], strict=True)
     return tuple(
-        () if not text else range(field.low, field.high + 1) if "*" in values else sorted(map(int, values))
+        ()
+        if not text
+        else range(field.low, field.high + 1)
+        if "*" in values
+        else sorted(map(int, values))
         for field, text, values in seconds_first
     )

@@ -12,7 +12,9 @@ from slotwise.errors import InvalidSchedule
 _ITEM: Final = re.compile(
     r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?"
 )
-_HASH: Final = re.compile(r"H(?:\((?P<first>[0-9]+)-(?P<last>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
+_HASH: Final = re.compile(
+    r"H(?:\((?P<first>[0-9]+)-(?P<last>[0-9]+)\))?(?:/(?P<step>[0-9]+))?"
+)
 _HASH_OR_RANDOM: Final = re.compile(r"([HR])(?:\(.*\))?(?:/.*)?")
 _IN_EVERY_MONTH: Final = 28
 
@@ -30,19 +32,27 @@ class Field:
     names: tuple[str, ...] = ()
 
     def plain(self, text: str) -> str:
-        """Return the field as numbers, ascending ranges and steps, for croniter. Raises InvalidSchedule."""
+        """Return the field as numbers, ascending ranges and steps, for croniter. Raises
+        InvalidSchedule.
+        """
         return ",".join(self._plain_item(item) for item in text.split(","))
 
     def value(self, text: str) -> int:
         """The number that a number or name stands for. Raises InvalidSchedule."""
         if text in self.names:
             return self.low + self.names.index(text)
-        if not text.isdecimal() or len(text) > 4 or not self.low <= int(text) <= self._allowed_high:
+        if (
+            not text.isdecimal()
+            or len(text) > 4
+            or not self.low <= int(text) <= self._allowed_high
+        ):
             self.refuse(text)
         return (int(text) - self.low) % self._size + self.low
 
     def hashed(self, text: str, name: str) -> str:
-        """Return the text with a number for each `H`, derived from the job's name. Raises InvalidSchedule."""
+        """Return the text with a number for each `H`, derived from the job's name. Raises
+        InvalidSchedule.
+        """
         if not has_hash(text):
             return text
         return ",".join(self._hashed_item(item, name) for item in text.split(","))
@@ -58,7 +68,8 @@ class Field:
         if match is None:
             return item
         high = _IN_EVERY_MONTH if self is DAY else self.high
-        first, last = int(match["first"] or self.low), int(match["last"] or high)
+        first = int(match["first"] or self.low)
+        last = int(match["last"] or high)
         if not self.low <= first <= last <= high:
             self.refuse(item, f"H({self.low}-{high}) is the widest")
         step = self._step(item, match["step"])
@@ -85,7 +96,9 @@ class Field:
         if match is None:
             found = _HASH_OR_RANDOM.fullmatch(item)
             if found and found[1] == "R":
-                self.refuse(item, f"a random value would differ on each node; write {self._range}")
+                self.refuse(
+                    item, f"a random value would differ on each node; write {self._range}"
+                )
             self.refuse(item, f"write H, H(9-17), H/15 or {self._range}" if found else "")
         step = self._step(item, match["step"])
         try:
@@ -94,7 +107,10 @@ class Field:
             self.refuse(item)
         if last <= self.high:
             return f"{first}-{last}/{step}" if first < last else str(first)
-        return ",".join(str((one - self.low) % self._size + self.low) for one in range(first, last + 1, step))
+        return ",".join(
+            str((one - self.low) % self._size + self.low)
+            for one in range(first, last + 1, step)
+        )
 
     def _bounds(self, match: re.Match[str]) -> tuple[int, int]:
         """The first and last value; the last is beyond `high` in a range that wraps around."""
@@ -104,7 +120,9 @@ class Field:
         if not match["last"]:
             return first, self.high if match["step"] else first
         last = self.value(match["last"])
-        if last < first or (last == first and match["last"] == "7" != match["first"]):  # 0-7 is the whole week
+        if last < first or (
+            last == first and match["last"] == "7" != match["first"]
+        ):  # 0-7 is the whole week
             last += self._size
         return first, last
 
@@ -132,9 +150,14 @@ MINUTE: Final = Field("minute", 0, 59)
 HOUR: Final = Field("hour", 0, 23)
 DAY: Final = Field("day-of-month", 1, 31)
 MONTH: Final = Field(
-    "month", 1, 12, ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+    "month",
+    1,
+    12,
+    ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
 )
-WEEKDAY: Final = Field("day-of-week", 0, 6, ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))
+WEEKDAY: Final = Field(
+    "day-of-week", 0, 6, ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+)
 FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 
@@ -145,8 +168,12 @@ _NTH_WEEKDAY: Final = re.compile(r"([0-9]+|[A-Z]{3})#(.*)")
 
 
 def month_days(text: str) -> tuple[str, frozenset[int], frozenset[int]]:
-    """Read a day-of-month field: what is only numbers; then, as DatePattern has them, those of L and those of W."""
-    plain, from_end, nearest = [], set(), set()
+    """Read a day-of-month field: what is only numbers; then, as DatePattern has them, those of L
+    and those of W.
+    """
+    plain = []
+    from_end = set()
+    nearest = set()
     for item in text.split(","):
         if match := _FROM_END.fullmatch(item):
             distance = match[1] or "0"
@@ -161,8 +188,11 @@ def month_days(text: str) -> tuple[str, frozenset[int], frozenset[int]]:
 
 
 def week_days(text: str) -> tuple[str, frozenset[tuple[int, int]]]:
-    """Read a day-of-week field: what is only numbers, and weekdays with their number in the month."""
-    plain, nth = [], set()
+    """Read a day-of-week field: what is only numbers, and weekdays with their number in the
+    month.
+    """
+    plain = []
+    nth = set()
     for item in text.split(","):
         if match := _LAST_WEEKDAY.fullmatch(item):
             nth.add((WEEKDAY.value(match[1] or match[2]), LAST))

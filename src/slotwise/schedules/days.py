@@ -1,7 +1,8 @@
 """Days: those that a date pattern picks, business calendars, and the days arranged around these.
 
-Days are numbered, so they are counted without walking. Years of one kind are alike, weekdays included, so their days
-are picked once per kind. The years in which the listed days of a calendar matter are picked one by one.
+Days are numbered, so they are counted without walking. Years of one kind are alike, weekdays
+included, so their days are picked once per kind. The years in which the listed days of a calendar
+matter are picked one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from slotwise.schedules.cron_fields import LAST, WEEKDAY, quoted
 _BEFORE_1970: Final = 719_162  # days from 1 January of year 1, a Monday, to 1970
 
 #: The first day of each year, from year 1 on.
-_YEAR_STARTS: Final = tuple(accumulate((365 + isleap(year) for year in range(1, MAXYEAR + 1)), initial=-_BEFORE_1970))
+_YEAR_STARTS: Final = tuple(
+    accumulate(
+        (365 + isleap(year) for year in range(1, MAXYEAR + 1)), initial=-_BEFORE_1970
+    )
+)
 
 
 def weekday(day: int) -> int:
@@ -31,8 +36,11 @@ def weekday(day: int) -> int:
     return (day + 4) % 7
 
 
-#: The kind of each year: the weekday on which it begins, plus 7 for a leap year. After 400 years all recurs.
-_KINDS: Final = tuple(weekday(_YEAR_STARTS[year - 1]) + 7 * isleap(year) for year in range(1, 401))
+#: The kind of each year: the weekday on which it begins, plus 7 for a leap year. After 400 years
+#: all recurs.
+_KINDS: Final = tuple(
+    weekday(_YEAR_STARTS[year - 1]) + 7 * isleap(year) for year in range(1, 401)
+)
 _SPECIMENS: Final = {kind: place for place, kind in enumerate(_KINDS)}
 
 
@@ -40,8 +48,9 @@ _SPECIMENS: Final = {kind: place for place, kind in enumerate(_KINDS)}
 class DatePattern:
     """The days of a month that a pattern picks. Weekdays count from Sunday = 0.
 
-    `from_end` has distances from the month's last day, `nearest` days that move to the nearest weekday (31: the last),
-    `nth` pairs of a weekday and its number (LAST: the last one). `both`: a date must satisfy both fields, not just one.
+    `from_end` has distances from the month's last day, `nearest` days that move to the nearest
+    weekday (31: the last), `nth` pairs of a weekday and its number (LAST: the last one). `both`: a
+    date must satisfy both fields, not just one.
     """
 
     months: frozenset[int]
@@ -56,8 +65,12 @@ class DatePattern:
         """The days picked in a month of this length that begins on weekday `first`."""
         of_month = {day for day in self.days if day <= length}
         of_month |= {length - distance for distance in self.from_end if distance < length}
-        of_month |= {_nearest_working_day(min(day, length), length, first) for day in self.nearest}
-        of_week = {day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays}
+        of_month |= {
+            _nearest_working_day(min(day, length), length, first) for day in self.nearest
+        }
+        of_week = {
+            day for day in range(1, length + 1) if (first + day - 1) % 7 in self.weekdays
+        }
         for weekday, number in self.nth:
             matching = range((weekday - first) % 7 + 1, length + 1, 7)
             if number <= len(matching):
@@ -66,7 +79,10 @@ class DatePattern:
 
 
 EVERY_DAY: Final = DatePattern(
-    months=frozenset(range(1, 13)), days=frozenset(range(1, 32)), weekdays=frozenset(range(7)), both=True
+    months=frozenset(range(1, 13)),
+    days=frozenset(range(1, 32)),
+    weekdays=frozenset(range(7)),
+    both=True,
 )
 
 
@@ -85,24 +101,32 @@ Pick: TypeAlias = Callable[[int, int], Iterable[int]]
 
 
 class Days:
-    """Sorted days, numbered from 1 January 1970 = 0: those that `usual` picks for a year, and all years of its kind.
+    """Sorted days, numbered from 1 January 1970 = 0: those that `usual` picks for a year, and all
+    years of its kind.
 
-    In years with one of the `unusual_days`, those that `unusual` picks. `rank(day)` counts the days before a day,
-    `at(rank)` is its inverse; both take a few look-ups.
+    In years with one of the `unusual_days`, those that `unusual` picks. `rank(day)` counts the
+    days before a day, `at(rank)` is its inverse; both take a few look-ups.
     """
 
     __slots__ = ("_kinds", "_ranks", "_unusual")
 
-    def __init__(self, usual: Pick, unusual: Pick | None = None, unusual_days: Iterable[int] = ()) -> None:
+    def __init__(
+        self, usual: Pick, unusual: Pick | None = None, unusual_days: Iterable[int] = ()
+    ) -> None:
         self._kinds = {kind: _of_year(place, usual) for kind, place in _SPECIMENS.items()}
-        self._unusual = {place: _of_year(place, unusual or usual) for place in set(map(_year_of, unusual_days))}
+        self._unusual = {
+            place: _of_year(place, unusual or usual)
+            for place in set(map(_year_of, unusual_days))
+        }
         lengths = [len(self._kinds[kind]) for kind in _KINDS] * (MAXYEAR // 400 + 1)
         for place, days in self._unusual.items():
             lengths[place] = len(days)
         self._ranks = array("i", accumulate(lengths, initial=0))
 
     def __bool__(self) -> bool:
-        return any(self._kinds.values())  # those that recur; a few days of certain years make no schedule
+        return any(
+            self._kinds.values()
+        )  # those that recur; a few days of certain years make no schedule
 
     def _in_year(self, place: int) -> tuple[int, ...]:
         found = self._unusual.get(place)
@@ -110,7 +134,9 @@ class Days:
 
     def rank(self, day: int) -> int:
         place = _year_of(day)
-        return self._ranks[place] + bisect_left(self._in_year(place), day - _YEAR_STARTS[place])
+        return self._ranks[place] + bisect_left(
+            self._in_year(place), day - _YEAR_STARTS[place]
+        )
 
     def at(self, rank: int) -> int:
         place = bisect_right(self._ranks, rank) - 1
@@ -120,8 +146,14 @@ class Days:
         """All of them from the first one up to and including the second one."""
         found: list[int] = []
         for place in range(_year_of(first), _year_of(last) + 1):
-            start, days = _YEAR_STARTS[place], self._in_year(place)
-            found += [start + day for day in days[bisect_left(days, first - start) : bisect_right(days, last - start)]]
+            start = _YEAR_STARTS[place]
+            days = self._in_year(place)
+            found += [
+                start + day
+                for day in days[
+                    bisect_left(days, first - start) : bisect_right(days, last - start)
+                ]
+            ]
         return found
 
     def following(self, day: int) -> int:
@@ -152,7 +184,10 @@ def days_of(pattern: DatePattern) -> Days:
         for month in range(1, 13):
             begin, end = month_around(first)
             if month in pattern.months:
-                yield from (begin + day - 1 for day in pattern.in_month(end - begin + 1, weekday(begin)))
+                yield from (
+                    begin + day - 1
+                    for day in pattern.in_month(end - begin + 1, weekday(begin))
+                )
             first = end + 1
 
     return Days(pick)
@@ -169,7 +204,9 @@ MOST_DAYS: Final = 1000
 """So many days fit into one calendar: it travels inside the text of each schedule that uses it."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,39}")
-_SNAPSHOT: Final = re.compile(r"(?P<name>[^@\[\]]+)@(?P<revision>[0-9]{1,18})\[(?P<weekend>\S+)(?P<years>( \S+)*)\]")
+_SNAPSHOT: Final = re.compile(
+    r"(?P<name>[^@\[\]]+)@(?P<revision>[0-9]{1,18})\[(?P<weekend>\S+)(?P<years>( \S+)*)\]"
+)
 _YEAR: Final = re.compile(r"([0-9]{4}):((?:[0-9]{4},)*[0-9]{4})")
 
 
@@ -177,7 +214,8 @@ _YEAR: Final = re.compile(r"([0-9]{4}):((?:[0-9]{4},)*[0-9]{4})")
 class Calendar:
     """Days that are not worked on: a weekend, by default Saturday and Sunday, and single days.
 
-    Weekdays count from Sunday = 0. `revision` rises with each change in the database. Raises InvalidSchedule.
+    Weekdays count from Sunday = 0. `revision` rises with each change in the database. Raises
+    InvalidSchedule.
     """
 
     name: str
@@ -190,10 +228,13 @@ class Calendar:
         object.__setattr__(self, "days", frozenset(self.days))
         calendar_name(self.name)
         if not self.weekend < frozenset(range(7)):
-            raise InvalidSchedule(f"calendar {self.name}: a week needs a working day, and weekdays are 0–6")
+            raise InvalidSchedule(
+                f"calendar {self.name}: a week needs a working day, and weekdays are 0–6"
+            )
         if len(self.days) > MOST_DAYS:
             raise InvalidSchedule(
-                f"calendar {self.name}: {len(self.days)} days, at most {MOST_DAYS}; weekends need not be listed, "
+                f"calendar {self.name}: {len(self.days)} days, at most "
+                f"{MOST_DAYS}; weekends need not be listed, "
                 "nor years long gone"
             )
 
@@ -214,20 +255,26 @@ def calendar_name(name: object) -> str:
     """The name, if it can be one. Raises InvalidSchedule."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSchedule(
-            f"calendar name {quoted(str(name))}: at most 40 letters, digits, dots, dashes and underscores, as AT"
+            f"calendar name {quoted(str(name))}: at most 40 letters, digits, dots, "
+            "dashes and underscores, as AT"
         )
     return name
 
 
 def weekend_text(weekend: Iterable[int]) -> str:
     """The days of a weekend by name, `-` for none."""
-    return ",".join(WEEKDAY.names[day] for day in sorted(weekend, key=lambda day: day or 7)) or "-"
+    return (
+        ",".join(WEEKDAY.names[day] for day in sorted(weekend, key=lambda day: day or 7))
+        or "-"
+    )
 
 
 def days_text(days: Iterable[date]) -> str:
     """Days by year: `2026:0101,0106 2027:0101`."""
     years = groupby(sorted(days), key=lambda day: day.year)
-    return " ".join(f"{year:04}:{','.join(f'{day:%m%d}' for day in days)}" for year, days in years)
+    return " ".join(
+        f"{year:04}:{','.join(f'{day:%m%d}' for day in days)}" for year, days in years
+    )
 
 
 def parse_weekend(text: str) -> frozenset[int]:
@@ -238,20 +285,30 @@ def parse_weekend(text: str) -> frozenset[int]:
 
 
 def parse_calendar(text: str) -> Calendar | str:
-    """A calendar's whole text, or a mere name: a calendar that is still to be bound. Raises InvalidSchedule."""
+    """A calendar's whole text, or a mere name: a calendar that is still to be bound. Raises
+    InvalidSchedule.
+    """
     text = text.strip()
     if "@" not in text:
         return calendar_name(text)
     match = _SNAPSHOT.fullmatch(text)
     if match is None:
-        raise InvalidSchedule(f"calendar {quoted(text)}: write a name, or AT@3[SAT,SUN 2026:0101,0106]")
-    return calendar_of(match["name"], int(match["revision"]), match["weekend"], match["years"])
+        raise InvalidSchedule(
+            f"calendar {quoted(text)}: write a name, or AT@3[SAT,SUN 2026:0101,0106]"
+        )
+    return calendar_of(
+        match["name"], int(match["revision"]), match["weekend"], match["years"]
+    )
 
 
 def calendar_of(name: str, revision: int, weekend: str, days: str) -> Calendar:
-    """The calendar of texts as `weekend_text` and `days_text` write them. Raises InvalidSchedule."""
+    """The calendar of texts as `weekend_text` and `days_text` write them. Raises
+    InvalidSchedule.
+    """
     found = frozenset(day for year in days.split() for day in _days(year))
-    return Calendar(name=name, revision=revision, weekend=parse_weekend(weekend), days=found)
+    return Calendar(
+        name=name, revision=revision, weekend=parse_weekend(weekend), days=found
+    )
 
 
 def _days(text: str) -> Iterable[date]:
@@ -262,7 +319,9 @@ def _days(text: str) -> Iterable[date]:
         try:
             yield date.fromisoformat(match[1] + day)
         except ValueError:
-            raise InvalidSchedule(f"calendar day {quoted(match[1] + day)}: there is no such date") from None
+            raise InvalidSchedule(
+                f"calendar day {quoted(match[1] + day)}: there is no such date"
+            ) from None
 
 
 Roll = Literal["skip", "drop", "following", "preceding", "modified_following"]
@@ -271,16 +330,21 @@ Roll = Literal["skip", "drop", "following", "preceding", "modified_following"]
 def _rolled(day: int, roll: Roll, business: Days) -> int:
     """The business day to which a slot of this day moves."""
     following = business.following(day)
-    if roll == "preceding" or (roll == "modified_following" and following > month_around(day)[1]):
+    if roll == "preceding" or (
+        roll == "modified_following" and following > month_around(day)[1]
+    ):
         return business.preceding(day)
     return following
 
 
-#: What calendars do to days: a roll, or only the n-th business day of each month (from its end if negative).
+#: What calendars do to days: a roll, or only the n-th business day of each month (from its end if
+#: negative).
 Arrangement: TypeAlias = Roll | int
 
 
-def _picked(days: Days, how: Arrangement, business: Days, first: int, last: int) -> Iterator[int]:
+def _picked(
+    days: Days, how: Arrangement, business: Days, first: int, last: int
+) -> Iterator[int]:
     """The days from `first` up to and including `last` that come out of it, in no order."""
     if isinstance(how, int):
         wanted = set(days.within(first, last))
@@ -295,20 +359,36 @@ def _picked(days: Days, how: Arrangement, business: Days, first: int, last: int)
     else:
         reach = business.preceding(first - 1), business.following(last + 1)
         stay = set(business.within(*reach))
-        moved = {day if day in stay else _rolled(day, how, business) for day in days.within(*reach)}
+        moved = {
+            day if day in stay else _rolled(day, how, business)
+            for day in days.within(*reach)
+        }
         yield from (day for day in moved if first <= day <= last)
 
 
 @lru_cache(maxsize=1024)
 def arranged(days: Days, how: Arrangement, calendars: tuple[Calendar, ...]) -> Days:
-    """What these calendars together make of the days; computed once for all schedules that share it."""
+    """What these calendars together make of the days; computed once for all schedules that
+    share it.
+    """
     weekend = frozenset[int]().union(*(calendar.weekend for calendar in calendars))
-    listed = [day.toordinal() - _BEFORE_1970 - 1 for calendar in calendars for day in calendar.days]
-    usual, business = _business_days(weekend), _business_days(weekend, frozenset(listed))
+    listed = [
+        day.toordinal() - _BEFORE_1970 - 1
+        for calendar in calendars
+        for day in calendar.days
+    ]
+    usual = _business_days(weekend)
+    business = _business_days(weekend, frozenset(listed))
     if not business:
         return business
-    changed = [near for day in listed for near in (business.preceding(day), day, business.following(day))]
-    return Days(partial(_picked, days, how, usual), partial(_picked, days, how, business), changed)
+    changed = [
+        near
+        for day in listed
+        for near in (business.preceding(day), day, business.following(day))
+    ]
+    return Days(
+        partial(_picked, days, how, usual), partial(_picked, days, how, business), changed
+    )
 
 
 @lru_cache(maxsize=128)

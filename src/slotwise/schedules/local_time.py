@@ -1,7 +1,8 @@
 """Schedules in local time: Daily, what it shares with Cron, and the walker that finds their slots.
 
-Within a span of constant offset, local time and real time run alike, so finding and counting are arithmetic on ranks.
-The gap and fold rules add or remove slots at the ends of a span only. Local instants count as if the clock showed UTC.
+Within a span of constant offset, local time and real time run alike, so finding and counting are
+arithmetic on ranks. The gap and fold rules add or remove slots at the ends of a span only. Local
+instants count as if the clock showed UTC.
 """
 
 from __future__ import annotations
@@ -31,16 +32,23 @@ HORIZON: Final = 100 * 366 * DAY
 
 
 class LocalPattern:
-    """Times of day (sorted, since midnight) on certain days; `rank` counts those before a local time."""
+    """Times of day (sorted, since midnight) on certain days; `rank` counts those before a local
+    time.
+    """
 
     def __init__(self, days: Days, times: Iterable[int]) -> None:
-        self.days, self.times = days, array("q", times)
+        self.days = days
+        self.times = array("q", times)
 
     def rank(self, local: int) -> int:
         day, time = divmod(local, DAY)
         days_before = self.days.rank(day)
         rank = days_before * len(self.times)
-        return rank + bisect_left(self.times, time) if self.days.rank(day + 1) > days_before else rank
+        return (
+            rank + bisect_left(self.times, time)
+            if self.days.rank(day + 1) > days_before
+            else rank
+        )
 
     def at(self, rank: int) -> int:
         day, time = divmod(rank, len(self.times))
@@ -61,7 +69,8 @@ class LocalPattern:
 class Walk:
     """A local pattern in a zone.
 
-    `fixed` patterns fire once whatever the clocks do, by the gap and fold rules. The others follow real time.
+    `fixed` patterns fire once whatever the clocks do, by the gap and fold rules. The others follow
+    real time.
     """
 
     pattern: LocalPattern
@@ -82,7 +91,9 @@ class Walk:
             if found is not None:
                 return found if found < high else None
             # Offsets and gap rules shift a slot by at most three days.
-            low = max(span.end, self.pattern.at(self.pattern.rank(span.end - DAY)) - 3 * DAY)
+            low = max(
+                span.end, self.pattern.at(self.pattern.rank(span.end - DAY)) - 3 * DAY
+            )
         return None
 
     def last(self, low: int, high: int) -> int | None:
@@ -92,16 +103,25 @@ class Walk:
             found = max(self._ends(span, span.start, high, -1), default=None)
             if found is not None:
                 return found if found >= low else None
-            high = min(span.start, self.pattern.at(self.pattern.rank(span.start + DAY) - 1) + DAY + 1)
+            high = min(
+                span.start,
+                self.pattern.at(self.pattern.rank(span.start + DAY) - 1) + DAY + 1,
+            )
         return None
 
     def count(self, low: int, high: int) -> int:
-        return sum(len(self._ranks(*piece)) + len(self._moved(*piece)) for piece in self._pieces(low, high))
+        return sum(
+            len(self._ranks(*piece)) + len(self._moved(*piece))
+            for piece in self._pieces(low, high)
+        )
 
     def within(self, low: int, high: int) -> list[int]:
         found: list[int] = []
         for span, begin, end in self._pieces(low, high):
-            found += [local - span.offset for local in self.pattern.within(*self._own(span, begin, end))]
+            found += [
+                local - span.offset
+                for local in self.pattern.within(*self._own(span, begin, end))
+            ]
             found += self._moved(span, begin, end)
         return found
 
@@ -122,11 +142,18 @@ class Walk:
         span = span_at(self.zone, slot)
         if self.gap == "end":
             return self.swallowed(span) if slot == span.start else []
-        return [local for local in self.swallowed(span) if self.gap == "shift" and local - span.before == slot]
+        return [
+            local
+            for local in self.swallowed(span)
+            if self.gap == "shift" and local - span.before == slot
+        ]
 
     def _ends(self, span: Span, low: int, high: int, end: int) -> list[int]:
-        """The first (0) or the last (-1) slot in a part of a span, of those that are moved and of the others."""
-        ranks, moved = self._ranks(span, low, high), self._moved(span, low, high)
+        """The first (0) or the last (-1) slot in a part of a span, of those that are moved and of
+        the others.
+        """
+        ranks = self._ranks(span, low, high)
+        moved = self._moved(span, low, high)
         found = [self.pattern.at(ranks[end]) - span.offset] if ranks else []
         return [*found, moved[end]] if moved else found
 
@@ -135,16 +162,23 @@ class Walk:
         return self.pattern.between(*self._own(span, low, high))
 
     def _own(self, span: Span, low: int, high: int) -> tuple[int, int]:
-        """The local times, from the first up to before the second, that fire at their own time within the span."""
-        low, high = max(low, span.start), min(high, span.end)
-        if self.fixed and self.fold == "first":  # the span's beginning may repeat local times of the one before
+        """The local times, from the first up to before the second, that fire at their own time
+        within the span.
+        """
+        low = max(low, span.start)
+        high = min(high, span.end)
+        if (
+            self.fixed and self.fold == "first"
+        ):  # the span's beginning may repeat local times of the one before
             low = max(low, span.start + span.before - span.offset)
         if self.fixed and self.fold == "second":  # its end may be repeated by the one after
             high = min(high, span.end - (span.offset - span.after))
         return low + span.offset, max(low, high) + span.offset
 
     def _moved(self, span: Span, low: int, high: int) -> list[int]:
-        """The slots that the gap before the span swallowed and the gap rule puts where no other is."""
+        """The slots that the gap before the span swallowed and the gap rule puts where no other
+        is.
+        """
         width = span.offset - span.before
         if not self.fixed or self.gap == "skip" or width <= 0 or low >= span.start + width:
             return []
@@ -153,17 +187,24 @@ class Walk:
             moved = [span.start] if swallowed else []
         else:
             moved = [local - span.before for local in swallowed]
-        return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
+        return [
+            slot
+            for slot in moved
+            if low <= slot < high and not self._ranks(span, slot, slot + 1)
+        ]
 
 
 _SAMPLE_START: Final = to_micros(datetime(2024, 1, 1, tzinfo=UTC))
-_SAMPLE_END: Final = _SAMPLE_START + 40 * 366 * DAY  # in which even 29 February meets every weekday
+_SAMPLE_END: Final = (
+    _SAMPLE_START + 40 * 366 * DAY
+)  # in which even 29 February meets every weekday
 
 
 class LocalSchedule(Schedule, ABC):
     """Slots at whole seconds of a zone's local time.
 
-    `gap` and `fold` say what becomes of fixed times when clocks change. Slots lie in the years 1900 to 8999.
+    `gap` and `fold` say what becomes of fixed times when clocks change. Slots lie in the years
+    1900 to 8999.
     """
 
     __slots__ = ("fixed", "fold", "gap", "zone")
@@ -181,18 +222,40 @@ class LocalSchedule(Schedule, ABC):
     def _arranged(self, make: Callable[[LocalSchedule], Schedule]) -> Schedule:
         return make(self)
 
-    def _prepare(self, pattern: LocalPattern | Unbound, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool) -> None:
-        """Fill a new instance. Raises InvalidSchedule if a rule is unknown or no slot can ever come."""
+    def _prepare(
+        self,
+        pattern: LocalPattern | Unbound,
+        zone: ZoneInfo,
+        gap: Gap,
+        fold: Fold,
+        *,
+        fixed: bool,
+    ) -> None:
+        """Fill a new instance. Raises InvalidSchedule if a rule is unknown or no slot can ever
+        come.
+        """
         one_of("gap", gap, Gap)
         one_of("fold", fold, Fold)
-        line = pattern if isinstance(pattern, Unbound) else Walk(pattern, zone, fixed, gap, fold)
+        line = (
+            pattern
+            if isinstance(pattern, Unbound)
+            else Walk(pattern, zone, fixed, gap, fold)
+        )
         self._set(zone=zone, gap=gap, fold=fold, fixed=fixed, line=line)
-        if isinstance(line, Walk) and gap == "skip" and line.first(_SAMPLE_START, _SAMPLE_END) is None:
-            raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
+        if (
+            isinstance(line, Walk)
+            and gap == "skip"
+            and line.first(_SAMPLE_START, _SAMPLE_END) is None
+        ):
+            raise InvalidSchedule(
+                f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"'
+            )
 
     def _options(self) -> str:
         given = (("gap", self.gap, "end"), ("fold", self.fold, "first"))
-        return "".join(f"|{name}={value}" for name, value, default in given if value != default)
+        return "".join(
+            f"|{name}={value}" for name, value, default in given if value != default
+        )
 
 
 def one_of(name: str, value: object, choice: object) -> None:
@@ -214,32 +277,50 @@ _MOST_TIMES: Final = 1440
 
 
 class Daily(LocalSchedule):
-    """At these local times of every day: `"02:00"`, `"02:00:30"` or `datetime.time`. Default zone UTC.
+    """At these local times of every day: `"02:00"`, `"02:00:30"` or `datetime.time`. Default zone
+    UTC.
 
-    In a night of clock change each fires once, by `gap` (`end`: right after it, `shift`: later by its length,
-    `skip`: not at all) and `fold` (`first`, `second`, `both`). Raises InvalidSchedule.
+    In a night of clock change each fires once, by `gap` (`end`: right after it, `shift`: later by
+    its length, `skip`: not at all) and `fold` (`first`, `second`, `both`). Raises InvalidSchedule.
     """
 
     __slots__ = ("times",)
     times: tuple[time, ...]
 
-    def __init__(self, *times: str | time, tz: str | ZoneInfo = "UTC", gap: Gap = "end", fold: Fold = "first") -> None:
+    def __init__(
+        self,
+        *times: str | time,
+        tz: str | ZoneInfo = "UTC",
+        gap: Gap = "end",
+        fold: Fold = "first",
+    ) -> None:
         if not 1 <= len(times) <= _MOST_TIMES:
-            raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
+            raise InvalidSchedule(
+                f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")'
+            )
         listed = sorted({_time_of_day(value) for value in times})
-        pattern = LocalPattern(days_of(EVERY_DAY), [since_midnight(one.hour, one.minute, one.second) for one in listed])
+        pattern = LocalPattern(
+            days_of(EVERY_DAY),
+            [since_midnight(one.hour, one.minute, one.second) for one in listed],
+        )
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)
         text = ",".join(map(time_text, listed))
-        self._set(times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}")
+        self._set(
+            times=tuple(listed), _text=f"DAILY|{text}|{self.zone.key}{self._options()}"
+        )
 
 
 def _time_of_day(value: str | time) -> time:
     if isinstance(value, str) and (match := _TIME.fullmatch(value.strip())):
         return time(int(match[1]), int(match[2]), int(match[3] or 0))
     if not isinstance(value, time):
-        raise InvalidSchedule(f"a time of day must be 00:00–23:59, with seconds as 02:00:30, got {value!r:.40}")
+        raise InvalidSchedule(
+            f"a time of day must be 00:00–23:59, with seconds as 02:00:30, got {value!r:.40}"
+        )
     if value.tzinfo is not None or value.microsecond:
-        raise InvalidSchedule(f"time of day {value!r}: whole seconds, and the zone goes into tz=")
+        raise InvalidSchedule(
+            f"time of day {value!r}: whole seconds, and the zone goes into tz="
+        )
     return value.replace(fold=0)
 
 

@@ -28,7 +28,8 @@ _COMBINED: Final = re.compile(r"([A-Za-z_]{2,})\s*\((.*)\)", re.DOTALL)
 
 @lru_cache(maxsize=4096)
 def parse_schedule(text: str) -> Schedule:
-    """The schedule of a text form; that of every schedule gives an equal one. Raises InvalidSchedule.
+    """The schedule of a text form; that of every schedule gives an equal one. Raises
+    InvalidSchedule.
 
     0 2 * * *                                     a cron expression, in UTC
     CRON|0 2 * * *|Europe/Vienna|gap=skip         … in a zone, with options
@@ -48,10 +49,16 @@ def parse_schedule(text: str) -> Schedule:
         raise InvalidSchedule(f"{text!r:.60} is not the text of a schedule")
     parts = text.split(ARROW)
     if (length := max(map(len, parts))) > LONGEST_TEXT:
-        raise InvalidSchedule(f"a schedule of {length} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}")
+        raise InvalidSchedule(
+            f"a schedule of {length} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}"
+        )
     if len(parts) not in (1, 3):
-        raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
-    found = [_parse_one(part) for part in parts[::2] for part in _split(part, ARROW)]  # which checks its brackets
+        raise InvalidSchedule(
+            f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE"
+        )
+    found = [
+        _parse_one(part) for part in parts[::2] for part in _split(part, ARROW)
+    ]  # which checks its brackets
     return Succession(found[0], in_utc(parts[1]), found[1]) if len(found) > 1 else found[0]
 
 
@@ -64,16 +71,22 @@ def readable(text: str | None) -> Schedule | None:
 
 
 def stored_text(schedule: Schedule, row: str) -> str:
-    """The text of a schedule for this row. Raises InvalidSchedule if it is too long to be read again."""
+    """The text of a schedule for this row. Raises InvalidSchedule if it is too long to be read
+    again.
+    """
     text = str(schedule)
     if len(str(schedule.last)) > LONGEST_TEXT:
-        raise InvalidSchedule(f"{row}: a schedule of {len(text)} characters; at most {LONGEST_TEXT}; make it shorter")
+        raise InvalidSchedule(
+            f"{row}: a schedule of {len(text)} characters; at most {LONGEST_TEXT}; make it shorter"
+        )
     return text
 
 
 def _split(text: str, separator: str) -> list[str]:
     """The text in parts, at separators outside all brackets."""
-    parts, depth, begin = [], 0, 0
+    parts = []
+    depth = 0
+    begin = 0
     for mark in re.finditer(rf"[()\[\]]|{separator}", text):
         if mark[0] in "([])":
             depth += 1 if mark[0] in "([" else -1
@@ -98,16 +111,23 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     if match := _COMBINED.fullmatch(text):
         if depth == DEEPEST:
             raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
-        return _combined(match[1], [part.strip() for part in _split(match[2], ";")], depth + 1)
+        return _combined(
+            match[1], [part.strip() for part in _split(match[2], ";")], depth + 1
+        )
     if "|" not in text:
         return Cron(text)
     kind, *given = (part.strip() for part in text.split("|"))
     read, most, allowed = _known(kind, _KINDS)
-    values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
+    values = [part for part in given if "=" not in part]
+    options = [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
-        raise InvalidSchedule(f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart")
+        raise InvalidSchedule(
+            f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart"
+        )
     if wrong := [part for part in options if part.partition("=")[0].strip() not in allowed]:
-        raise InvalidSchedule(f"option {quoted(wrong[0])}: {' or '.join(allowed) or 'none'} allowed here")
+        raise InvalidSchedule(
+            f"option {quoted(wrong[0])}: {' or '.join(allowed) or 'none'} allowed here"
+        )
     return read(*values, **dict(re.split(r"\s*=\s*", part, maxsplit=1) for part in options))
 
 
@@ -116,7 +136,9 @@ def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
         return kinds[kind.upper()]
     near = get_close_matches(kind.upper()[:20], kinds, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    error = InvalidSchedule(f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}")
+    error = InvalidSchedule(
+        f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}"
+    )
     error.may_be_newer = True
     raise error
 
@@ -124,7 +146,11 @@ def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
 #: Each kind with its constructor, how many values it takes, and its options.
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
     "CRON": (Cron, 2, ("day_rule", "gap", "fold")),
-    "DAILY": (lambda times, tz="UTC", **options: Daily(*times.split(","), tz=tz, **options), 2, ("gap", "fold")),
+    "DAILY": (
+        lambda times, tz="UTC", **options: Daily(*times.split(","), tz=tz, **options),
+        2,
+        ("gap", "fold"),
+    ),
     "EVERY": (Every, 2, ()),
     "FIXED_DELAY": (FixedDelay, 1, ()),
     "ONCE": (Once, 1, ()),
@@ -144,13 +170,17 @@ def _between(schedule: Schedule, start: str, end: str) -> Schedule:
     return schedule.between(*(None if bound == "-" else bound for bound in (start, end)))
 
 
-def _excluding(schedule: Schedule, calendars: str, roll: Any = "skip") -> Schedule:  # the schedule validates it
+def _excluding(
+    schedule: Schedule, calendars: str, roll: Any = "skip"
+) -> Schedule:  # the schedule validates it
     return schedule.excluding(*_calendars(calendars), roll=roll)
 
 
 def _business_day(schedule: Schedule, n: str, calendars: str = "") -> Schedule:
     if not re.fullmatch(r"-?[0-9]{1,2}", n):
-        raise InvalidSchedule(f"business day {quoted(n)}: 1–23, or -1 to -23 from the month's end")
+        raise InvalidSchedule(
+            f"business day {quoted(n)}: 1–23, or -1 to -23 from the month's end"
+        )
     return schedule.nth_business_day(int(n), *_calendars(calendars))
 
 
@@ -160,7 +190,11 @@ def _calendars(text: str) -> list[Calendar | str]:
 
 _COMBINATORS: Final[dict[str, tuple[Reader, range, str]]] = {
     "ANY": (AnyOf, range(MOST_PARTS), f"ANY(A; B; …), at most {MOST_PARTS} parts"),
-    "BETWEEN": (_between, range(2, 3), "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound"),
+    "BETWEEN": (
+        _between,
+        range(2, 3),
+        "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound",
+    ),
     "EXCLUDING": (_excluding, range(1, 3), "EXCLUDING(A; AT; following)"),
     "SPREAD": (Spread, range(1, 2), "SPREAD(A; 73s)"),
     "BUSINESS_DAY": (_business_day, range(1, 3), "BUSINESS_DAY(A; -1; AT)"),

@@ -23,7 +23,9 @@ _MARGIN: Final = 3 * DAY  # no change of offset is felt further away than two da
 
 
 class Span(NamedTuple):
-    """UTC from `start` to before `end` with one `offset`; `before` and `after` are its neighbours' offsets."""
+    """UTC from `start` to before `end` with one `offset`; `before` and `after` are its neighbours'
+    offsets.
+    """
 
     start: int
     end: int
@@ -35,22 +37,31 @@ class Span(NamedTuple):
 def zone_named(tz: str | ZoneInfo | timezone) -> ZoneInfo:
     """Return the zone of an IANA name. Raise InvalidSchedule with near matches."""
     name = tz.key if isinstance(tz, ZoneInfo) else "UTC" if tz is UTC else tz
-    if not isinstance(name, str) or (not name and name is not tz):  # the text form has only the name
-        raise InvalidSchedule(f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo')
+    if not isinstance(name, str) or (
+        not name and name is not tz
+    ):  # the text form has only the name
+        raise InvalidSchedule(
+            f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo'
+        )
     if len(name) > _LONGEST_NAME:
         raise InvalidSchedule(
-            f"a time zone name of {len(name)} characters ({name[:20]!r}…); names are like Europe/Vienna"
+            f"a time zone name of {len(name)} characters ({name[:20]!r}…); names "
+            "are like Europe/Vienna"
         )
     if name not in _MACHINE_DEPENDENT:
         try:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
             pass
-    raise InvalidSchedule(f"unknown time zone {name!r}{_near(name)}; names are like Europe/Vienna or UTC")
+    raise InvalidSchedule(
+        f"unknown time zone {name!r}{_near(name)}; names are like Europe/Vienna or UTC"
+    )
 
 
 def span_at(zone: ZoneInfo, instant: int) -> Span:
-    """The span that holds an instant. A long one may come in pieces, cut well away from every change."""
+    """The span that holds an instant. A long one may come in pieces, cut well away from every
+    change.
+    """
     for span in _spans(zone, instant >> _CHUNK):
         if instant < span.end:
             return span
@@ -63,31 +74,52 @@ def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
     while span.start < high:
         if span.start >= low and span.offset != span.before:
             yield span
-            low = span.start + 1  # the next piece of a long span may begin with the same change
+            low = (
+                span.start + 1
+            )  # the next piece of a long span may begin with the same change
         if span.end >= END:
             return
         span = span_at(zone, span.end)
 
 
 def _near(name: str) -> str:
-    known = {zone.lower(): zone for zone in sorted(available_timezones() - _MACHINE_DEPENDENT)}
+    known = {
+        zone.lower(): zone for zone in sorted(available_timezones() - _MACHINE_DEPENDENT)
+    }
     cities = {zone.rsplit("/", 1)[-1]: known[zone] for zone in known}
-    near = [known[match] for match in difflib.get_close_matches(name.lower(), known, cutoff=0.75)]
-    near += [cities[match] for match in difflib.get_close_matches(name.lower(), cities, cutoff=0.8)]
+    near = [
+        known[match]
+        for match in difflib.get_close_matches(name.lower(), known, cutoff=0.75)
+    ]
+    near += [
+        cities[match]
+        for match in difflib.get_close_matches(name.lower(), cities, cutoff=0.8)
+    ]
     return f" (did you mean {' or '.join(dict.fromkeys(near[:3]))}?)" if near else ""
 
 
 @lru_cache(maxsize=8192)
 def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
-    """The spans that meet a chunk, in order; each begins and ends at a change, or well outside the chunk."""
+    """The spans that meet a chunk, in order; each begins and ends at a change, or well outside the
+    chunk.
+    """
     fixed = zone.utcoffset(None)
     if fixed is not None:
         offset = fixed // TICK
         return (Span(BEGINNING, END, offset, offset, offset),)
-    changes = [change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)]
-    start, end = (chunk - 1 << _CHUNK) + _MARGIN, (chunk + 2 << _CHUNK) - _MARGIN
+    changes = [
+        change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)
+    ]
+    start = (chunk - 1 << _CHUNK) + _MARGIN
+    end = (chunk + 2 << _CHUNK) - _MARGIN
     return tuple(
-        Span(low, high, _offset(zone, low), before=_offset(zone, low - 1), after=_offset(zone, high))
+        Span(
+            low,
+            high,
+            _offset(zone, low),
+            before=_offset(zone, low - 1),
+            after=_offset(zone, high),
+        )
         for low, high in pairwise([start, *changes, end])
         if low < high and high > chunk << _CHUNK and low < chunk + 1 << _CHUNK
     )
@@ -99,7 +131,10 @@ def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
     offsets = [_offset(zone, probe) for probe in probes]
     found = zip(pairwise(probes), pairwise(offsets), strict=True)
     return tuple(
-        low + bisect_left(range(low, high), True, key=lambda instant: _offset(zone, instant) != old)
+        low
+        + bisect_left(
+            range(low, high), True, key=lambda instant: _offset(zone, instant) != old
+        )
         for (low, high), (old, new) in found
         if old != new
     )

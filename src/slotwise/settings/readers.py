@@ -1,4 +1,6 @@
-"""Readers: each validates the value of a setting, from whatever source, or raises InvalidSetting with the cure."""
+"""Readers: each validates the value of a setting, from whatever source, or raises InvalidSetting
+with the cure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
 from slotwise.model.records import is_whole
 
-Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
+Reader: TypeAlias = Callable[
+    [str, Any], Any
+]  # (label of the source, value) -> value; raises InvalidSetting
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*")
 _WORDS_FOR_TRUE = frozenset({"1", "true", "yes", "on"})
@@ -20,7 +24,11 @@ _WORDS_FOR_FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def spell(value: object) -> str:
-    return format_duration(value) if isinstance(value, timedelta) else hide_password(repr(value))
+    return (
+        format_duration(value)
+        if isinstance(value, timedelta)
+        else hide_password(repr(value))
+    )
 
 
 def _wrong(label: str, need: str, value: object, cure: str) -> InvalidSetting:
@@ -33,7 +41,8 @@ def optional(read: Reader) -> Reader:
 
 def duration(least: str, most: str, why: str) -> Reader:
     """Read a duration between two bounds, both included."""
-    low, high = parse_duration(least), parse_duration(most)
+    low = parse_duration(least)
+    high = parse_duration(most)
     form = "write for example 10s, 500ms or PT10S"
 
     def read(label: str, value: object) -> timedelta:
@@ -42,7 +51,11 @@ def duration(least: str, most: str, why: str) -> Reader:
         except (ConfigurationError, ValueError, TypeError):
             raise _wrong(label, "a duration", value, form) from None
         if not low <= span <= high:
-            bounds = f"positive and at most {most}" if least == "1us" else f"from {least} to {most}"
+            bounds = (
+                f"positive and at most {most}"
+                if least == "1us"
+                else f"from {least} to {most}"
+            )
             raise _wrong(label, f"{bounds} ({why})", span, form)
         return span
 
@@ -65,7 +78,11 @@ def whole(least: int, most: int, why: str) -> Reader:
 
 def switch(label: str, value: object) -> bool:
     """Read true or false, or a common word for them."""
-    word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
+    word = (
+        str(value).strip().lower()
+        if isinstance(value, str | bool) or value in (0, 1)
+        else ""
+    )
     if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
         raise _wrong(label, "true or false", value, "write true or false")
     return word in _WORDS_FOR_TRUE
@@ -89,7 +106,8 @@ def secret(label: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
         raise InvalidSetting(
-            f"{label} must be a database address, but was {kind}; write postgresql://user@host/database"
+            f"{label} must be a database address, but was {kind}; write "
+            "postgresql://user@host/database"
         )
     return value.strip()
 
@@ -98,11 +116,19 @@ def identifier(longest: int) -> Reader:
     """Read a name that PostgreSQL accepts without quotes and without folding."""
 
     def read(label: str, value: object) -> str:
-        if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value) or len(value) > longest:
+        if (
+            not isinstance(value, str)
+            or not _IDENTIFIER.fullmatch(value)
+            or len(value) > longest
+        ):
             need = f"a lower-case name of at most {longest} characters"
-            raise _wrong(label, need, value, f"it must match [a-z_][a-z0-9_]{{0,{longest - 1}}}")
+            raise _wrong(
+                label, need, value, f"it must match [a-z_][a-z0-9_]{{0,{longest - 1}}}"
+            )
         if value.startswith("pg_") or value == "information_schema":
-            raise _wrong(label, "a name that is not PostgreSQL's own", value, "choose another name")
+            raise _wrong(
+                label, "a name that is not PostgreSQL's own", value, "choose another name"
+            )
         return value
 
     return read
@@ -114,9 +140,13 @@ def printable(longest: int) -> Reader:
     def read(label: str, value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         if not text or not text.isprintable() or len(text) > longest:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)  # TOML's or YAML's
+            is_number = isinstance(value, int | float) and not isinstance(
+                value, bool
+            )  # TOML's or YAML's
             cure = f'write "{value}"' if is_number else "leave it out for the default"
-            raise _wrong(label, f"a printable string of 1 to {longest} characters", value, cure)
+            raise _wrong(
+                label, f"a printable string of 1 to {longest} characters", value, cure
+            )
         return text
 
     return read
@@ -134,7 +164,9 @@ def names(longest: int, blanks: bool = True) -> Reader:
         found = frozenset(one(label, item) for item in value)
         for word in sorted(found):
             if not blanks and word.split() != [word]:
-                raise _wrong(label, "words without blanks", word, "separate them with commas")
+                raise _wrong(
+                    label, "words without blanks", word, "separate them with commas"
+                )
         return found
 
     return read
@@ -142,14 +174,24 @@ def names(longest: int, blanks: bool = True) -> Reader:
 
 def pairs(longest: int) -> Reader:
     """Read names with strings: a table, or lines such as ``name = text``."""
-    one, form = printable(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
+    one = printable(longest)
+    form = "write a table, or lines such as: nightly-report = 0 3 * * *"
 
     def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
         given = value
-        if isinstance(value, str):  # a line without an equals sign gives a list of one, which is refused below
-            given = [[part.strip() for part in line.split("=", 1)] for line in value.splitlines() if line.strip()]
+        if isinstance(
+            value, str
+        ):  # a line without an equals sign gives a list of one, which is refused below
+            given = [
+                [part.strip() for part in line.split("=", 1)]
+                for line in value.splitlines()
+                if line.strip()
+            ]
         try:
-            found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
+            found = {
+                key: text.strip()
+                for key, text in (given.items() if isinstance(given, Mapping) else given)
+            }
         except (AttributeError, TypeError, ValueError):
             raise _wrong(label, "names with strings", value, form) from None
         if not all(found.values()):
@@ -163,11 +205,15 @@ def patterns(label: str, value: object) -> frozenset[str]:
     """Read regular expressions: a list, or one in each line of a string."""
     given = value.splitlines() if isinstance(value, str) else value
     if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
-        raise _wrong(label, "a list of regular expressions", value, "write one in each line")
+        raise _wrong(
+            label, "a list of regular expressions", value, "write one in each line"
+        )
     found = frozenset(one for one in given if not isinstance(one, str) or one.strip())
     for one in found:
         try:
             re.compile(one)
         except (re.error, TypeError) as error:
-            raise _wrong(label, "a list of regular expressions", one, f"correct it: {error}") from None
+            raise _wrong(
+                label, "a list of regular expressions", one, f"correct it: {error}"
+            ) from None
     return found

@@ -1,4 +1,6 @@
-"""What would run: days in seconds, on the kit's own worker, with outages in between. No handler of a user is called."""
+"""What would run: days in seconds, on the kit's own worker, with outages in between. No handler of
+a user is called.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Outage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What became of each job's slots, the oldest first. ``until`` is earlier than asked if there were too many."""
+    """What became of each job's slots, the oldest first. ``until`` is earlier than asked if there
+    were too many.
+    """
 
     start: datetime
     until: datetime
@@ -60,27 +64,33 @@ def forecast(
     calendars: Sequence[Mapping[str, object]] = (),
     tell: Callable[[datetime, int], None] = lambda now, attempts: None,
 ) -> Forecast:
-    """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited capacity.
+    """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited
+    capacity.
 
-    ``tell`` is called at each instant at which something happens, with the number of attempts so far.
+    ``tell`` is called at each instant at which something happens, with the number of attempts so
+    far.
 
-    ``takes``: how long a run of each job takes (none at all); one that takes longer than its timeout fails.
-    ``calendars``: rows of the table of calendars, for schedules that go by them.
+    ``takes``: how long a run of each job takes (none at all); one that takes longer than its
+    timeout fails. ``calendars``: rows of the table of calendars, for schedules that go by them.
     Raises ConfigurationError for outages that overlap or lie outside.
     """
     ordered = _checked(outages, start, end)
     with closing(Database(Settings(database_url=IN_MEMORY))) as database:
         provision(database)
         jobs = {name: found for name, found in definitions.items() if found.is_job}
-        return _Play(database, jobs, start, end, ordered, takes or {}, calendars, tell).run()
+        return _Play(
+            database, jobs, start, end, ordered, takes or {}, calendars, tell
+        ).run()
 
 
 def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
-    ordered, before = sorted(outages), start
+    ordered = sorted(outages)
+    before = start
     for outage in ordered:
         if not before <= outage.start < outage.end <= end:
             raise ConfigurationError(
-                f"an outage from {outage.start.isoformat()} to {outage.end.isoformat()} lies outside "
+                f"an outage from {outage.start.isoformat()} to "
+                f"{outage.end.isoformat()} lies outside "
                 f"{start.isoformat()} to {end.isoformat()}, or within another one"
             )
         before = outage.end
@@ -126,11 +136,17 @@ class _Play:
             self._clock.tick(min(self._next(), self._end) - self._clock.now())
         self._step()
         now = self._clock.now()
-        slots = {name: [*Reader(self._store).slots(name)][::-1] for name in self._definitions}
-        return Forecast(start=self._start, until=now, complete=now >= self._end, slots=slots)
+        slots = {
+            name: [*Reader(self._store).slots(name)][::-1] for name in self._definitions
+        }
+        return Forecast(
+            start=self._start, until=now, complete=now >= self._end, slots=slots
+        )
 
     def _make_worker(self) -> ManualWorker:
-        tags = frozenset(tag for found in self._definitions.values() for tag in found.runs_on)
+        tags = frozenset(
+            tag for found in self._definitions.values() for tag in found.runs_on
+        )
         stubs = [_stub(found) for found in self._definitions.values()]
         worker = ManualWorker(stubs, self._database, self._clock, threads=10_000, tags=tags)
         worker._worker.listeners.add(_Quiet())
@@ -141,7 +157,8 @@ class _Play:
         now = self._clock.now()
         if self._worker is not None and self._outages and self._outages[0].start <= now:
             self._worker.crash()
-            self._worker, self._running = None, []
+            self._worker = None
+            self._running = []
         if self._outages and self._outages[0].end <= now:
             self._outages.pop(0)
             self._worker = self._make_worker()
@@ -162,13 +179,18 @@ class _Play:
             for claim in claims:
                 self._begin(worker, claim, now)
             worker.settle()
-        if any(found.overlap.mode == "cancel_previous" for found in self._definitions.values()):
+        if any(
+            found.overlap.mode == "cancel_previous" for found in self._definitions.values()
+        ):
             self._stop_replaced(worker)
 
     def _stop_replaced(self, worker: ManualWorker) -> None:
-        """What a newer slot has called off ends at once: how long a handler takes to stop is not played."""
+        """What a newer slot has called off ends at once: how long a handler takes to stop is
+        not played.
+        """
         worker.beat()
-        runs, self._running = self._running, []
+        runs = self._running
+        self._running = []
         for run in runs:
             if worker.cancel_reason(run[2]) == Reason.OVERLAP:
                 worker.finish(run[2], Aborted(Reason.OVERLAP))
@@ -187,7 +209,8 @@ class _Play:
     def _course(self, claim: Claim) -> tuple[timedelta, AttemptOutcome]:
         """How long this run takes, and how it ends."""
         name = claim.row.task_name
-        took, timeout = self._takes.get(name, timedelta(0)), self._definitions[name].timeout
+        took = self._takes.get(name, timedelta(0))
+        timeout = self._definitions[name].timeout
         if timeout is not None and took > timeout:
             return timeout, Failed(f"timed out after {format_duration(timeout)}")
         return took, Succeeded()
@@ -196,7 +219,9 @@ class _Play:
         now = self._clock.now()
         instants = [running[0] for running in self._running[:1]] + self._looks[:1]
         if self._outages:
-            instants.append(self._outages[0].end if self._worker is None else self._outages[0].start)
+            instants.append(
+                self._outages[0].end if self._worker is None else self._outages[0].start
+            )
         if self._worker is not None:
             due = self._worker.store.due.next_due(sorted(self._definitions))
             if due is not None:
@@ -223,5 +248,9 @@ def remarkable(lines: Sequence[SlotInfo]) -> Iterator[SlotInfo]:
     """What did not run as planned: all but slots of the schedule that succeeded on time."""
     for line in lines:
         on_time = line.started is not None and line.started - line.slot < _BLINK
-        if line.outcome != Outcome.SUCCEEDED or line.origin != Origin.SCHEDULE or not on_time:
+        if (
+            line.outcome != Outcome.SUCCEEDED
+            or line.origin != Origin.SCHEDULE
+            or not on_time
+        ):
             yield line

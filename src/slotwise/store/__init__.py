@@ -1,4 +1,5 @@
-"""The tables and every statement on them; its rooms are layered from ``reading`` down to ``schema``.
+"""The tables and every statement on them; its rooms are layered from ``reading`` down to
+``schema``.
 
 Imports decide, jobs, schedules, settings, payload, model and errors.
 """

@@ -1,4 +1,5 @@
-"""For tests of your own jobs: time that moves when told, and a worker that does one thing at a time.
+"""For tests of your own jobs: time that moves when told, and a worker that does one thing at a
+time.
 
 >>> from datetime import UTC, datetime
 >>> from slotwise import Every, job
@@ -12,10 +13,11 @@ ran for 2026-01-01T01:00:00+00:00
 >>> events[0].outcome
 'succeeded'
 
-``override`` gives a registry that is a global another database, ``scheduled`` captures what is scheduled, and
-``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the package offers all as fixtures:
-``slotwise_worker`` (makes workers), ``slotwise_clock`` (their clock), ``slotwise_database`` (their database, in
-memory), ``slotwise_override`` and ``slotwise_scheduled``. It may import the registry and everything below.
+``override`` gives a registry that is a global another database, ``scheduled`` captures what is
+scheduled, and ``SlotwiseTestMixin`` does both for unittest. The pytest plugin that comes with the
+package offers all as fixtures: ``slotwise_worker`` (makes workers), ``slotwise_clock`` (their
+clock), ``slotwise_database`` (their database, in memory), ``slotwise_override`` and
+``slotwise_scheduled``. It may import the registry and everything below.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from typing import TYPE_CHECKING
 from slotwise.model.clock import ManualClock
 
 if TYPE_CHECKING:
-    from slotwise.testing.capture import ScheduledTask, ScheduledTasks, SlotwiseTestMixin, override, scheduled
+    from slotwise.testing.capture import (
+        ScheduledTask,
+        ScheduledTasks,
+        SlotwiseTestMixin,
+        override,
+        scheduled,
+    )
     from slotwise.testing.worker import ManualWorker
 
 __all__ = [
@@ -50,7 +58,9 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import the engine when a test needs it: every run of pytest imports this package with its plugin."""
+    """Import the engine when a test needs it: every run of pytest imports this package with its
+    plugin.
+    """
     if name not in _PLACES:
         raise AttributeError(f"module 'slotwise.testing' has no attribute {name!r}")
     return getattr(import_module(f"slotwise.testing.{_PLACES[name]}"), name)

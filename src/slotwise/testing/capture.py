@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 else:
     _TestCase = object
 
-_NO_CLAIM = "{} proves a claim in the database, and a captured task has none; test this handler with ManualWorker"
+_NO_CLAIM = (
+    "{} proves a claim in the database, and a captured task has none; test this "
+    "handler with ManualWorker"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledTask:
-    """A task that was scheduled. ``at`` is its due time if that was given, ``delay`` the time until it is due."""
+    """A task that was scheduled. ``at`` is its due time if that was given, ``delay`` the time
+    until it is due.
+    """
 
     task: str
     id: str
@@ -63,12 +68,15 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         return f"ScheduledTasks({self._found!r})"
 
     def of(self, task: object = None, **fields: object) -> list[ScheduledTask]:
-        """Return the tasks of this kind (None: of all) whose data has these values, as attributes or keys."""
+        """Return the tasks of this kind (None: of all) whose data has these values, as attributes
+        or keys.
+        """
         name = None if task is None else task_name(task)
         return [
             one
             for one in self._found
-            if name in (None, one.task) and all(_field(one.data, key) == value for key, value in fields.items())
+            if name in (None, one.task)
+            and all(_field(one.data, key) == value for key, value in fields.items())
         ]
 
     def one(self, task: object = None, **fields: object) -> ScheduledTask:
@@ -76,46 +84,60 @@ class ScheduledTasks(Sequence[ScheduledTask]):
         found = self.of(task, **fields)
         if len(found) != 1:
             asked = f"{task_name(task) if task is not None else 'a task'} {fields or ''}".strip()
-            raise AssertionError(f"{len(found)} tasks match {asked}, expected one; scheduled: {self._found!r}")
+            raise AssertionError(
+                f"{len(found)} tasks match {asked}, expected one; scheduled: {self._found!r}"
+            )
         return found[0]
 
     def none(self, task: object = None, **fields: object) -> None:
         """Raise AssertionError if there is such a task."""
         if found := self.of(task, **fields):
-            raise AssertionError(f"{len(found)} tasks were scheduled, expected none: {found!r}")
+            raise AssertionError(
+                f"{len(found)} tasks were scheduled, expected none: {found!r}"
+            )
 
     def run(self, wanted: ScheduledTask) -> object:
         """Run the handler of a captured task in this thread; return what it returned.
 
-        No worker is needed, and no row: this works within a transaction that the test rolls back. What the handler
-        raises is raised, without a retry; tasks that it schedules by ``ctx.then`` are captured, and not inserted.
-        ``ctx.guard`` and ``ctx.complete_in`` raise ConfigurationError. Raises UnknownTask if the registry lacks the
-        task.
+        No worker is needed, and no row: this works within a transaction that the test rolls back.
+        What the handler raises is raised, without a retry; tasks that it schedules by ``ctx.then``
+        are captured, and not inserted. ``ctx.guard`` and ``ctx.complete_in`` raise
+        ConfigurationError. Raises UnknownTask if the registry lacks the task.
         """
         definition = self._registry.definitions.get(wanted.task)
         if definition is None:
-            raise UnknownTask(f"the registry has no task {wanted.task!r}, so it cannot run here")
+            raise UnknownTask(
+                f"the registry has no task {wanted.task!r}, so it cannot run here"
+            )
         hold = _Hold(_claim(wanted, definition))
-        ctx = TaskContext[Any](hold, fence=_NoFence(), read=lambda _: wanted.data, client=self._registry.client)
+        ctx = TaskContext[Any](
+            hold, fence=_NoFence(), read=lambda _: wanted.data, client=self._registry.client
+        )
         with _intercepted(self._registry, ctx):
             result: object = definition.handler(ctx)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
         for follow in hold.sequel.follows if hold.sequel else ():
             row = follow.wanted
-            self._add([Inserted(follow.task, row.instance, row.when, row.priority, row.data)])
+            self._add(
+                [Inserted(follow.task, row.instance, row.when, row.priority, row.data)]
+            )
         return result
 
     def run_all(self) -> list[object]:
-        """Run all captured tasks in order, also those that they schedule; return what each returned.
+        """Run all captured tasks in order, also those that they schedule; return what each
+        returned.
 
-        The capture is empty then. Raises AssertionError after 1,000 tasks: they may schedule each other.
+        The capture is empty then. Raises AssertionError after 1,000 tasks: they may schedule each
+        other.
         """
         results: list[object] = []
         while self._found:
             results.append(self.run(self._found.pop(0)))
             if len(results) > 1000:
-                raise AssertionError("1,000 tasks have run, and there are more; they may schedule each other")
+                raise AssertionError(
+                    "1,000 tasks have run, and there are more; they may schedule each other"
+                )
         return results
 
     def _add(self, rows: Sequence[Inserted]) -> None:
@@ -124,18 +146,22 @@ class ScheduledTasks(Sequence[ScheduledTask]):
             payload = UNTYPED if definition is None else definition.payload
             self._found.append(
                 ScheduledTask(
-                    task=row.task, id=row.id, data=payload.decode(row.data), at=row.when.at,
-                    delay=row.when.delay, priority=row.priority,
+                    task=row.task,
+                    id=row.id,
+                    data=payload.decode(row.data),
+                    at=row.when.at,
+                    delay=row.when.delay,
+                    priority=row.priority,
                 )
-            )  # fmt: skip
+            )
 
 
 @contextmanager
 def scheduled(registry: JobRegistry) -> Iterator[ScheduledTasks]:
     """Capture the one-time tasks that ``registry.client`` schedules within the block.
 
-    They are inserted as always, in the client's transaction or in that of ``connection=``; a task that was scheduled
-    is captured even if that transaction rolls back later.
+    They are inserted as always, in the client's transaction or in that of ``connection=``; a task
+    that was scheduled is captured even if that transaction rolls back later.
 
     >>> from slotwise import JobRegistry, task
     >>> from slotwise.testing import override, scheduled
@@ -160,23 +186,28 @@ def scheduled(registry: JobRegistry) -> Iterator[ScheduledTasks]:
     try:
         yield found
     finally:
-        registry.hooks, registry._made = before, None
+        registry.hooks = before
+        registry._made = None
 
 
 @contextmanager
 def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
-    """Give a registry other settings within the block, such as ``database_url``: for registries that are globals.
+    """Give a registry other settings within the block, such as ``database_url``: for registries
+    that are globals.
 
-    Without ``database_url`` it has a database of its own, in memory, with the tables. Raises what a registry raises
-    for invalid settings, and ConfigurationError while the registry runs.
+    Without ``database_url`` it has a database of its own, in memory, with the tables. Raises what
+    a registry raises for invalid settings, and ConfigurationError while the registry runs.
     """
     from slotwise.testing.worker import IN_MEMORY, provision
 
-    asked, before, definitions, database = (
-        registry._asked, registry.settings, registry.definitions, registry._database,
-    )  # fmt: skip
+    asked = registry._asked
+    before = registry.settings
+    definitions = registry.definitions
+    database = registry._database
     if registry._running():
-        raise ConfigurationError("the registry is running; stop it before the test overrides its settings")
+        raise ConfigurationError(
+            "the registry is running; stop it before the test overrides its settings"
+        )
     own = "database_url" not in settings
     registry._database = None
     try:
@@ -188,8 +219,11 @@ def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
         registry.stop(timedelta(0))
         if registry._database is not None:
             registry._database.close()
-        registry._asked, registry.settings, registry.definitions = asked, before, definitions
-        registry._database, registry._made = database, None
+        registry._asked = asked
+        registry.settings = before
+        registry.definitions = definitions
+        registry._database = database
+        registry._made = None
 
 
 def _field(data: object, key: str) -> object:
@@ -199,9 +233,16 @@ def _field(data: object, key: str) -> object:
 def _claim(wanted: ScheduledTask, definition: Definition) -> Claim:
     now = datetime.now(UTC)
     row = Row(
-        task_name=wanted.task, task_instance=wanted.id, execution_time=wanted.at or now, version=1, picked=True,
-        picked_by="inline", attempt=1, created_version=1, priority=wanted.priority,
-    )  # fmt: skip
+        task_name=wanted.task,
+        task_instance=wanted.id,
+        execution_time=wanted.at or now,
+        version=1,
+        picked=True,
+        picked_by="inline",
+        attempt=1,
+        created_version=1,
+        priority=wanted.priority,
+    )
     return Claim(row=row, holder="inline", lease=timedelta(hours=1), claimed_at=now)
 
 
@@ -224,7 +265,8 @@ class _Hold:
     unawaited: str | None = None
 
     def __init__(self, claim: Claim) -> None:
-        self.claim, self.signal = claim, Signal()
+        self.claim = claim
+        self.signal = Signal()
         self.sequel: FollowUps | None = None
 
     @property
@@ -244,10 +286,11 @@ class _NoFence:
 
 
 class SlotwiseTestMixin(_TestCase):
-    """For unittest. Put it before ``TestCase``: ``class MailTest(SlotwiseTestMixin, TestCase)``, and name the registry.
+    """For unittest. Put it before ``TestCase``: ``class MailTest(SlotwiseTestMixin, TestCase)``,
+    and name the registry.
 
-    ``self.scheduled`` has the tasks that the test has scheduled. ``slotwise_settings`` override the registry's; without
-    a ``database_url`` in them the tests have a database in memory.
+    ``self.scheduled`` has the tasks that the test has scheduled. ``slotwise_settings`` override
+    the registry's; without a ``database_url`` in them the tests have a database in memory.
     """
 
     slotwise_registry: ClassVar[JobRegistry]

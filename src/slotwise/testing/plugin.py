@@ -1,4 +1,5 @@
-"""The pytest plugin: fixtures for tests of your own jobs. Loads the engine only where a test asks for it.
+"""The pytest plugin: fixtures for tests of your own jobs. Loads the engine only where a test asks
+for it.
 
 def test_report(slotwise_worker):
     worker = slotwise_worker([NightlyReport()])
@@ -46,8 +47,12 @@ def slotwise_database() -> Iterator[Database]:
 
 
 @pytest.fixture
-def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) -> Iterator[Callable[..., ManualWorker]]:
-    """Makes ManualWorkers that share clock and database: ``slotwise_worker(jobs, **settings)``, planned already."""
+def slotwise_worker(
+    slotwise_clock: ManualClock, slotwise_database: Database
+) -> Iterator[Callable[..., ManualWorker]]:
+    """Makes ManualWorkers that share clock and database: ``slotwise_worker(jobs, **settings)``,
+    planned already.
+    """
     from slotwise.testing.worker import ManualWorker
 
     workers: list[ManualWorker] = []
@@ -65,18 +70,24 @@ def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) ->
 
 @pytest.fixture
 def slotwise_override() -> Iterator[Callable[..., JobRegistry]]:
-    """Gives a registry other settings until the test ends: ``slotwise_override(registry, database_url=url)``."""
+    """Gives a registry other settings until the test ends: ``slotwise_override(registry,
+    database_url=url)``.
+    """
     from contextlib import ExitStack
 
     from slotwise.testing.capture import override
 
     with ExitStack() as stack:
-        yield lambda registry, **settings: stack.enter_context(override(registry, **settings))
+        yield lambda registry, **settings: stack.enter_context(
+            override(registry, **settings)
+        )
 
 
 @pytest.fixture
 def slotwise_scheduled() -> Iterator[Callable[[JobRegistry], ScheduledTasks]]:
-    """Captures what a registry's client schedules until the test ends: ``tasks = slotwise_scheduled(registry)``."""
+    """Captures what a registry's client schedules until the test ends: ``tasks =
+    slotwise_scheduled(registry)``.
+    """
     from contextlib import ExitStack
 
     from slotwise.testing.capture import scheduled

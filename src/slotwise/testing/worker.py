@@ -22,7 +22,15 @@ from slotwise.jobs.definition import define
 from slotwise.model.clock import ManualClock
 from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import hide_password
-from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
+from slotwise.model.events import (
+    ClaimLostEvent,
+    Event,
+    HandedBackEvent,
+    Listeners,
+    Pruned,
+    Reaped,
+    Settled,
+)
 from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
 from slotwise.registry.inspection import Inspection
 from slotwise.registry.registry import JobRegistry, listed, unique
@@ -64,7 +72,9 @@ class HeldRunner(Runner):
             self._run(holding, definition)
 
     def begin(self, holding: Holding) -> bool:
-        """Do all that precedes a handler. False: the attempt may no longer start, and the claim is handed back."""
+        """Do all that precedes a handler. False: the attempt may no longer start, and the claim is
+        handed back.
+        """
         refused = self._refusal(holding)
         if refused is not None:
             self.end(holding, refused)
@@ -83,7 +93,9 @@ class _HeldWorker(Worker):
     _entered = False
 
     def enter_loop(self) -> None:
-        """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
+        """Start the real event loop, on which ``async def`` handlers run, when it is first
+        needed.
+        """
         if not self._entered:
             self._entered = True
             self.loop.start()
@@ -96,16 +108,17 @@ class _HeldWorker(Worker):
 class ManualWorker:
     """A worker that does nothing by itself; each of its loops runs one round when called.
 
-    ``jobs``: a JobRegistry, or jobs and tasks as a registry takes them. ``url``: a database that has the
-    tables, or a Database to share with other workers; by default one of its own, in memory, tables and all.
-    An address must be that of a test's database: one with live workers, or with rows that were made before this
-    process, is refused unless ``foreign_rows``.
-    ``clock``: the time of the database and of the workers; by default it stands at 2026-01-01T00:00Z. Workers of one
-    database should share it. Further keywords are settings.
+    ``jobs``: a JobRegistry, or jobs and tasks as a registry takes them. ``url``: a database that
+    has the tables, or a Database to share with other workers; by default one of its own, in
+    memory, tables and all. An address must be that of a test's database: one with live workers, or
+    with rows that were made before this process, is refused unless ``foreign_rows``. ``clock``:
+    the time of the database and of the workers; by default it stands at 2026-01-01T00:00Z. Workers
+    of one database should share it. Further keywords are settings.
 
     As a context manager it plans its jobs first and closes at the end. Not safe between threads.
 
-    Raises what a registry raises for invalid jobs and settings, and ConfigurationError for a database in use.
+    Raises what a registry raises for invalid jobs and settings, and ConfigurationError for a
+    database in use.
     """
 
     def __init__(
@@ -119,8 +132,10 @@ class ManualWorker:
     ) -> None:
         if not isinstance(url, str | Database):
             raise ConfigurationError(
-                f"ManualWorker takes an address or a Database, not a {type(url).__name__}: a worker commits its "
-                "claims, so it cannot work within a transaction of the test; run what was captured: "
+                "ManualWorker takes an address or a Database, not a "
+                f"{type(url).__name__}: a worker commits its "
+                "claims, so it cannot work within a transaction of the test; run "
+                "what was captured: "
                 "scheduled(registry).run_all"
             )
         registry = jobs if isinstance(jobs, JobRegistry) else None
@@ -141,9 +156,13 @@ class ManualWorker:
         self._crashed = False
         self._worker = _HeldWorker(
             self._settings,
-            jobs.definitions if isinstance(jobs, JobRegistry) else unique([*map(define, listed(jobs, "jobs"))]),
+            jobs.definitions
+            if isinstance(jobs, JobRegistry)
+            else unique([*map(define, listed(jobs, "jobs"))]),
             database=self._database,
-            listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
+            listeners=Listeners(
+                (*(registry.listeners if registry else ()), self.events.append)
+            ),
             interceptors=registry.interceptors if registry else (),
             hooks=registry.hooks if registry else NO_HOOKS,
             lifespan=registry.lifespan if registry else None,
@@ -173,7 +192,11 @@ class ManualWorker:
     @property
     def waiting(self) -> list[Claim]:
         """Those of them whose attempts have neither begun nor ended."""
-        return [holding.claim for holding in self._runner.waiting if not holding.started and not holding.ended]
+        return [
+            holding.claim
+            for holding in self._runner.waiting
+            if not holding.started and not holding.ended
+        ]
 
     def is_lost(self, claim: Claim) -> bool:
         """Whether this worker must assume that it has lost the claim."""
@@ -185,28 +208,34 @@ class ManualWorker:
         holding = self._worker.active_claims.get(claim)
         return None if holding is None else holding.stop_reason
 
-    # -- time -------------------------------------------------------------------------------------------------
+    # -- time -------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta | str) -> datetime:
         """Advance the clock, for every worker that shares it; return the new time."""
         return self.clock.tick(parse_duration(by))
 
-    # -- rounds -----------------------------------------------------------------------------------------------
+    # -- rounds -----------------------------------------------------------------------------------
 
     def plan(self, revision: str | None = None) -> list[Plan]:
-        """Insert or re-plan the jobs' rows, as a starting worker does. ``revision`` orders deploys."""
+        """Insert or re-plan the jobs' rows, as a starting worker does. ``revision`` orders
+        deploys.
+        """
         self._check_alive()
         return self._worker.entrance.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
-        """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which now wait."""
+        """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which
+        now wait.
+        """
         self._check_alive()
         before = len(self._runner.waiting)
         if limit is None:
             self._worker.poller.run_once()
         elif (free := min(limit, self._runner.free())) > 0:
             self._worker.poller.planner.claim(free)
-        return [holding.claim for holding in self._runner.waiting[before:] if not holding.ended]
+        return [
+            holding.claim for holding in self._runner.waiting[before:] if not holding.ended
+        ]
 
     def run_due(self) -> list[Ended]:
         """Claim, run and settle until nothing is due; return the end of each attempt, in order.
@@ -230,17 +259,24 @@ class ManualWorker:
         self._runner.run(self._holding(claim))
 
     def begin(self, claim: Claim) -> bool:
-        """Start an attempt without its handler. False: it may no longer start, and the claim is handed back."""
+        """Start an attempt without its handler. False: it may no longer start, and the claim is
+        handed back.
+        """
         return self._runner.begin(self._holding(claim))
 
     def finish(self, claim: Claim, outcome: AttemptOutcome | None = None) -> bool:
-        """End an attempt with ``outcome`` (success) without running its handler; begins it if need be.
+        """End an attempt with ``outcome`` (success) without running its handler; begins it if need
+        be.
 
         False if it could no longer start. ``settle`` then writes what happened.
         """
         holding = self._holding(claim)
         outcome = Succeeded() if outcome is None else outcome
-        if not holding.started and not isinstance(outcome, HandedBack) and not self._runner.begin(holding):
+        if (
+            not holding.started
+            and not isinstance(outcome, HandedBack)
+            and not self._runner.begin(holding)
+        ):
             return False
         self._runner.end(holding, outcome)
         return True
@@ -272,7 +308,9 @@ class ManualWorker:
         return self._since(mark, Reaped)
 
     def prune(self) -> Pruned | None:
-        """Delete old rows of the ledger if it is this worker's turn; return what was deleted, if anything."""
+        """Delete old rows of the ledger if it is this worker's turn; return what was deleted, if
+        anything.
+        """
         self._check_alive()
         mark = len(self.events)
         self._worker.pruning.run_once()
@@ -281,10 +319,12 @@ class ManualWorker:
         found = self._since(mark, Pruned)
         return found[0] if found else None
 
-    # -- ends -------------------------------------------------------------------------------------------------
+    # -- ends -------------------------------------------------------------------------------------
 
     def drain(self) -> list[Ended]:
-        """Stop claiming, hand back waiting claims, settle ended ones; started handlers continue."""
+        """Stop claiming, hand back waiting claims, settle ended ones; started handlers
+        continue.
+        """
         self._check_alive()
         self._runner.is_draining = True
         for claim in self.waiting:
@@ -292,7 +332,9 @@ class ManualWorker:
         return self.settle()
 
     def crash(self) -> None:
-        """End like a killed process: the rows stay held, and every further call raises RuntimeError."""
+        """End like a killed process: the rows stay held, and every further call raises
+        RuntimeError.
+        """
         self._crashed = True
 
     def close(self) -> None:
@@ -306,11 +348,14 @@ class ManualWorker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    # -- within -----------------------------------------------------------------------------------------------
+    # -- within -----------------------------------------------------------------------------------
 
     @property
     def _runner(self) -> HeldRunner:
@@ -320,7 +365,9 @@ class ManualWorker:
         self._check_alive()
         holding = self._worker.active_claims.get(claim)
         if holding is None:
-            raise ClaimLost(f"{self.name} does not hold {claim.key} under token {claim.token} (any more)")
+            raise ClaimLost(
+                f"{self.name} does not hold {claim.key} under token {claim.token} (any more)"
+            )
         return holding
 
     def _check_alive(self) -> None:
@@ -338,8 +385,12 @@ def provision(database: Database) -> None:
         migrate.apply(connection, prefix=settings.table_prefix, schema=settings.schema)
 
 
-def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str, object]) -> Settings:
-    """The settings, without environment and file: a test names all that differs from the defaults."""
+def _settings(
+    registry: JobRegistry | None, url: str | Database, given: dict[str, object]
+) -> Settings:
+    """The settings, without environment and file: a test names all that differs from the
+    defaults.
+    """
     if isinstance(url, Database):
         place = url.settings
         given = {"table_prefix": place.table_prefix, "schema": place.schema, **given}
@@ -348,42 +399,60 @@ def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str
     return base.replace(database_url=url, **given)
 
 
-# -- other databases than those of tests --------------------------------------------------------------------------
+# -- other databases than those of tests ----------------------------------------------------------
 
-#: Rows with older tokens were made before this process loaded the kit. A minute's difference of clocks is allowed.
+#: Rows with older tokens were made before this process loaded the kit. A minute's difference of
+#: clocks is allowed.
 _BEGUN: Final = time.time_ns() // 1000 - 60_000_000
-#: Addresses and installations that this process found without foreign rows: what is there now was made by its tests.
-#: Databases that are copies of one template have one installation id.
+#: Addresses and installations that this process found without foreign rows: what is there now was
+#: made by its tests. Databases that are copies of one template have one installation id.
 _ours: set[tuple[str, object]] = set()
 
 
 def refuse_foreign_rows(database: Database) -> None:
-    """Raise ConfigurationError if the database has live workers, or rows that were made before this process.
+    """Raise ConfigurationError if the database has live workers, or rows that were made before
+    this process.
 
     Tables that are missing are none of its business.
     """
-    store, where = Store(database, {}), hide_password(str(database.settings.database_url))
-    tasks, slots, workers, meta = (getattr(store.tables, name) for name in ("tasks", "slots", "workers", "meta"))
+    store = Store(database, {})
+    where = hide_password(str(database.settings.database_url))
+    tasks, slots, workers, meta = (
+        getattr(store.tables, name) for name in ("tasks", "slots", "workers", "meta")
+    )
     try:
         with store.transaction() as connection:
-            installation = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
+            installation = connection.scalar(
+                sa.select(meta.c.value).where(meta.c.key == "installation_id")
+            )
             if (where, installation) in _ours:
                 return
             now = store.dialect.now(connection)
-            alive = connection.execute(sa.select(workers.c.worker, workers.c.last_seen, workers.c.lease)).all()
+            alive = connection.execute(
+                sa.select(workers.c.worker, workers.c.last_seen, workers.c.lease)
+            ).all()
             live = [worker for worker, seen, lease in alive if seen + lease >= now]
             version = sa.func.coalesce(tasks.c.created_version, 0)
-            rows = connection.scalar(sa.select(sa.func.count()).where(version < _BEGUN)) or 0
-            ended = connection.scalar(sa.select(sa.func.count()).where(sa.func.coalesce(slots.c.token, 0) < _BEGUN))
+            rows = (
+                connection.scalar(sa.select(sa.func.count()).where(version < _BEGUN)) or 0
+            )
+            ended = connection.scalar(
+                sa.select(sa.func.count()).where(
+                    sa.func.coalesce(slots.c.token, 0) < _BEGUN
+                )
+            )
     except Exception as error:
         if lacks_tables(error):
             return
         raise
     if live or rows or ended:
-        found = [f"{len(live)} live workers"] * bool(live) + [f"{rows} jobs and tasks"] * bool(rows)
+        found = [f"{len(live)} live workers"] * bool(live) + [
+            f"{rows} jobs and tasks"
+        ] * bool(rows)
         found += [f"{ended} slots in its history"] * bool(ended)
         raise ConfigurationError(
-            f"{where} has {', '.join(found)} that this test has not made; name a database of the tests, "
+            f"{where} has {', '.join(found)} that this test has not made; name a "
+            "database of the tests, "
             "or pass foreign_rows=True"
         )
     if installation is not None:

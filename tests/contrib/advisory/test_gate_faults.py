@@ -1,6 +1,8 @@
-"""Workers that die or freeze while they hold a key, and sessions that break: judged by a log of its own.
+"""Workers that die or freeze while they hold a key, and sessions that break: judged by a log of
+its own.
 
-Beside them runs another program as the guideline has it: it tries the key, works, writes the log, and unlocks.
+Beside them runs another program as the guideline has it: it tries the key, works, writes the log,
+and unlocks.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from tests.integration.shell import Process, Shell, wait_until
 from slotwise.embedded import EmbeddedPostgres
 
 KEY = 5101
-TABLE = "CREATE TABLE runs (id bigserial PRIMARY KEY, who text, began timestamptz, ended timestamptz, why text)"
+TABLE = (
+    "CREATE TABLE runs (id bigserial PRIMARY KEY, who text, began timestamptz, ended "
+    "timestamptz, why text)"
+)
 JOBS = """
 import os, time
 import psycopg
@@ -56,7 +61,11 @@ def url(pg_url: str) -> str:
 def shell(tmp_path: Path, url: str) -> Iterator[Shell]:
     """An application with one job under a key; leases of 0.9 s."""
     made = Shell(tmp_path, url)
-    made.environment |= {"SLOTWISE_APP": "jobs:registry", "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "3", "KEYS_URL": url}
+    made.environment |= {
+        "SLOTWISE_APP": "jobs:registry",
+        "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "3",
+        "KEYS_URL": url,
+    }
     made.write("jobs.py", JOBS)
     yield made
     made.close()
@@ -85,12 +94,19 @@ class Other:
             psycopg.connect(self._url, autocommit=True) as log,
         ):
             while not self._over.wait(0.02):
-                if keys.execute("SELECT pg_try_advisory_lock(%s)", (KEY,)).fetchone() != (True,):
+                if keys.execute("SELECT pg_try_advisory_lock(%s)", (KEY,)).fetchone() != (
+                    True,
+                ):
                     self.refused += 1
                     continue
-                log.execute("INSERT INTO runs (who, began) VALUES ('other', clock_timestamp())")
+                log.execute(
+                    "INSERT INTO runs (who, began) VALUES ('other', clock_timestamp())"
+                )
                 self._over.wait(0.05)
-                log.execute("UPDATE runs SET ended = clock_timestamp() WHERE who = 'other' AND ended IS NULL")
+                log.execute(
+                    "UPDATE runs SET ended = clock_timestamp() WHERE who = "
+                    "'other' AND ended IS NULL"
+                )
                 keys.execute("SELECT pg_advisory_unlock(%s)", (KEY,))
                 self.ran += 1
 
@@ -127,7 +143,8 @@ def unaccounted(url: str) -> list[Any]:
     """Slots between the first and the newest that neither the ledger nor a gap has."""
     return rows(
         url,
-        "SELECT s FROM (SELECT generate_series(min(slot), max(slot), '1s') s FROM scheduled_slots) AS due"
+        "SELECT s FROM (SELECT generate_series(min(slot), max(slot), '1s') s FROM "
+        "scheduled_slots) AS due"
         " WHERE NOT EXISTS (SELECT FROM scheduled_slots WHERE slot = s)"
         " AND NOT EXISTS (SELECT FROM scheduled_gaps WHERE s BETWEEN first_slot AND last_slot)",
     )
@@ -143,7 +160,9 @@ def at_work(shell: Shell, who: str, **environment: str) -> Iterator[Process]:
 
 @pytest.mark.extended
 def test_a_killed_worker_frees_its_key(shell: Shell, url: str) -> None:
-    """The other program follows at once, another worker takes the slot over, and no two of them overlap."""
+    """The other program follows at once, another worker takes the slot over, and no two of them
+    overlap.
+    """
     with at_work(shell, "a") as first, Other(url) as other:
         other.is_refused()
         ((killed,),) = rows(url, "SELECT clock_timestamp()")
@@ -156,13 +175,17 @@ def test_a_killed_worker_frees_its_key(shell: Shell, url: str) -> None:
         second.wait_for("settled", outcome="succeeded")
         assert second.stop() == 0
     assert overlaps(url) == []
-    assert ledger(url)[0] == ("succeeded", None, 2), "the slot of the killed worker, as its second attempt"
+    assert ledger(url)[0] == ("succeeded", None, 2), (
+        "the slot of the killed worker, as its second attempt"
+    )
     assert unaccounted(url) == []
 
 
 @pytest.mark.extended
 def test_a_frozen_worker_keeps_its_key(shell: Shell, url: str) -> None:
-    """While it sleeps, its claim is lost but not its key: neither another worker nor the other program runs."""
+    """While it sleeps, its claim is lost but not its key: neither another worker nor the other
+    program runs.
+    """
     with at_work(shell, "a") as first, Other(url) as other:
         first.signal(signal.SIGSTOP)
         second = shell.worker(WHO="b")
@@ -178,29 +201,44 @@ def test_a_frozen_worker_keeps_its_key(shell: Shell, url: str) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("fault", ["cut", pytest.param("restart", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "fault", ["cut", pytest.param("restart", marks=pytest.mark.extended)]
+)
 def test_a_broken_session_stops_the_handler(
     shell: Shell, url: str, pg_empty_url: str, open_path: Path, fault: str
 ) -> None:
-    """The handler learns soon that its key is gone. No slot runs without a key, and each is in the ledger."""
+    """The handler learns soon that its key is gone. No slot runs without a key, and each is in the
+    ledger.
+    """
     with ExitStack() as stack:
         server = None
         if fault == "restart":
-            server = stack.enter_context(EmbeddedPostgres(open_path / "keys", temporary=True))
+            server = stack.enter_context(
+                EmbeddedPostgres(open_path / "keys", temporary=True)
+            )
         proxy = stack.enter_context(Proxy(server.dsn if server else pg_empty_url))
         keys = server.dsn if server else proxy.url
         with at_work(shell, "a", KEYS_URL=keys) as worker:
             ((broken,),) = rows(url, "SELECT clock_timestamp()")
             server.stop() if server else proxy.cut()
             worker.wait_until_seen("settled", 2, outcome="failed")
-            assert len(rows(url, "SELECT id FROM runs WHERE began > now() - interval '1 hour'")) == 1
-            ((why, took),) = rows(url, f"SELECT why, extract(epoch FROM ended - '{broken}')::float FROM runs")
+            assert (
+                len(
+                    rows(url, "SELECT id FROM runs WHERE began > now() - interval '1 hour'")
+                )
+                == 1
+            )
+            ((why, took),) = rows(
+                url, f"SELECT why, extract(epoch FROM ended - '{broken}')::float FROM runs"
+            )
             assert why == "lock_lost"
             assert took < 5
             server.start() if server else proxy.heal()
             (shell.directory / "go").touch()
             worker.wait_for("settled", outcome="succeeded")
-            with Other(url, server.dsn if server else pg_empty_url) as other:  # it may have another port by now
+            with Other(
+                url, server.dsn if server else pg_empty_url
+            ) as other:  # it may have another port by now
                 other.runs()
             assert worker.stop() == 0
     assert overlaps(url) == []

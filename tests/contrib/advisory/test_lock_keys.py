@@ -23,7 +23,14 @@ Capture = pytest.CaptureFixture[str]
 def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory without settings."""
     monkeypatch.chdir(tmp_path)
-    for name in ("CRON_JOBS", "CRON_TZ", "SLOTWISE_CONFIG", "SLOTWISE_APP", "DATABASE_URL", "SLOTWISE_DATABASE_URL"):
+    for name in (
+        "CRON_JOBS",
+        "CRON_TZ",
+        "SLOTWISE_CONFIG",
+        "SLOTWISE_APP",
+        "DATABASE_URL",
+        "SLOTWISE_DATABASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -33,7 +40,7 @@ def registry(tmp_path: Path, text: str) -> Path:
     return file
 
 
-# -- the guideline's own table -----------------------------------------------------------------------------------
+# -- the guideline's own table --------------------------------------------------------------------
 
 
 def test_the_guideline_s_table_has_no_collision() -> None:
@@ -41,34 +48,51 @@ def test_the_guideline_s_table_has_no_collision() -> None:
     found = read_lock_keys(GUIDELINE)
     assert len(found.ranges) == 44
     assert (list(found.collisions()), list(found.gaps())) == ([], [])
-    assert found.of("lt-credit-service") == KeyRange(start=1301, end=1350, service="lt-credit-service")
+    assert found.of("lt-credit-service") == KeyRange(
+        start=1301, end=1350, service="lt-credit-service"
+    )
 
 
 def test_the_guideline_s_example_collides_with_its_table(tmp_path: Path) -> None:
     """Its text gives lt-credit-service 1301–1399; its table gives 1351 to another service."""
     text = GUIDELINE.read_text()
-    text = text.replace("lt-credit-service = 1301", "lt-credit-service = {start = 1301, size = 99}")
-    text = text.replace("lt-invoice-service = 1551", "lt-invoice-service = {start = 1551, size = 49}")
+    text = text.replace(
+        "lt-credit-service = 1301", "lt-credit-service = {start = 1301, size = 99}"
+    )
+    text = text.replace(
+        "lt-invoice-service = 1551", "lt-invoice-service = {start = 1551, size = 49}"
+    )
     (collision,) = read_lock_keys(registry(tmp_path, text)).collisions()
     assert collision.startswith(
-        "lt-credit-service (1301–1399) collides with lt-customer-sync-service (1351–1400): both have 1351–1399"
+        "lt-credit-service (1301–1399) collides with lt-customer-sync-service "
+        "(1351–1400): both have 1351–1399"
     )
 
 
-def test_numbers_below_the_first_service_are_no_gap(tmp_path: Path, capsys: Capture) -> None:
+def test_numbers_below_the_first_service_are_no_gap(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """A registry may begin anywhere: others own what is below."""
     registry(tmp_path, "[services]\na = 1301\nb = 1351\n")
     assert status(["lock-keys", "check", "--strict"]) == exits.OK
     assert capsys.readouterr().err == ""
 
 
-# -- the file ----------------------------------------------------------------------------------------------------
+# -- the file -------------------------------------------------------------------------------------
 
 
 def test_a_range_inside_of_another_collides_once(tmp_path: Path) -> None:
     """Ranges need not be neighbours to collide."""
-    keys = read_lock_keys(registry(tmp_path, "[services]\na = {start = 1, size = 100}\nb = 10\nc = 80\nd = 101\n"))
-    assert [re.findall(r"both have (\S+);", line) for line in keys.collisions()] == [["10–59"], ["80–100"], ["101–129"]]
+    keys = read_lock_keys(
+        registry(
+            tmp_path, "[services]\na = {start = 1, size = 100}\nb = 10\nc = 80\nd = 101\n"
+        )
+    )
+    assert [re.findall(r"both have (\S+);", line) for line in keys.collisions()] == [
+        ["10–59"],
+        ["80–100"],
+        ["101–129"],
+    ]
     assert list(keys.gaps()) == []
 
 
@@ -85,7 +109,10 @@ def test_a_range_inside_of_another_collides_once(tmp_path: Path) -> None:
         ("[services]\na = {start = 5, end = 9}", "services.a.end: unknown"),
         ("[services]\na = 9223372036854775800", "services.a: its last key is above"),
         ("[service]\na = 5", "service: unknown"),
-        ("[services]\na = 5\na = 6", "lock-keys.toml:3: 'a' has a name that is there twice; keep one of them"),
+        (
+            "[services]\na = 5\na = 6",
+            "lock-keys.toml:3: 'a' has a name that is there twice; keep one of them",
+        ),
         ("[services]\na =", "lock-keys.toml:2: 'a' is not TOML; correct this line"),
     ],
 )
@@ -110,11 +137,13 @@ def test_all_wrong_entries_are_listed(tmp_path: Path) -> None:
 
 
 def test_missing_file() -> None:
-    with pytest.raises(ConfigurationError, match=r"none\.toml: there is no such registry.*--registry"):
+    with pytest.raises(
+        ConfigurationError, match=r"none\.toml: there is no such registry.*--registry"
+    ):
         read_lock_keys("none.toml")
 
 
-# -- uses --------------------------------------------------------------------------------------------------------
+# -- uses -----------------------------------------------------------------------------------------
 
 JAVA = '@DistributedScheduled(cron = "0 */1 * * * *", lockKey = 1301)\nvoid a() {}\n'
 PYTHON = "@distributed_scheduled(cron='0 */1 * * * *', lock_key=1_302)\ndef b(): ...\n"
@@ -127,34 +156,64 @@ NODE = """CRON_JOBS={
 
 def test_uses_are_found_in_any_language(tmp_path: Path) -> None:
     """With file and line, and with the job where the text shows it; not in copies of sources."""
-    for name, text in (("A.java", JAVA), ("b.py", "# one\n" + PYTHON), (".env", NODE), ("node_modules/x.js", NODE)):
+    for name, text in (
+        ("A.java", JAVA),
+        ("b.py", "# one\n" + PYTHON),
+        (".env", NODE),
+        ("node_modules/x.js", NODE),
+    ):
         file = tmp_path / "source" / name
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
     (tmp_path / "source" / "picture.png").write_bytes(b"\0lockKey = 7")
-    found = find_uses([f"lt-credit-service={tmp_path}/source"], read_lock_keys(GUIDELINE)).uses
+    found = find_uses(
+        [f"lt-credit-service={tmp_path}/source"], read_lock_keys(GUIDELINE)
+    ).uses
     assert {(use.key, Path(use.place).name, use.job) for use in found} == {
-        (1301, "A.java:1", None), (1302, "b.py:2", None), (1303, ".env:2", "tokenCleanup"), (1304, ".env:3", "prune"),
-    }  # fmt: skip
+        (1301, "A.java:1", None),
+        (1302, "b.py:2", None),
+        (1303, ".env:2", "tokenCleanup"),
+        (1304, ".env:3", "prune"),
+    }
     assert list(problems(read_lock_keys(GUIDELINE), found)) == []
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "a.go", "A.cs", "a.rb", "a.groovy", "a.sql", "a.tf", "a.conf", "a.ini", "a.txt", "a.md", "a.example",
-        "Dockerfile", "Procfile", ".hidden", ".env.local", "a.nobody-knows",
+        "a.go",
+        "A.cs",
+        "a.rb",
+        "a.groovy",
+        "a.sql",
+        "a.tf",
+        "a.conf",
+        "a.ini",
+        "a.txt",
+        "a.md",
+        "a.example",
+        "Dockerfile",
+        "Procfile",
+        ".hidden",
+        ".env.local",
+        "a.nobody-knows",
     ],
-)  # fmt: skip
+)
 def test_every_text_file_is_read(tmp_path: Path, name: str) -> None:
     """A language that nobody thought of has keys, too."""
     (tmp_path / name).write_text("lockKey = 1301\n")
     search = find_uses([str(tmp_path)], read_lock_keys(GUIDELINE))
-    assert ([use.key for use in search.uses], search.read, search.skipped) == ([1301], 1, [])
+    assert ([use.key for use in search.uses], search.read, search.skipped) == (
+        [1301],
+        1,
+        [],
+    )
 
 
 def test_what_is_no_text_is_skipped_and_counted(tmp_path: Path) -> None:
-    """Binary and large files, and what is no file, by name; hidden directories are not searched at all."""
+    """Binary and large files, and what is no file, by name; hidden directories are not searched at
+    all.
+    """
     (tmp_path / "a.bin").write_bytes(b"lockKey = 1301\0")
     (tmp_path / "b.sql").write_text("lockKey = 1301\n" + "x" * 1024 * 1024)
     os.mkfifo(tmp_path / "c")
@@ -184,7 +243,9 @@ def test_the_commands_count_files(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_a_job_may_be_in_the_files_of_several_environments() -> None:
-    """One job with one key is one use; with two keys it is a problem; two jobs with one key are another."""
+    """One job with one key is one use; with two keys it is a problem; two jobs with one key are
+    another.
+    """
     keys = read_lock_keys(GUIDELINE)
     entry = '{"a": {"schedule": "@daily", "lockKey": %d}}'
     same = [
@@ -209,7 +270,8 @@ def test_out_of_range() -> None:
         *uses_in('{"lt-credit-servise.a": {"lockKey": 1301}}', "c.json"),
     ]
     assert [line.partition(";")[0] for line in problems(keys, uses)] == [
-        "A.java:1: key 1351 is out of the range of lt-credit-service, 1301–1350, it is lt-customer-sync-service's",
+        "A.java:1: key 1351 is out of the range of lt-credit-service, 1301–1350, "
+        "it is lt-customer-sync-service's",
         "b.py:1: key 5001 belongs to no service",
         "a (c.json:1): lt-credit-servise has no lock keys",
     ]
@@ -222,11 +284,13 @@ def test_unused_keys() -> None:
     assert unused(keys, set()) == []
 
 
-# -- the commands ------------------------------------------------------------------------------------------------
+# -- the commands ---------------------------------------------------------------------------------
 
 
 def test_check(tmp_path: Path, capsys: Capture) -> None:
-    """Success for a registry without problems; failure for pipelines otherwise, with a line for each problem."""
+    """Success for a registry without problems; failure for pipelines otherwise, with a line for
+    each problem.
+    """
     registry(tmp_path, GUIDELINE.read_text())
     (tmp_path / "A.java").write_text(JAVA)
     assert status(["lock-keys", "check", "lt-credit-service=A.java"]) == exits.OK
@@ -234,19 +298,30 @@ def test_check(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "B.java").write_text(JAVA)
     assert status(["lock-keys", "check", "A.java", "B.java"]) == exits.FAILED
     assert capsys.readouterr().err == (
-        "2 files read\nerror: key 1301 is used 2 times: A.java:1, B.java:1; take a free key for each job\n"
+        "2 files read\nerror: key 1301 is used 2 times: A.java:1, B.java:1; take "
+        "a free key for each job\n"
     )
 
 
-def test_check_counts_gaps_if_asked(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_counts_gaps_if_asked(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gaps are listed; with --strict they fail. CRON_JOBS of the environment counts."""
     registry(tmp_path, "[services]\na = 1\nb = 101\n")
     monkeypatch.setenv("CRON_JOBS", '{"b.x": {"schedule": "@daily", "lockKey": 103}}')
     assert status(["lock-keys", "check"]) == exits.OK
-    assert capsys.readouterr().err == "gap: 51–100 belong to no service\ngap: 101–102 of b are not used\n"
+    assert (
+        capsys.readouterr().err
+        == "gap: 51–100 belong to no service\ngap: 101–102 of b are not used\n"
+    )
     assert status(["lock-keys", "check", "--strict", "--json"]) == exits.FAILED
     found = json.loads(capsys.readouterr().out)
-    assert (found["ok"], found["problems"], found["keys"], len(found["gaps"])) == (False, [], 1, 2)
+    assert (found["ok"], found["problems"], found["keys"], len(found["gaps"])) == (
+        False,
+        [],
+        1,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,20 +329,30 @@ def test_check_counts_gaps_if_asked(tmp_path: Path, capsys: Capture, monkeypatch
     [
         ("{bad", "not JSON"),
         ("", "is empty"),
-        ('{"a.x": {"schedule": "@daily", "lockKey": "1"}}', 'a.x.lockKey: "1" is not a whole number'),
+        (
+            '{"a.x": {"schedule": "@daily", "lockKey": "1"}}',
+            'a.x.lockKey: "1" is not a whole number',
+        ),
         ('{"a.x": {"schedule": "0 0 99 * * *", "lockKey": 1}}', "a.x.schedule: "),
-        ('{"a.x": {"schedule": "@daily"}, "a.y": {"schedule": "@daily"}}', "a.y.lockKey: missing"),
+        (
+            '{"a.x": {"schedule": "@daily"}, "a.y": {"schedule": "@daily"}}',
+            "a.y.lockKey: missing",
+        ),
     ],
 )
 def test_check_reads_cron_jobs(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ) -> None:
-    """A variable that no service could read fails with the lines of cron-jobs check: its keys were not compared."""
+    """A variable that no service could read fails with the lines of cron-jobs check: its keys were
+    not compared.
+    """
     registry(tmp_path, "[services]\na = 1\n")
     monkeypatch.setenv("CRON_JOBS", text)
     monkeypatch.setenv("CRON_TZ", "UTC")
     assert status(["cron-jobs", "check"]) == exits.FAILED
-    expected = [line.removeprefix("error: ") for line in capsys.readouterr().err.splitlines()]
+    expected = [
+        line.removeprefix("error: ") for line in capsys.readouterr().err.splitlines()
+    ]
     assert status(["lock-keys", "check"]) == exits.FAILED
     told = capsys.readouterr()
     assert told.err.splitlines() == [f"error: {line}" for line in expected]
@@ -279,7 +364,10 @@ def test_check_with_strict_names_what_it_refuses(tmp_path: Path, capsys: Capture
     """A failure is not called no problem."""
     registry(tmp_path, "[services]\na = 1\nb = 101\n")
     assert status(["lock-keys", "check", "--strict"]) == exits.FAILED
-    assert capsys.readouterr().out == "2 services, 0 keys in use: 1 unused gap, which --strict refuses\n"
+    assert (
+        capsys.readouterr().out
+        == "2 services, 0 keys in use: 1 unused gap, which --strict refuses\n"
+    )
 
 
 def test_next(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,12 +393,17 @@ def test_list(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CRON_JOBS", '{"b.x": {"lockKey": 8}}')
     assert status(["lock-keys", "list"]) == exits.OK
     assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
-        ["a", "1–5", "0", "–"], ["b", "6–10", "1", "6–7"],
-    ]  # fmt: skip
+        ["a", "1–5", "0", "–"],
+        ["b", "6–10", "1", "6–7"],
+    ]
     assert status(["lock-keys", "list", "--json"]) == exits.OK
     assert json.loads(capsys.readouterr().out)[1] == {
-        "service": "b", "start": 6, "end": 10, "used": [8], "gaps": [[6, 7]],
-    }  # fmt: skip
+        "service": "b",
+        "start": 6,
+        "end": 10,
+        "used": [8],
+        "gaps": [[6, 7]],
+    }
 
 
 def test_a_missing_path_is_refused(tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,6 @@
-"""Beside a real Node fleet under the guideline: node-cron, pg, one Client per process, on the same database."""
+"""Beside a real Node fleet under the guideline: node-cron, pg, one Client per process, on the same
+database.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.kit.programs import program
 
 NODE = Path(__file__).with_name("node")
 
-#: The independent log: written by the handlers on connections of their own, within the time that they hold their key.
+#: The independent log: written by the handlers on connections of their own, within the time that
+#: they hold their key.
 TABLE = """
     CREATE TABLE runs (
         id bigserial PRIMARY KEY, job text, who text, fired timestamptz, slot timestamptz,
@@ -58,7 +61,8 @@ registry = JobRegistry(
 class Run:
     job: str
     who: str
-    #: Seconds between the tick and the start, by the database's clock; the tick is the multiple of five before.
+    #: Seconds between the tick and the start, by the database's clock; the tick is the multiple of
+    #: five before.
     late: float
     tick: float
 
@@ -69,15 +73,28 @@ class Run:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fleet's program with its packages, installed by npm. What cannot be installed fails the test."""
+    """The fleet's program with its packages, installed by npm. What cannot be installed fails the
+    test.
+    """
     npm = program("npm", "nodejs npm")
     folder = tmp_path_factory.mktemp("node")
     for name in ("package.json", "fleet.js"):
         shutil.copy(NODE / name, folder)
     done = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"],
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        [
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-package-lock",
+            "--loglevel=error",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     if done.returncode:
         pytest.fail(f"npm install failed: {done.stderr[-2000:]}")
     return folder
@@ -86,19 +103,38 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def url(databases: Databases) -> Iterator[str]:
     """A database with our tables, and the independent log."""
-    with databases.provisioned() as address, psycopg.connect(address, autocommit=True) as connection:
+    with (
+        databases.provisioned() as address,
+        psycopg.connect(address, autocommit=True) as connection,
+    ):
         connection.execute(TABLE)
         yield address
 
 
-def fleet(node: Path, url: str, jobs: dict[str, Any], takes: dict[str, int], seconds: float, skew: int = 0) -> Any:
+def fleet(
+    node: Path,
+    url: str,
+    jobs: dict[str, Any],
+    takes: dict[str, int],
+    seconds: float,
+    skew: int = 0,
+) -> Any:
     """Start one process of the fleet."""
     environment = {
-        **os.environ, "DATABASE_URL": url, "CRON_JOBS": json.dumps(jobs), "TAKES": json.dumps(takes),
-        "SECONDS": str(seconds), "SKEW_MS": str(skew),
-    }  # fmt: skip
+        **os.environ,
+        "DATABASE_URL": url,
+        "CRON_JOBS": json.dumps(jobs),
+        "TAKES": json.dumps(takes),
+        "SECONDS": str(seconds),
+        "SKEW_MS": str(skew),
+    }
     process = subprocess.Popen(
-        ["node", "fleet.js"], cwd=node, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["node", "fleet.js"],
+        cwd=node,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -114,11 +150,13 @@ def end(*processes: Any) -> None:
 def overlaps(url: str) -> list[Any]:
     """Pairs of runs of one job that were under way at the same time.
 
-    The keys of a session are re-entrant: a Node process that takes longer than the interval overlaps with itself.
+    The keys of a session are re-entrant: a Node process that takes longer than the interval
+    overlaps with itself.
     """
     with psycopg.connect(url) as connection:
         return connection.execute(
-            "SELECT a.job, a.who, b.who, a.began, a.ended, b.began FROM runs a JOIN runs b ON a.job = b.job"
+            "SELECT a.job, a.who, b.who, a.began, a.ended, b.began FROM runs a "
+            "JOIN runs b ON a.job = b.job"
             " AND a.id <> b.id AND a.began <= b.began AND b.began < coalesce(a.ended, 'infinity')"
             " WHERE a.who <> b.who OR a.who LIKE 'slotwise%'"
         ).fetchall()
@@ -126,13 +164,20 @@ def overlaps(url: str) -> list[Any]:
 
 def runs(url: str, period: int) -> list[Run]:
     statement = (
-        "SELECT job, who, extract(epoch FROM began)::float, extract(epoch FROM coalesce(slot, fired))::float"
+        "SELECT job, who, extract(epoch FROM began)::float, extract(epoch FROM "
+        "coalesce(slot, fired))::float"
         " FROM runs WHERE ended IS NOT NULL ORDER BY began"
     )
     with psycopg.connect(url) as connection:
         found = connection.execute(statement).fetchall()
-    ticks = [(job, who, began, round(fired / period - 0.3) * period) for job, who, began, fired in found]
-    return [Run(job=job, who=who, late=began - tick, tick=tick) for job, who, began, tick in ticks]
+    ticks = [
+        (job, who, began, round(fired / period - 0.3) * period)
+        for job, who, began, fired in found
+    ]
+    return [
+        Run(job=job, who=who, late=began - tick, tick=tick)
+        for job, who, began, tick in ticks
+    ]
 
 
 def twice(found: list[Run]) -> list[list[Run]]:
@@ -155,18 +200,27 @@ def test_two_worlds_side_by_side(
 ) -> None:
     """20 schedules on two Node processes and two workers: no two handlers of one key ever overlap.
 
-    Of jobs that take longer than clocks and timers differ, no tick runs twice. Of short ones, those that do are
-    counted; with ``hold_at_least``, none does after a run of ours.
+    Of jobs that take longer than clocks and timers differ, no tick runs twice. Of short ones,
+    those that do are counted; with ``hold_at_least``, none does after a run of ours.
     """
     period = 5
-    names = [*(f"long{n}" for n in range(10)), *(f"short{n}" for n in range(5)), *(f"held{n}" for n in range(5))]
-    jobs = {name: {"schedule": f"*/{period} * * * * *", "lockKey": 1300 + n} for n, name in enumerate(names)}
+    names = [
+        *(f"long{n}" for n in range(10)),
+        *(f"short{n}" for n in range(5)),
+        *(f"held{n}" for n in range(5)),
+    ]
+    jobs = {
+        name: {"schedule": f"*/{period} * * * * *", "lockKey": 1300 + n}
+        for n, name in enumerate(names)
+    }
     takes = {name: 2_000 if name.startswith("long") else 5 for name in names}
     shell = Shell(tmp_path, url)
     shell.environment |= {
-        "SLOTWISE_APP": "jobs:registry", "CRON_JOBS": json.dumps(jobs), "TAKES": json.dumps(takes),
+        "SLOTWISE_APP": "jobs:registry",
+        "CRON_JOBS": json.dumps(jobs),
+        "TAKES": json.dumps(takes),
         "SLOTWISE_THREADS": "20",
-    }  # fmt: skip
+    }
     shell.write("jobs.py", JOBS)
     try:
         workers = [shell.worker() for _ in range(2)]
@@ -180,19 +234,25 @@ def test_two_worlds_side_by_side(
 
     found = runs(url, period)
     assert overlaps(url) == []
-    ours, theirs = [run for run in found if run.is_ours], [run for run in found if not run.is_ours]
+    ours = [run for run in found if run.is_ours]
+    theirs = [run for run in found if not run.is_ours]
     assert ours, "workers had their share"
     assert theirs, "Node had its share"
     assert twice(ours) == [], "between workers alone no tick runs twice"
     doubled = twice(found)
     latest = max(run.late for run in found)
     long = [same for same in doubled if same[0].job.startswith("long")]
-    assert long == [] or latest >= 2, f"no handler was {latest:.1f} s late, and a tick of a long job ran twice: {long}"
+    assert long == [] or latest >= 2, (
+        f"no handler was {latest:.1f} s late, and a tick of a long job ran twice: {long}"
+    )
     held = [same for same in doubled if same[0].job.startswith("held") and same[0].is_ours]
     assert held == [] or latest >= 2, held
     short = sum(same[0].job.startswith(("short", "held")) for same in doubled)
     ticks = len({(run.job, run.tick) for run in found})
-    told = f"{len(ours)} runs by workers, {len(theirs)} by Node, {ticks} ticks; {short} ticks of short jobs ran twice"
+    told = (
+        f"{len(ours)} runs by workers, {len(theirs)} by Node, {ticks} ticks; {short} "
+        "ticks of short jobs ran twice"
+    )
     record_property("fleet", told)
     with capsys.disabled():
         print(f" [{told}; the latest start was {latest:.2f} s after its tick]", end="")
@@ -201,10 +261,11 @@ def test_two_worlds_side_by_side(
 @pytest.mark.extended
 @pytest.mark.parametrize(("takes", "runs_twice"), [(5, True), (1_200, False)])
 def test_the_bare_guideline(node: Path, url: str, takes: int, runs_twice: bool) -> None:
-    """Two Node processes alone, one with a clock that is 600 ms behind: a short job runs one tick twice.
+    """Two Node processes alone, one with a clock that is 600 ms behind: a short job runs one tick
+    twice.
 
-    The first process has finished and unlocked when the second one's clock reaches the tick. A job that takes longer
-    than the difference does not: the key is still held.
+    The first process has finished and unlocked when the second one's clock reaches the tick. A job
+    that takes longer than the difference does not: the key is still held.
     """
     jobs = {"cleanup": {"schedule": "*/2 * * * * *", "lockKey": 5001}}
     processes = [fleet(node, url, jobs, {"cleanup": takes}, 7, skew) for skew in (0, -600)]
@@ -212,5 +273,7 @@ def test_the_bare_guideline(node: Path, url: str, takes: int, runs_twice: bool) 
     found = runs(url, 2)
     doubled = twice(found)
     assert overlaps(url) == []
-    assert bool(doubled) is runs_twice or max(run.late for run in found) >= takes / 1000 > 1, doubled
+    assert (
+        bool(doubled) is runs_twice or max(run.late for run in found) >= takes / 1000 > 1
+    ), doubled
     assert all(len({run.who for run in same}) == 2 for same in doubled)

@@ -31,7 +31,12 @@ async def shout(word: str) -> str:
 @task(takes_context=True)
 def describe(context: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     found = context.task_result
-    return {"attempt": context.attempt, "id": found.id, "status": str(found.status), "workers": found.worker_ids}
+    return {
+        "attempt": context.attempt,
+        "id": found.id,
+        "status": str(found.status),
+        "workers": found.worker_ids,
+    }
 
 
 @task

@@ -1,4 +1,6 @@
-"""Manifests for Kubernetes: valid for the oldest and newest API that the validator knows, and safe for any name."""
+"""Manifests for Kubernetes: valid for the oldest and newest API that the validator knows, and safe
+for any name.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,76 @@ VERSIONS = all_versions()[0], all_versions()[-1]
 
 #: Names that a reader of YAML, or Kubernetes, could take for something else.
 HOSTILE = [
-    "on", "no", "null", "~", "1e3", "0x1F", "012", "1_000", "12:30:45", "2026-01-31", ".inf", "- a", "a: b", "a #b",
-    "{a}", "[a]", "*a", "&a", "!a", "%a", "@a", "`a", "'a'", '"a"', "a\\b", "--help", "$(SLOTWISE_DATABASE_URL)",
-    "$$(A)", "Ünï çødé", "日本語", "x" * 100, "a" * 52, "UPPER", "upper", "a.b", "a-b", "=", "<<", "|", ">",
-]  # fmt: skip
+    "on",
+    "no",
+    "null",
+    "~",
+    "1e3",
+    "0x1F",
+    "012",
+    "1_000",
+    "12:30:45",
+    "2026-01-31",
+    ".inf",
+    "- a",
+    "a: b",
+    "a #b",
+    "{a}",
+    "[a]",
+    "*a",
+    "&a",
+    "!a",
+    "%a",
+    "@a",
+    "`a",
+    "'a'",
+    '"a"',
+    "a\\b",
+    "--help",
+    "$(SLOTWISE_DATABASE_URL)",
+    "$$(A)",
+    "Ünï çødé",
+    "日本語",
+    "x" * 100,
+    "a" * 52,
+    "UPPER",
+    "upper",
+    "a.b",
+    "a-b",
+    "=",
+    "<<",
+    "|",
+    ">",
+]
 
 
 def registry(*names: str, **settings: Any) -> JobRegistry:
     """Jobs of these names, each hour; and some with policies."""
 
-    @job(name="train", schedule=Cron("0 3 * * *"), runs_on={"gpu"}, overlap=Overlap.allow(max=2), start_within="5s")
+    @job(
+        name="train",
+        schedule=Cron("0 3 * * *"),
+        runs_on={"gpu"},
+        overlap=Overlap.allow(max=2),
+        start_within="5s",
+    )
     def train(ctx: object) -> None: ...
 
-    @job(name="report", schedule=Cron("30 2 * * *", tz="Europe/Vienna"), on_lost="give_up", start_within="10m")
+    @job(
+        name="report",
+        schedule=Cron("30 2 * * *", tz="Europe/Vienna"),
+        on_lost="give_up",
+        start_within="10m",
+    )
     def report(ctx: object) -> None: ...
 
     @task(name="mail")
     def mail(ctx: object) -> None: ...
 
     hourly = [job(name=name, schedule=Every("1h"))(lambda ctx: None) for name in names]
-    return JobRegistry(jobs=[train, report, *hourly], tasks=[mail], app="shop.jobs:registry", **settings)
+    return JobRegistry(
+        jobs=[train, report, *hourly], tasks=[mail], app="shop.jobs:registry", **settings
+    )
 
 
 def exported(made: JobRegistry, plan: Plan) -> list[Manifest]:
@@ -87,14 +139,18 @@ FULL = Plan(
         "gpu": Pods(
             replicas=1,
             node_selector={"hardware-type": "gpu-accelerated"},
-            tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            tolerations=[
+                {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+            ],
             resources={"limits": {"nvidia.com/gpu": "1", "memory": "4Gi"}},
         )
     },
 )
 
 
-@pytest.mark.parametrize("plan", [FULL, Plan(image="a"), Plan(image="a", cron_jobs=frozenset({"train"}))])
+@pytest.mark.parametrize(
+    "plan", [FULL, Plan(image="a"), Plan(image="a", cron_jobs=frozenset({"train"}))]
+)
 def test_valid(plan: Plan) -> None:
     """Each object fits the API's schema, strictly, for the oldest and the newest version known."""
     objects = exported(registry("hourly"), plan)
@@ -112,7 +168,9 @@ def test_the_validator_sees_mistakes() -> None:
 
 @pytest.mark.extended
 def test_hostile_names() -> None:
-    """Each name arrives in the pod as it is, and makes an object name of its own that Kubernetes accepts."""
+    """Each name arrives in the pod as it is, and makes an object name of its own that Kubernetes
+    accepts.
+    """
     made = registry(*HOSTILE)
     plan = Plan(image="shop:1e3", name="shop", cron_jobs=frozenset(HOSTILE))
     objects = exported(made, plan)
@@ -120,7 +178,10 @@ def test_hostile_names() -> None:
     found = list(of_kind(objects, "CronJob"))
     names = [one["metadata"]["name"] for one in found]
     assert len(set(names)) == len(HOSTILE)
-    assert all(len(name) <= 52 and name.strip("abcdefghijklmnopqrstuvwxyz0123456789-") == "" for name in names)
+    assert all(
+        len(name) <= 52 and name.strip("abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+        for name in names
+    )
     arguments = [pod_of(one)["containers"][0]["args"] for one in found]
     assert {expanded(words[-1]) for words in arguments} == set(HOSTILE)
     assert all(words[-2] == "--" for words in arguments)
@@ -129,7 +190,9 @@ def test_hostile_names() -> None:
 
 
 def expanded(argument: str) -> str:
-    """The argument as Kubernetes passes it on: ``$$`` is a dollar, and ``$(NAME)`` would be replaced."""
+    """The argument as Kubernetes passes it on: ``$$`` is a dollar, and ``$(NAME)`` would be
+    replaced.
+    """
     parts = argument.split("$$")
     assert not any("$(" in part for part in parts)
     return "$".join(parts)
@@ -137,7 +200,9 @@ def expanded(argument: str) -> str:
 
 @pytest.mark.parametrize("word", HOSTILE)
 def test_quoting(word: str) -> None:
-    """A string that any reader could take for something else is quoted, as a value and as a key."""
+    """A string that any reader could take for something else is quoted, as a value and as a
+    key.
+    """
     text = as_yaml([{"key": word, word: 1}])
     assert yaml.safe_load(text) == {"key": word, word: 1}
     value = text.splitlines()[1].removeprefix("key: ")
@@ -153,31 +218,50 @@ def test_object_names_differ() -> None:
 
 
 def test_workers() -> None:
-    """A Deployment for each set of tags, with its own names only, and a budget that permits one pod at a time to go."""
+    """A Deployment for each set of tags, with its own names only, and a budget that permits one
+    pod at a time to go.
+    """
     objects = exported(registry("hourly"), Plan(image="a", name="shop", tags=FULL.tags))
     plain, gpu = of_kind(objects, "Deployment")
-    assert (plain["metadata"]["name"], gpu["metadata"]["name"]) == ("shop-worker", "shop-worker-gpu")
+    assert (plain["metadata"]["name"], gpu["metadata"]["name"]) == (
+        "shop-worker",
+        "shop-worker-gpu",
+    )
     assert env_of(plain)["SLOTWISE_ONLY"] == "hourly,mail,report"
     assert (env_of(gpu)["SLOTWISE_ONLY"], env_of(gpu)["SLOTWISE_TAGS"]) == ("train", "gpu")
     assert pod_of(gpu)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
     assert pod_of(gpu)["tolerations"] == FULL.tags["gpu"].tolerations
     assert "nodeSelector" not in pod_of(plain)
     assert (plain["spec"]["replicas"], gpu["spec"]["replicas"]) == (2, 1)
-    for deployment, budget in zip((plain, gpu), of_kind(objects, "PodDisruptionBudget"), strict=True):
-        assert budget["spec"] == {"maxUnavailable": 1, "selector": deployment["spec"]["selector"]}
+    for deployment, budget in zip(
+        (plain, gpu), of_kind(objects, "PodDisruptionBudget"), strict=True
+    ):
+        assert budget["spec"] == {
+            "maxUnavailable": 1,
+            "selector": deployment["spec"]["selector"],
+        }
         (container,) = pod_of(deployment)["containers"]
         assert env_of(deployment)["SLOTWISE_HTTP"] == ":8081"
         assert container["ports"] == [{"name": "http", "containerPort": 8081}]
-        paths = {"startupProbe": "/livez", "readinessProbe": "/readyz", "livenessProbe": "/livez"}
+        paths = {
+            "startupProbe": "/livez",
+            "readinessProbe": "/readyz",
+            "livenessProbe": "/livez",
+        }
         assert {name: container[name]["httpGet"] for name in paths} == {
             name: {"path": path, "port": "http"} for name, path in paths.items()
         }
-    (other,) = of_kind(exported(registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))), "Deployment")
+    (other,) = of_kind(
+        exported(registry(), Plan(image="a", port=9000, cron_jobs=frozenset({"train"}))),
+        "Deployment",
+    )
     assert env_of(other)["SLOTWISE_HTTP"] == ":9000"
 
 
 def test_resources_are_merged_by_quantity() -> None:
-    """A tag's quantity is over that of all workers, which is over the default: no other one is lost."""
+    """A tag's quantity is over that of all workers, which is over the default: no other one is
+    lost.
+    """
     plan = read_plan(
         image="a",
         workers={"resources": {"limits": {"memory": "512Mi"}}},
@@ -188,7 +272,10 @@ def test_resources_are_merged_by_quantity() -> None:
         },
     )
     default = {"cpu": "100m", "memory": "128Mi"}
-    assert plan.pods(frozenset()).resources == {"requests": default, "limits": {"memory": "512Mi"}}
+    assert plan.pods(frozenset()).resources == {
+        "requests": default,
+        "limits": {"memory": "512Mi"},
+    }
     assert plan.pods(frozenset("abc")).resources == {
         "requests": {"cpu": "2", "memory": "128Mi"},
         "limits": {"memory": "512Mi", "nvidia.com/gpu": "1"},
@@ -200,20 +287,25 @@ def test_resources_are_merged_by_quantity() -> None:
     [
         (
             {"requests": {"memory": "1Gi"}},
-            "workers: requests.memory is 1Gi, above its limit 256Mi; raise limits.memory, or lower the request",
+            "workers: requests.memory is 1Gi, above its limit 256Mi; raise "
+            "limits.memory, or lower the request",
         ),
         (
             {"requests": {"nvidia.com/gpu": 2}},
-            "workers: requests.nvidia.com/gpu is 2 and its limit missing; write limits.nvidia.com/gpu = '2'",
+            "workers: requests.nvidia.com/gpu is 2 and its limit missing; write "
+            "limits.nvidia.com/gpu = '2'",
         ),
         (
             {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}},
-            "workers: requests.nvidia.com/gpu is 1 and its limit 2; write limits.nvidia.com/gpu = '1'",
+            "workers: requests.nvidia.com/gpu is 1 and its limit 2; write "
+            "limits.nvidia.com/gpu = '1'",
         ),
     ],
     ids=str,
 )
-def test_merged_resources_that_kubernetes_refuses(resources: dict[str, Any], problem: str) -> None:
+def test_merged_resources_that_kubernetes_refuses(
+    resources: dict[str, Any], problem: str
+) -> None:
     """A request above an inherited limit, and a request of devices that is not its limit."""
     with pytest.raises(ConfigurationError) as caught:
         exported(registry(), read_plan(image="a", workers={"resources": resources}))
@@ -221,7 +313,9 @@ def test_merged_resources_that_kubernetes_refuses(resources: dict[str, Any], pro
 
 
 def test_all_pods_run_where_workers_say() -> None:
-    """The migration's pod, too: without the toleration it would wait forever. It keeps resources of its own."""
+    """The migration's pod, too: without the toleration it would wait forever. It keeps resources
+    of its own.
+    """
     workers = Pods(
         node_selector={"pool": "batch"},
         tolerations=[{"key": "batch", "operator": "Exists"}],
@@ -254,12 +348,26 @@ def test_cron_jobs() -> None:
     spec = report["spec"]
     assert (spec["schedule"], spec["timeZone"]) == ("30 2 * * *", "Europe/Vienna")
     assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Forbid", 600)
-    assert (spec["jobTemplate"]["spec"]["backoffLimit"], pod_of(report)["restartPolicy"]) == (1, "OnFailure")
-    assert pod_of(report)["containers"][0]["args"] == ["run", "--slot", "due", "--early", "30s", "--", "report"]
+    assert (
+        spec["jobTemplate"]["spec"]["backoffLimit"],
+        pod_of(report)["restartPolicy"],
+    ) == (1, "OnFailure")
+    assert pod_of(report)["containers"][0]["args"] == [
+        "run",
+        "--slot",
+        "due",
+        "--early",
+        "30s",
+        "--",
+        "report",
+    ]
     notes = report["metadata"]["annotations"]
     assert notes["slotwise.dev/schedule"] == "CRON|30 2 * * *|Europe/Vienna"
     assert "the clocks go forward" in notes["slotwise.dev/notes"]
-    assert (train["spec"]["concurrencyPolicy"], train["spec"]["startingDeadlineSeconds"]) == ("Allow", 10)
+    assert (
+        train["spec"]["concurrencyPolicy"],
+        train["spec"]["startingDeadlineSeconds"],
+    ) == ("Allow", 10)
     assert pod_of(train)["nodeSelector"] == {"hardware-type": "gpu-accelerated"}
     assert env_of(train)["SLOTWISE_TAGS"] == "gpu"
     labels = report["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
@@ -269,7 +377,9 @@ def test_cron_jobs() -> None:
 
 
 def test_every_pod_is_confined() -> None:
-    """Not root, nothing to write to, no capabilities, no token; the address comes from a Secret; the grace fits."""
+    """Not root, nothing to write to, no capabilities, no token; the address comes from a Secret;
+    the grace fits.
+    """
     objects = exported(registry("hourly", shutdown_grace="90s", revision="7"), FULL)
     pods = [one for one in objects if one["kind"] != "PodDisruptionBudget"]
     assert len(pods) == 4
@@ -279,11 +389,20 @@ def test_every_pod_is_confined() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["automountServiceAccountToken"] is False
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
-        (address,) = [entry for entry in container["env"] if entry["name"] == "SLOTWISE_DATABASE_URL"]
-        assert address["valueFrom"] == {"secretKeyRef": {"name": "shop-database", "key": "url"}}
-        assert env_of(one) | {"SLOTWISE_REVISION": "7", "SLOTWISE_SHUTDOWN_GRACE": "90s"} == env_of(one)
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        (address,) = [
+            entry for entry in container["env"] if entry["name"] == "SLOTWISE_DATABASE_URL"
+        ]
+        assert address["valueFrom"] == {
+            "secretKeyRef": {"name": "shop-database", "key": "url"}
+        }
+        assert env_of(one) | {
+            "SLOTWISE_REVISION": "7",
+            "SLOTWISE_SHUTDOWN_GRACE": "90s",
+        } == env_of(one)
         assert one["metadata"]["namespace"] == "jobs"
         assert container["resources"]
         assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
@@ -291,24 +410,44 @@ def test_every_pod_is_confined() -> None:
 
 
 def test_migration() -> None:
-    """A Job cannot be changed, so another image or revision makes another one. Its role may have its own Secret."""
+    """A Job cannot be changed, so another image or revision makes another one. Its role may have
+    its own Secret.
+    """
     first, again, other = (
-        next(of_kind(exported(registry(), Plan(image=image, migration_secret="owner")), "Job"))
+        next(
+            of_kind(
+                exported(registry(), Plan(image=image, migration_secret="owner")), "Job"
+            )
+        )
         for image in ("a:1", "a:1", "a:2")
     )
     assert first == again
     assert first["metadata"]["name"] != other["metadata"]["name"]
-    assert pod_of(first)["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "owner"
+    assert (
+        pod_of(first)["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"]
+        == "owner"
+    )
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"env": {"A": "1"}}, {"service_account": "b"}, {"secret": "b"}, {"secret_key": "b"}, {"namespace": None}],
+    [
+        {"env": {"A": "1"}},
+        {"service_account": "b"},
+        {"secret": "b"},
+        {"secret_key": "b"},
+        {"namespace": None},
+    ],
     ids=str,
 )
 def test_migration_has_its_template_s_name(changed: dict[str, Any]) -> None:
-    """Whatever is in the template: applied under the old name, Kubernetes would refuse the change as immutable."""
-    jobs = [next(of_kind(exported(registry(), plan), "Job")) for plan in (FULL, replace(FULL, **changed))]
+    """Whatever is in the template: applied under the old name, Kubernetes would refuse the change
+    as immutable.
+    """
+    jobs = [
+        next(of_kind(exported(registry(), plan), "Job"))
+        for plan in (FULL, replace(FULL, **changed))
+    ]
     names = [one["metadata"]["name"] for one in jobs]
     assert (names[0] == names[1]) is (jobs[0]["spec"] == jobs[1]["spec"])
     assert (names[0] == names[1]) is ("namespace" in changed)
@@ -316,7 +455,10 @@ def test_migration_has_its_template_s_name(changed: dict[str, Any]) -> None:
 
 def test_a_tag_without_a_job() -> None:
     """A table that would have no effect is refused, with the tag that was meant."""
-    for tag, cure in (("gpuu", "did you mean gpu?"), ("fpga", "remove it, or declare runs_on={'fpga'}")):
+    for tag, cure in (
+        ("gpuu", "did you mean gpu?"),
+        ("fpga", "remove it, or declare runs_on={'fpga'}"),
+    ):
         with pytest.raises(ConfigurationError) as caught:
             exported(registry(), Plan(image="a", tags={tag: Pods()}))
         assert str(caught.value) == f"tags.{tag}: no job requires the tag {tag!r}; {cure}"
@@ -334,9 +476,17 @@ def test_refusals() -> None:
     made = JobRegistry(jobs=[tick, tock])
     with pytest.raises(ConfigurationError) as caught:
         exported(made, Plan(image="a", cron_jobs=frozenset({"tick", "tock"})))
-    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["job 'tick'", "job 'tock'"]
-    for name, cure in (("tack", "known are mail, report, train"), ("reports", "did you mean report?")):
-        with pytest.raises(ConfigurationError, match=f"there is no job '{name}'; {re.escape(cure)}$"):
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        "job 'tick'",
+        "job 'tock'",
+    ]
+    for name, cure in (
+        ("tack", "known are mail, report, train"),
+        ("reports", "did you mean report?"),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=f"there is no job '{name}'; {re.escape(cure)}$"
+        ):
             exported(registry(), Plan(image="a", cron_jobs=frozenset({name})))
     with pytest.raises(ConfigurationError, match="'mail' is a one-time task"):
         exported(registry(), Plan(image="a", cron_jobs=frozenset({"mail"})))
@@ -346,12 +496,20 @@ def test_refusals() -> None:
 
 def test_nodes_that_no_node_is() -> None:
     """Two tags of one job that need different nodes are refused."""
-    plan = Plan(image="a", tags={"a": Pods(node_selector={"disk": "ssd"}), "b": Pods(node_selector={"disk": "hdd"})})
-    with pytest.raises(ConfigurationError, match=r"tags a, b: node_selector disk is 'ssd' and 'hdd'"):
+    plan = Plan(
+        image="a",
+        tags={
+            "a": Pods(node_selector={"disk": "ssd"}),
+            "b": Pods(node_selector={"disk": "hdd"}),
+        },
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"tags a, b: node_selector disk is 'ssd' and 'hdd'"
+    ):
         plan.pods(frozenset({"a", "b"}))
 
 
-# -- the mapping file -----------------------------------------------------------------------------------------------
+# -- the mapping file -----------------------------------------------------------------------------
 
 MAPPING = """
 image = "registry.example/shop:1.4"
@@ -372,15 +530,24 @@ resources.limits = { "nvidia.com/gpu" = 1 }
 
 
 def test_mapping(tmp_path: Path) -> None:
-    """TOML and YAML say the same; options outrank the file; a tag's table is over that of all workers."""
+    """TOML and YAML say the same; options outrank the file; a tag's table is over that of all
+    workers.
+    """
     toml, other = tmp_path / "kubernetes.toml", tmp_path / "kubernetes.yaml"
     toml.write_text(MAPPING)
     plan = read_plan(toml)
     other.write_text(yaml.safe_dump(tomllib.loads(MAPPING)))
     assert read_plan(other) == plan
-    assert (plan.early, plan.workers.replicas, plan.tags["gpu"].replicas) == (timedelta(minutes=1), 3, 1)
+    assert (plan.early, plan.workers.replicas, plan.tags["gpu"].replicas) == (
+        timedelta(minutes=1),
+        3,
+        1,
+    )
     assert plan.tags["gpu"].resources == {"limits": {"nvidia.com/gpu": "1"}}
-    assert plan.pods(frozenset({"gpu"})).resources["limits"] == {"memory": "256Mi", "nvidia.com/gpu": "1"}
+    assert plan.pods(frozenset({"gpu"})).resources["limits"] == {
+        "memory": "256Mi",
+        "nvidia.com/gpu": "1",
+    }
     assert read_plan(toml, name="other", image=None).name == "other"
     validate(exported(registry(), plan))
 
@@ -397,7 +564,10 @@ def test_the_mapping_of_the_page(tmp_path: Path) -> None:
 
 def test_the_page_lists_the_keys_of_the_mapping() -> None:
     """Those of the file, then those of its tables of pods."""
-    listed = [row[0] for row in table(ROOT / "docs" / "kubernetes.md", "### Keys of the mapping file")]
+    listed = [
+        row[0]
+        for row in table(ROOT / "docs" / "kubernetes.md", "### Keys of the mapping file")
+    ]
     assert listed == [*_PLAN, *_PODS]
 
 
@@ -406,45 +576,74 @@ def test_mapping_problems(tmp_path: Path) -> None:
     file = tmp_path / "k.toml"
     file.write_text(
         'imag = "a"\nname = "Shop!"\nearly = "soon"\ncron_jobs = "report"\n'
-        '[workers]\nreplicas = -1\n[tags.gpu]\nnode_selector = { a = 1 }\ntolerations = [{ keys = "a" }]\n'
+        "[workers]\nreplicas = -1\n[tags.gpu]\nnode_selector = { a = 1 "
+        '}\ntolerations = [{ keys = "a" }]\n'
     )
     with pytest.raises(ConfigurationError) as caught:
         read_plan(file)
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[1].split(":")[0] for line in lines] == [
-        "imag", "name", "early", "cron_jobs", "workers.replicas", "tags.gpu.node_selector", "tags.gpu.tolerations",
-    ]  # fmt: skip
+        "imag",
+        "name",
+        "early",
+        "cron_jobs",
+        "workers.replicas",
+        "tags.gpu.node_selector",
+        "tags.gpu.tolerations",
+    ]
     assert "did you mean image?" in lines[0]
     assert all(";" in line for line in lines)
     for name, text, words in (
         ("k.toml", "image = [", r"k\.toml:1: 'image' is not TOML; correct this line"),
         ("k.toml", "", "image is missing"),
-        ("k.yaml", "image: a\n  name: b", r"k\.yaml:2: 'name' is not YAML; correct this line"),
-        ("k.yaml", "image: a\nworkers: {replicas: 1, replicas: 2}", "replicas is there twice; keep one of them"),
-        ("k.yaml", "- image", "expected a table of settings; write"), ("k.yaml", "", "image is missing"),
-    ):  # fmt: skip
+        (
+            "k.yaml",
+            "image: a\n  name: b",
+            r"k\.yaml:2: 'name' is not YAML; correct this line",
+        ),
+        (
+            "k.yaml",
+            "image: a\nworkers: {replicas: 1, replicas: 2}",
+            "replicas is there twice; keep one of them",
+        ),
+        ("k.yaml", "- image", "expected a table of settings; write"),
+        ("k.yaml", "", "image is missing"),
+    ):
         (tmp_path / name).write_text(text)
         with pytest.raises(ConfigurationError, match=words) as caught:
             read_plan(tmp_path / name)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigurationError, match="there is no such mapping file; name a mapping file, TOML or YAML"):
+    with pytest.raises(
+        ConfigurationError,
+        match="there is no such mapping file; name a mapping file, TOML or YAML",
+    ):
         read_plan(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "cure"),
     [
-        ("namespace", "Jobs", "up to 63"), ("namespace", "a.b", "up to 63"), ("namespace", "a" * 64, "up to 63"),
+        ("namespace", "Jobs", "up to 63"),
+        ("namespace", "a.b", "up to 63"),
+        ("namespace", "a" * 64, "up to 63"),
         ("service_account", "my account", "up to 253"),
-        ("secret", "Shop", "up to 253"), ("secret", "a..b", "up to 253"),
-        ("migration_secret", "a" * 254, "up to 253"), ("secret_key", "a/b", "letters, digits"),
-        ("image", "shop:1 ", "registry.example"), ("image", "Shop", "registry.example"), ("image", "a::b", "write"),
-        ("image", "https://a/b", "write"), ("image", "", "write"),
-        ("port", 80, "from 1024"), ("port", True, "from 1024"), ("port", 65_536, "to 65535"), ("port", "8081", "whole"),
+        ("secret", "Shop", "up to 253"),
+        ("secret", "a..b", "up to 253"),
+        ("migration_secret", "a" * 254, "up to 253"),
+        ("secret_key", "a/b", "letters, digits"),
+        ("image", "shop:1 ", "registry.example"),
+        ("image", "Shop", "registry.example"),
+        ("image", "a::b", "write"),
+        ("image", "https://a/b", "write"),
+        ("image", "", "write"),
+        ("port", 80, "from 1024"),
+        ("port", True, "from 1024"),
+        ("port", 65_536, "to 65535"),
+        ("port", "8081", "whole"),
         ("cron_jobs", ["report", "train", "report"], "has 'report' twice; remove one"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) -> None:
     """One line with place, value and cure, before anything is applied."""
     with pytest.raises(ConfigurationError) as caught:
@@ -457,19 +656,40 @@ def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) ->
 @pytest.mark.parametrize(
     ("resources", "problem"),
     [
-        ({"requests": {"cpu": "lots"}}, "requests.cpu: 'lots' is not a quantity; write e.g. 500m"),
+        (
+            {"requests": {"cpu": "lots"}},
+            "requests.cpu: 'lots' is not a quantity; write e.g. 500m",
+        ),
         ({"requests": {"cpu": "100 m"}}, "requests.cpu: '100 m' is not a quantity"),
         ({"requests": {"cpu": "-1"}}, "requests.cpu: '-1' is not a quantity"),
         ({"requests": {"cpu": True}}, "requests.cpu: True is not a quantity"),
         ({"requests": {"cpu": float("nan")}}, "requests.cpu: nan is not a quantity"),
-        ({"limits": {"memory": "256MB"}}, "limits.memory: '256MB' is not a quantity; write e.g. 256Mi"),
+        (
+            {"limits": {"memory": "256MB"}},
+            "limits.memory: '256MB' is not a quantity; write e.g. 256Mi",
+        ),
         ({"limits": {"memory": ""}}, "limits.memory: '' is not a quantity"),
-        ({"limits": {"cpus": "1"}}, "limits.cpus: '1' is for an unknown resource; did you mean cpu?"),
-        ({"limits": {"x": "1"}}, "limits.x: '1' is for an unknown resource; known are cpu, memory, ephemeral-storage"),
-        ({"limits": {"nvidia.com/gpu": 0.5}}, "limits.nvidia.com/gpu: 0.5 is a part of a device; write a whole number"),
-        ({"limits": {"nvidia.com/gpu": "500m"}}, "limits.nvidia.com/gpu: '500m' is a part of a device"),
+        (
+            {"limits": {"cpus": "1"}},
+            "limits.cpus: '1' is for an unknown resource; did you mean cpu?",
+        ),
+        (
+            {"limits": {"x": "1"}},
+            "limits.x: '1' is for an unknown resource; known are cpu, memory, ephemeral-storage",
+        ),
+        (
+            {"limits": {"nvidia.com/gpu": 0.5}},
+            "limits.nvidia.com/gpu: 0.5 is a part of a device; write a whole number",
+        ),
+        (
+            {"limits": {"nvidia.com/gpu": "500m"}},
+            "limits.nvidia.com/gpu: '500m' is a part of a device",
+        ),
         ({"limits": "1"}, "limits: '1' is not a table of quantities"),
-        ({"requests": {"cpu": "1"}, "limits": {"cpu": "900m"}}, "requests.cpu: '1' is above its limit 900m; lower it"),
+        (
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "900m"}},
+            "requests.cpu: '1' is above its limit 900m; lower it",
+        ),
         (
             {"requests": {"memory": "1Gi"}, "limits": {"memory": "1e9"}},
             "requests.memory: '1Gi' is above its limit 1e9; lower it",
@@ -477,7 +697,9 @@ def test_what_kubernetes_would_refuse(setting: str, value: object, cure: str) ->
     ],
     ids=str,
 )
-def test_quantities_that_kubernetes_refuses(resources: dict[str, Any], problem: str) -> None:
+def test_quantities_that_kubernetes_refuses(
+    resources: dict[str, Any], problem: str
+) -> None:
     """One line with place, value and cure."""
     with pytest.raises(ConfigurationError) as caught:
         read_plan(image="a", workers={"resources": resources})
@@ -489,19 +711,43 @@ def test_quantities_that_kubernetes_refuses(resources: dict[str, Any], problem: 
 @pytest.mark.parametrize(
     ("pods", "problem"),
     [
-        ({"node_selector": {"a b": "c"}}, "node_selector: 'a b' is not a label of nodes; write e.g."),
-        ({"node_selector": {"a/b/c": "c"}}, "node_selector: 'a/b/c' is not a label of nodes"),
+        (
+            {"node_selector": {"a b": "c"}},
+            "node_selector: 'a b' is not a label of nodes; write e.g.",
+        ),
+        (
+            {"node_selector": {"a/b/c": "c"}},
+            "node_selector: 'a/b/c' is not a label of nodes",
+        ),
         ({"node_selector": {"/a": "c"}}, "node_selector: '/a' is not a label of nodes"),
-        ({"node_selector": {"a": "x y"}}, "node_selector.a: 'x y' is not a label's value; write up to 63"),
-        ({"node_selector": {"a": "x" * 64}}, f"node_selector.a: '{'x' * 59} is not a label's value"),
-        ({"tolerations": [{"key": "a", "operator": "Equals"}]}, "tolerations[0].operator: 'Equals' is unknown; write"),
-        ({"tolerations": [{"key": "a", "effect": "NoRun"}]}, "tolerations[0].effect: 'NoRun' is unknown; write"),
-        ({"tolerations": [{"key": "a b"}]}, "tolerations[0].key: 'a b' is not the key of a taint; write"),
+        (
+            {"node_selector": {"a": "x y"}},
+            "node_selector.a: 'x y' is not a label's value; write up to 63",
+        ),
+        (
+            {"node_selector": {"a": "x" * 64}},
+            f"node_selector.a: '{'x' * 59} is not a label's value",
+        ),
+        (
+            {"tolerations": [{"key": "a", "operator": "Equals"}]},
+            "tolerations[0].operator: 'Equals' is unknown; write",
+        ),
+        (
+            {"tolerations": [{"key": "a", "effect": "NoRun"}]},
+            "tolerations[0].effect: 'NoRun' is unknown; write",
+        ),
+        (
+            {"tolerations": [{"key": "a b"}]},
+            "tolerations[0].key: 'a b' is not the key of a taint; write",
+        ),
         (
             {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
             "tolerations[0].value: 'b' is not compared; remove it",
         ),
-        ({"tolerations": [{"value": "b"}]}, "tolerations[0]: {'value': 'b'} has no key; name it"),
+        (
+            {"tolerations": [{"value": "b"}]},
+            "tolerations[0]: {'value': 'b'} has no key; name it",
+        ),
     ],
     ids=str,
 )
@@ -517,17 +763,33 @@ def test_places_that_kubernetes_refuses(pods: dict[str, Any], problem: str) -> N
 def test_places_that_kubernetes_takes() -> None:
     """A label may have a domain, and an empty value; a toleration of everything has no key."""
     selector = {"node-role.kubernetes.io/batch": "", "A.b_c": "1"}
-    tolerations = [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 5}]
+    tolerations = [
+        {"operator": "Exists"},
+        {"key": "a", "value": "b", "effect": "NoExecute", "tolerationSeconds": 5},
+    ]
     validate(
-        exported(registry(), read_plan(image="a", workers={"node_selector": selector, "tolerations": tolerations}))
+        exported(
+            registry(),
+            read_plan(
+                image="a", workers={"node_selector": selector, "tolerations": tolerations}
+            ),
+        )
     )
 
 
 def test_quantities_that_kubernetes_takes() -> None:
     """As TOML and YAML write them: strings, whole numbers, fractions."""
-    limits = {"cpu": 0.5, "memory": "1Gi", "ephemeral-storage": "1E", "nvidia.com/gpu": 1, "hugepages-2Mi": "4Mi"}
+    limits = {
+        "cpu": 0.5,
+        "memory": "1Gi",
+        "ephemeral-storage": "1E",
+        "nvidia.com/gpu": 1,
+        "hugepages-2Mi": "4Mi",
+    }
     requests = {"cpu": "500m", "memory": ".5e9", "ephemeral-storage": "1k"}
-    plan = read_plan(image="a", workers={"resources": {"requests": requests, "limits": limits}})
+    plan = read_plan(
+        image="a", workers={"resources": {"requests": requests, "limits": limits}}
+    )
     assert plan.workers.resources["limits"]["cpu"] == "0.5"
     validate(exported(registry(), plan))
 
@@ -537,7 +799,9 @@ def test_names_of_variables(name: str) -> None:
     """What Kubernetes refuses, or splits elsewhere, is one line; the value is not shown."""
     with pytest.raises(ConfigurationError) as caught:
         read_plan(image="a", env={name: "hush"})
-    assert str(caught.value).startswith(f"env.{name!r} is not the name of a variable; write letters, ")
+    assert str(caught.value).startswith(
+        f"env.{name!r} is not the name of a variable; write letters, "
+    )
     assert "hush" not in str(caught.value)
     assert read_plan(image="a", env={"a.b-C_1": "x"}).env == {"a.b-C_1": "x"}
 
@@ -548,26 +812,36 @@ def test_early_is_shorter_than_the_interval() -> None:
     exported(made, Plan(image="a", cron_jobs=hourly, early=timedelta(minutes=59)))
     with pytest.raises(ConfigurationError) as caught:
         exported(made, Plan(image="a", cron_jobs=hourly, early=timedelta(hours=1)))
-    assert str(caught.value) == ("early: 1h is not shorter than the 1h between slots of job 'hourly'; shorten it")
+    assert str(caught.value) == (
+        "early: 1h is not shorter than the 1h between slots of job 'hourly'; shorten it"
+    )
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("namespace", "a" * 63), ("service_account", "a.b-c"), ("secret", "a" * 253), ("secret_key", "DB_URL.txt"),
-        ("image", "localhost:5000/a/b-c__d:1.4_X@sha256:" + "a" * 64), ("image", "[::1]:5000/a"), ("image", "shop"),
-        ("port", 1024), ("image", "Registry.example/shop:latest"),
+        ("namespace", "a" * 63),
+        ("service_account", "a.b-c"),
+        ("secret", "a" * 253),
+        ("secret_key", "DB_URL.txt"),
+        ("image", "localhost:5000/a/b-c__d:1.4_X@sha256:" + "a" * 64),
+        ("image", "[::1]:5000/a"),
+        ("image", "shop"),
+        ("port", 1024),
+        ("image", "Registry.example/shop:latest"),
         ("env", {"TZ": "UTC", "SLOTWISE_LOG_FORMAT": "text"}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_kubernetes_takes(setting: str, value: object) -> None:
     """The limits themselves."""
     assert getattr(read_plan(**{"image": "a", setting: value}), setting) == value
 
 
 def test_the_export_sets_no_other_name() -> None:
-    """Each variable of the export, except the format of the log, is one that the mapping must not set."""
+    """Each variable of the export, except the format of the log, is one that the mapping must not
+    set.
+    """
     made = registry(revision="7", schema="s", table_prefix="p_", only=["report", "train"])
     for one in exported(made, FULL):
         if one["kind"] != "PodDisruptionBudget":
@@ -575,14 +849,17 @@ def test_the_export_sets_no_other_name() -> None:
                 with pytest.raises(ConfigurationError, match=rf"^env\.{name} .*; "):
                     read_plan(image="a", env={name: "x"})
     with pytest.raises(ConfigurationError) as caught:
-        read_plan(image="a", env={"DATABASE_URL": "postgresql://me:hush@db/shop", "SLOTWISE_TAGS": "gpu"})
+        read_plan(
+            image="a",
+            env={"DATABASE_URL": "postgresql://me:hush@db/shop", "SLOTWISE_TAGS": "gpu"},
+        )
     assert str(caught.value).splitlines() == [
         "env.DATABASE_URL comes from the Secret; put the address there, and name it: secret",
         "env.SLOTWISE_TAGS is set by the export, from the application and options; remove it",
     ]
 
 
-# -- the command ----------------------------------------------------------------------------------------------------
+# -- the command ----------------------------------------------------------------------------------
 
 APP = """
 from slotwise import Cron, JobRegistry, job
@@ -594,12 +871,23 @@ registry = JobRegistry(jobs=[report])
 """
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """YAML, or JSON as a List; notes on stderr, which --strict takes for a failure."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SLOTWISE_APP", raising=False)
     (tmp_path / "exported_jobs.py").write_text(APP)
-    command = ["export", "kubernetes", "--app", "exported_jobs", "--image", "shop:1", "--cron-job", "nightly-report"]
+    command = [
+        "export",
+        "kubernetes",
+        "--app",
+        "exported_jobs",
+        "--image",
+        "shop:1",
+        "--cron-job",
+        "nightly-report",
+    ]
     assert status(command) == exits.OK
     told = capsys.readouterr()
     objects = list(yaml.safe_load_all(told.out))
@@ -608,13 +896,29 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "note: job 'nightly-report': L, W and # became every day" in told.err
     assert "no worker is exported" in told.err
     assert status([*command, "--json"]) == exits.OK
-    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": objects}
+    assert json.loads(capsys.readouterr().out) == {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": objects,
+    }
     assert status([*command, "--strict"]) == exits.FAILED
     capsys.readouterr()
     assert status(["export", "kubernetes", "--app", "exported_jobs"]) == exits.FAILED
     assert capsys.readouterr().err.startswith("error: image is missing; name it: --image")
-    several = ["export", "kubernetes", "--app", "exported_jobs", "--image", "Shop", "--namespace", "Jobs"]
+    several = [
+        "export",
+        "kubernetes",
+        "--app",
+        "exported_jobs",
+        "--image",
+        "Shop",
+        "--namespace",
+        "Jobs",
+    ]
     assert status(several) == exits.FAILED
     told = capsys.readouterr()
-    assert [line.split("'")[0] for line in told.err.splitlines()] == ["error: image: ", "error: namespace: "]
+    assert [line.split("'")[0] for line in told.err.splitlines()] == [
+        "error: image: ",
+        "error: namespace: ",
+    ]
     assert "\\n" not in told.err

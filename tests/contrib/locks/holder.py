@@ -1,13 +1,15 @@
-"""A process that takes a lock, as a program: ``holder.py SIDE URL NAME AT_MOST_SECONDS COMMAND …``.
+"""A process that takes a lock, as a program: ``holder.py SIDE URL NAME AT_MOST_SECONDS COMMAND
+…``.
 
 SIDE is ``slotwise``, ``keeping`` (slotwise with keep_alive) or ``shedlock``. Commands:
 
 ``hold``          acquire, print ``held TOKEN``, and ``over …`` after a line on the standard input
-``loop N LOG``    acquire N times as fast as possible; write each block's beginning and end to the log
-``storm LOG``     acquire again and again, whatever happens; append process and token to the log all processes share
+``loop N LOG``    acquire N times as fast as possible; write each block's beginning and end to the
+log ``storm LOG``     acquire again and again, whatever happens; append process and token to the
+log all processes share
 
-The log is the judge: its times are of the system's monotonic clock, which all processes share. What is appended to a
-file stands in the order in which it was written.
+The log is the judge: its times are of the system's monotonic clock, which all processes share.
+What is appended to a file stands in the order in which it was written.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ if TYPE_CHECKING:
 
 
 def provider_of(url: str, timeout: str = "5s") -> LockProvider:
-    from slotwise.locks import RedisLocks, SQLLocks  # here: ShedLock's process does without slotwise
+    from slotwise.locks import (
+        RedisLocks,
+        SQLLocks,
+    )  # here: ShedLock's process does without slotwise
 
     is_redis = url.startswith(("redis", "unix"))
     return RedisLocks(url, timeout=timeout) if is_redis else SQLLocks(url, timeout=timeout)
 
 
 def shedlock_of(url: str, name: str) -> ShedLockSQL | ShedLockRedis:
-    return ShedLockRedis(url, name) if url.startswith(("redis", "unix")) else ShedLockSQL(url, name)
+    return (
+        ShedLockRedis(url, name)
+        if url.startswith(("redis", "unix"))
+        else ShedLockSQL(url, name)
+    )
 
 
 def hold(side: str, url: str, name: str, at_most: timedelta) -> None:
@@ -53,7 +62,13 @@ def hold(side: str, url: str, name: str, at_most: timedelta) -> None:
         say(f"lost {error}")
 
     keeping = side == "keeping"
-    lock = Lock(name, at_most_for=at_most, provider=provider_of(url, "500ms"), keep_alive=keeping, on_lost=on_lost)
+    lock = Lock(
+        name,
+        at_most_for=at_most,
+        provider=provider_of(url, "500ms"),
+        keep_alive=keeping,
+        on_lost=on_lost,
+    )
     with lock as lease:
         say(f"held {lease.token}")
         sys.stdin.readline()
@@ -86,7 +101,9 @@ def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Pa
 def storm(url: str, name: str, at_most: timedelta, log: Path) -> None:
     from slotwise.locks import Lock, LockLost, LockNotAcquired
 
-    lock = Lock(name, at_most_for=at_most, provider=provider_of(url, "500ms"), keep_alive=True)
+    lock = Lock(
+        name, at_most_for=at_most, provider=provider_of(url, "500ms"), keep_alive=True
+    )
     file = os.open(log, os.O_WRONLY | os.O_APPEND)
     while True:
         try:
@@ -99,7 +116,9 @@ def storm(url: str, name: str, at_most: timedelta, log: Path) -> None:
             time.sleep(0.01)
 
 
-def ours(url: str, name: str, at_most: timedelta) -> Callable[[Callable[[int], None]], bool]:
+def ours(
+    url: str, name: str, at_most: timedelta
+) -> Callable[[Callable[[int], None]], bool]:
     from slotwise.locks import Lock, LockNotAcquired
 
     lock = Lock(name, at_most_for=at_most, provider=provider_of(url))
@@ -115,7 +134,9 @@ def ours(url: str, name: str, at_most: timedelta) -> Callable[[Callable[[int], N
     return attempt
 
 
-def theirs(url: str, name: str, at_most: timedelta) -> Callable[[Callable[[int], None]], bool]:
+def theirs(
+    url: str, name: str, at_most: timedelta
+) -> Callable[[Callable[[int], None]], bool]:
     lock = shedlock_of(url, name)
 
     def attempt(note: Callable[[int], None]) -> bool:

@@ -41,16 +41,34 @@ class RedisServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
     def start(self) -> None:
-        arguments = ["--port", "0", "--unixsocket", str(self._folder / "redis.sock"), "--save", ""]
-        arguments += ["--appendonly", "yes" if self._is_durable else "no", "--appendfsync", "always"]
+        arguments = [
+            "--port",
+            "0",
+            "--unixsocket",
+            str(self._folder / "redis.sock"),
+            "--save",
+            "",
+        ]
+        arguments += [
+            "--appendonly",
+            "yes" if self._is_durable else "no",
+            "--appendfsync",
+            "always",
+        ]
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program("redis-server", "redis-server"), *arguments], cwd=self._folder, stdout=log, stderr=log
+                [program("redis-server", "redis-server"), *arguments],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
             )
         eventually(self._answers, "redis-server answers")
 
@@ -77,8 +95,14 @@ class RedisServer:
 class Holder:
     """A process of ``holder.py``. A context manager: it kills the process at the end."""
 
-    def __init__(self, side: str, url: str, name: str, at_most: float, *command: str) -> None:
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("SLOTWISE_")}
+    def __init__(
+        self, side: str, url: str, name: str, at_most: float, *command: str
+    ) -> None:
+        kept = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith("SLOTWISE_")
+        }
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -101,7 +125,10 @@ class Holder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout):

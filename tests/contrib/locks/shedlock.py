@@ -1,7 +1,9 @@
-"""ShedLock's side: the statements, scripts and keys of its release 7.9.0, in its order, without slotwise.
+"""ShedLock's side: the statements, scripts and keys of its release 7.9.0, in its order, without
+slotwise.
 
-From ``PostgresSqlServerTimeStatementsSource``, ``SqlConfiguration`` (its default names), ``StorageBasedLockProvider``,
-``InternalRedisLockProvider`` and ``NamedSqlTranslator`` of that release.
+From ``PostgresSqlServerTimeStatementsSource``, ``SqlConfiguration`` (its default names),
+``StorageBasedLockProvider``, ``InternalRedisLockProvider`` and ``NamedSqlTranslator`` of that
+release.
 """
 
 from __future__ import annotations
@@ -15,24 +17,31 @@ INSERT = (
     "INSERT INTO shedlock(name, lock_until, locked_at, locked_by) VALUES(:name, "
     "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => :lockAtMostForInterval), "
     "timezone('utc', CURRENT_TIMESTAMP), :lockedBy) ON CONFLICT (name) DO UPDATE SET lock_until = "
-    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => :lockAtMostForInterval), locked_at = "
-    "timezone('utc', CURRENT_TIMESTAMP), locked_by = :lockedBy WHERE shedlock.name = :name AND shedlock.lock_until <= "
+    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => "
+    ":lockAtMostForInterval), locked_at = "
+    "timezone('utc', CURRENT_TIMESTAMP), locked_by = :lockedBy WHERE "
+    "shedlock.name = :name AND shedlock.lock_until <= "
     "timezone('utc', CURRENT_TIMESTAMP)"
 )
 UPDATE = (
     "UPDATE shedlock SET lock_until = "
-    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => :lockAtMostForInterval), locked_at = "
-    "timezone('utc', CURRENT_TIMESTAMP), locked_by = :lockedBy WHERE shedlock.name = :name AND shedlock.lock_until <= "
+    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => "
+    ":lockAtMostForInterval), locked_at = "
+    "timezone('utc', CURRENT_TIMESTAMP), locked_by = :lockedBy WHERE "
+    "shedlock.name = :name AND shedlock.lock_until <= "
     "timezone('utc', CURRENT_TIMESTAMP)"
 )
 UNLOCK = (
-    "UPDATE shedlock SET lock_until = CASE WHEN locked_at + make_interval(secs => :lockAtLeastForInterval) > "
-    "timezone('utc', CURRENT_TIMESTAMP) THEN locked_at + make_interval(secs => :lockAtLeastForInterval) ELSE "
+    "UPDATE shedlock SET lock_until = CASE WHEN locked_at + make_interval(secs => "
+    ":lockAtLeastForInterval) > "
+    "timezone('utc', CURRENT_TIMESTAMP) THEN locked_at + make_interval(secs => "
+    ":lockAtLeastForInterval) ELSE "
     "timezone('utc', CURRENT_TIMESTAMP) END WHERE name = :name AND locked_by = :lockedBy"
 )
 EXTEND = (
     "UPDATE shedlock SET lock_until = "
-    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => :lockAtMostForInterval) WHERE name = :name AND "
+    "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => "
+    ":lockAtMostForInterval) WHERE name = :name AND "
     "locked_by = :lockedBy AND lock_until > timezone('utc', CURRENT_TIMESTAMP)"
 )
 TABLE = """\
@@ -120,7 +129,12 @@ class ShedLockRedis:
         return self._client.eval(DELETE_SCRIPT, 1, self._key, self._value) == 1
 
     def extend(self, at_most: timedelta) -> bool:
-        return self._client.eval(UPDATE_SCRIPT, 1, self._key, self._value, str(milliseconds(at_most))) == 1
+        return (
+            self._client.eval(
+                UPDATE_SCRIPT, 1, self._key, self._value, str(milliseconds(at_most))
+            )
+            == 1
+        )
 
     def close(self) -> None:
         self._client.close()

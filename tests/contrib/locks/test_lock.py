@@ -28,7 +28,9 @@ from slotwise.locks import (
 HOUR = timedelta(hours=1)
 
 
-def make(provider: LockProvider, name: str, at_most_for: str = "1h", **options: object) -> Lock:
+def make(
+    provider: LockProvider, name: str, at_most_for: str = "1h", **options: object
+) -> Lock:
     return Lock(name, at_most_for=at_most_for, provider=provider, **options)  # type: ignore[arg-type]
 
 
@@ -60,9 +62,13 @@ def test_token_rises_with_each_acquisition(provider: LockProvider, name: str) ->
 
 
 def test_an_expired_lock_is_free(provider: LockProvider, name: str) -> None:
-    """A holder that neither releases nor renews loses the lock after at_most_for, and learns it."""
+    """A holder that neither releases nor renews loses the lock after at_most_for, and learns
+    it.
+    """
     lost: list[LockLost] = []
-    dead = make(provider, name, "500ms", on_lost=lambda lease, error: lost.append(error)).acquire()
+    dead = make(
+        provider, name, "500ms", on_lost=lambda lease, error: lost.append(error)
+    ).acquire()
     with make(provider, name).acquire(wait="20s") as lease:
         assert lease.token > dead.token
         eventually(lambda: bool(lost), "the callback was called")
@@ -78,7 +84,9 @@ def test_an_expired_lock_is_free(provider: LockProvider, name: str) -> None:
 
 
 def test_at_least_for_outlasts_a_short_block(provider: LockProvider, name: str) -> None:
-    """After a short block, the lock stays taken until at_least_for has passed since its acquisition."""
+    """After a short block, the lock stays taken until at_least_for has passed since its
+    acquisition.
+    """
     with make(provider, name, at_least_for="400ms") as lease:
         pass
     with pytest.raises(LockNotAcquired):
@@ -88,7 +96,9 @@ def test_at_least_for_outlasts_a_short_block(provider: LockProvider, name: str) 
         assert later.token - lease.token >= 400_000
 
 
-def test_at_least_for_does_not_prolong_a_long_block(provider: LockProvider, name: str) -> None:
+def test_at_least_for_does_not_prolong_a_long_block(
+    provider: LockProvider, name: str
+) -> None:
     """A block that took longer than at_least_for releases at once."""
     with make(provider, name, at_least_for="1ms"):
         threading.Event().wait(0.01)
@@ -116,18 +126,33 @@ def test_keep_alive_renews(provider: LockProvider, name: str) -> None:
 
 
 def test_a_release_ends_renewals(provider: LockProvider, name: str) -> None:
-    """The lock is free right after a block with keep_alive, and stays so: no late renewal takes it back."""
+    """The lock is free right after a block with keep_alive, and stays so: no late renewal takes it
+    back.
+    """
     for _ in range(5):
         make(provider, name, "1s", keep_alive=True).acquire(wait="20s").release()
     make(provider, name).acquire(wait="20s").release()
     threads = f"slotwise-lock-{name}"
-    eventually(lambda: all(thread.name != threads for thread in threading.enumerate()), "its threads end")
+    eventually(
+        lambda: all(thread.name != threads for thread in threading.enumerate()),
+        "its threads end",
+    )
 
 
-def test_a_lost_lock_is_told(provider: LockProvider, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """If the provider has another holder, a renewal finds it: a log line, a count, the callback, and an exception."""
+def test_a_lost_lock_is_told(
+    provider: LockProvider, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the provider has another holder, a renewal finds it: a log line, a count, the callback,
+    and an exception.
+    """
     lost: list[Lease] = []
-    lock = make(provider, name, "2s", keep_alive=True, on_lost=lambda lease, error: lost.append(lease))
+    lock = make(
+        provider,
+        name,
+        "2s",
+        keep_alive=True,
+        on_lost=lambda lease, error: lost.append(lease),
+    )
     with caplog.at_level(logging.WARNING, "slotwise.locks"), lock as lease:
         steal(provider, lease)
         with make(provider, name).acquire(wait="5s"):
@@ -144,7 +169,9 @@ def steal(provider: LockProvider, lease: Lease) -> None:
     provider.release(lease._grant, timedelta(0))
 
 
-def test_a_failing_callback_is_logged(provider: LockProvider, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_is_logged(
+    provider: LockProvider, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """An exception of on_lost reaches the log, and nothing else."""
 
     def fail(lease: Lease, error: LockLost) -> None:
@@ -175,7 +202,9 @@ def test_only_the_holder_writes(provider: LockProvider, name: str) -> None:
     assert provider.release(first, timedelta(0))
     assert not provider.is_held(first)
     assert not provider.extend(first, HOUR)
-    eventually(lambda: provider.acquire(name, "host:1:ab", HOUR) is not None, "the lock is free")
+    eventually(
+        lambda: provider.acquire(name, "host:1:ab", HOUR) is not None, "the lock is free"
+    )
     assert not provider.extend(first, HOUR)
     assert not provider.release(first, timedelta(0))
     assert provider.acquire(name, "host:1:ac", HOUR) is None
@@ -194,13 +223,15 @@ def test_a_forked_child_does_not_release(provider: LockProvider, name: str) -> N
         lease.assert_held()
 
 
-# -- the decorator -----------------------------------------------------------------------------------------------
+# -- the decorator --------------------------------------------------------------------------------
 
 
 def test_decorated_function_is_skipped_while_the_lock_is_held(
     provider: LockProvider, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It runs with its arguments under the lock; elsewhere the call returns None, with a log line."""
+    """It runs with its arguments under the lock; elsewhere the call returns None, with a log
+    line.
+    """
     lock = make(provider, name)
 
     @lock
@@ -245,11 +276,13 @@ def test_an_exception_releases(provider: LockProvider, name: str) -> None:
         _ = lock.token
 
 
-# -- awaited -----------------------------------------------------------------------------------------------------
+# -- awaited --------------------------------------------------------------------------------------
 
 
 def test_awaited_forms(provider: LockProvider, name: str) -> None:
-    """``async with``, the decorator of a coroutine function, and the methods of a lease, without blocking the loop."""
+    """``async with``, the decorator of a coroutine function, and the methods of a lease, without
+    blocking the loop.
+    """
     lock = make(provider, name)
 
     @lock
@@ -291,7 +324,9 @@ def test_tasks_exclude_each_other(provider: LockProvider, name: str) -> None:
     asyncio.run(scene())
 
 
-def test_cancelled_acquisition_leaves_no_lock(locks_url: str, provider: LockProvider, name: str) -> None:
+def test_cancelled_acquisition_leaves_no_lock(
+    locks_url: str, provider: LockProvider, name: str
+) -> None:
     """A task that is cancelled while the provider answers does not hold the lock afterwards."""
     slow = Slow(provider)
 
@@ -313,7 +348,9 @@ class Slow:
     def __init__(self, provider: LockProvider) -> None:
         self._provider = provider
         self.acquired, self.may_return = threading.Event(), threading.Event()
-        self.extend, self.is_held, self.release = provider.extend, provider.is_held, provider.release
+        self.extend = provider.extend
+        self.is_held = provider.is_held
+        self.release = provider.release
 
     def acquire(self, name: str, holder: str, at_most_for: timedelta) -> object:
         grant = self._provider.acquire(name, holder, at_most_for)
@@ -322,11 +359,13 @@ class Slow:
         return grant
 
 
-# -- races -------------------------------------------------------------------------------------------------------
+# -- races ----------------------------------------------------------------------------------------
 
 
 class Delayed:
-    """A provider that lets a test act while a renewal is on its way, and notes the order of the calls."""
+    """A provider that lets a test act while a renewal is on its way, and notes the order of the
+    calls.
+    """
 
     def __init__(self, provider: LockProvider) -> None:
         self._provider = provider
@@ -345,7 +384,9 @@ class Delayed:
         return self._provider.release(grant, at_least_for)
 
 
-def test_a_release_waits_for_a_renewal_on_its_way(provider: LockProvider, name: str) -> None:
+def test_a_release_waits_for_a_renewal_on_its_way(
+    provider: LockProvider, name: str
+) -> None:
     """A renewal after the release would prolong what at_least_for has left of the lock."""
     slow = Delayed(provider)
     lease = make(slow, name, "10s", keep_alive=True).acquire()
@@ -389,9 +430,14 @@ def test_a_late_answer_is_no_lock(provider: LockProvider, name: str) -> None:
 
 
 def test_roles_with_other_defaults(shedlock_url: str, name: str) -> None:
-    """Under SERIALIZABLE and without synchronous_commit, our sessions read committed rows and commit durably."""
+    """Under SERIALIZABLE and without synchronous_commit, our sessions read committed rows and
+    commit durably.
+    """
     with psycopg.connect(shedlock_url, autocommit=True) as connection:
-        for setting in ("default_transaction_isolation = 'serializable'", "synchronous_commit = off"):
+        for setting in (
+            "default_transaction_isolation = 'serializable'",
+            "synchronous_commit = off",
+        ):
             connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}")
     provider = SQLLocks(shedlock_url)
     shown = [

@@ -1,4 +1,6 @@
-"""Holders that die or freeze, networks that are cut, servers that restart: each holder learns its loss."""
+"""Holders that die or freeze, networks that are cut, servers that restart: each holder learns its
+loss.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,24 @@ from tests.contrib.locks.shedlock import TABLE
 from tests.faults.proxy import Proxy
 
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.locks import Lock, LockLost, LockNotAcquired, LockProvider, LockUnavailable, SQLLocks, counts
+from slotwise.locks import (
+    Lock,
+    LockLost,
+    LockNotAcquired,
+    LockProvider,
+    LockUnavailable,
+    SQLLocks,
+    counts,
+)
 
 
 @pytest.mark.extended
-def test_a_killed_holder_is_followed(locks_url: str, provider: LockProvider, name: str) -> None:
-    """After kill -9 during a block with renewals, the lock is free after at_most_for, and not before."""
+def test_a_killed_holder_is_followed(
+    locks_url: str, provider: LockProvider, name: str
+) -> None:
+    """After kill -9 during a block with renewals, the lock is free after at_most_for, and not
+    before.
+    """
     lock = Lock(name, at_most_for="1h", provider=provider)
     with Holder("keeping", locks_url, name, 2.0) as holder:
         token = holder.token()
@@ -35,8 +49,12 @@ def test_a_killed_holder_is_followed(locks_url: str, provider: LockProvider, nam
             assert lease.token - token >= 2_000_000  # in the provider's microseconds
 
 
-def test_a_paused_holder_learns_its_loss(locks_url: str, provider: LockProvider, name: str) -> None:
-    """A process that slept through its lease is told when it wakes, and a resource that compares tokens rejects it."""
+def test_a_paused_holder_learns_its_loss(
+    locks_url: str, provider: LockProvider, name: str
+) -> None:
+    """A process that slept through its lease is told when it wakes, and a resource that compares
+    tokens rejects it.
+    """
     with Holder("keeping", locks_url, name, 2.0) as holder:
         token = holder.token()
         holder.pause()
@@ -50,11 +68,13 @@ def test_a_paused_holder_learns_its_loss(locks_url: str, provider: LockProvider,
             lease.assert_held()
 
 
-# -- all of it, by one log ---------------------------------------------------------------------------------------
+# -- all of it, by one log ------------------------------------------------------------------------
 
 
 class Storm:
-    """Processes that take turns with one lock. ``rows``: process and token of each write, in the order of the log."""
+    """Processes that take turns with one lock. ``rows``: process and token of each write, in the
+    order of the log.
+    """
 
     def __init__(self, url: str, name: str, log: Path) -> None:
         log.touch()
@@ -72,7 +92,11 @@ class Storm:
     def goes_on(self) -> None:
         """Wait until others have held the lock: three acquisitions after the newest one."""
         before = self.newest()
-        eventually(lambda: len({token for _, token in self.rows() if token > before}) >= 3, "the lock goes on", 100)
+        eventually(
+            lambda: len({token for _, token in self.rows() if token > before}) >= 3,
+            "the lock goes on",
+            100,
+        )
 
     def holder(self) -> Holder:
         """The process that wrote last."""
@@ -93,10 +117,12 @@ class Storm:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["postgresql", "redis"])
 def test_a_storm_of_faults(kind: str, short_path: Path, open_path: Path, name: str) -> None:
-    """Holders killed and paused, connections cut, the server restarted: no two of them are in the block at once.
+    """Holders killed and paused, connections cut, the server restarted: no two of them are in the
+    block at once.
 
-    A log that is no server's judges. Only a process that slept through its lease may write late, and only once: it had
-    checked before it fell asleep. Its token is lower, so a resource that compares tokens rejects that write.
+    A log that is no server's judges. Only a process that slept through its lease may write late,
+    and only once: it had checked before it fell asleep. Its token is lower, so a resource that
+    compares tokens rejects that write.
     """
     with ExitStack() as stack:
         server: EmbeddedPostgres | RedisServer
@@ -157,7 +183,7 @@ def cut_postgresql(url: str) -> None:
         )
 
 
-# -- the network -------------------------------------------------------------------------------------------------
+# -- the network ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -188,9 +214,15 @@ def test_cut_connections_are_replaced(proxy: Proxy, distant: SQLLocks, name: str
 
 @pytest.mark.extended
 def test_a_stalled_network_ends_the_lease(
-    proxy: Proxy, distant: SQLLocks, shedlock_url: str, name: str, caplog: pytest.LogCaptureFixture
+    proxy: Proxy,
+    distant: SQLLocks,
+    shedlock_url: str,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While no answer comes: renewals fail and are counted, the holder learns the loss in time, nothing is acquired."""
+    """While no answer comes: renewals fail and are counted, the holder learns the loss in time,
+    nothing is acquired.
+    """
     lost: list[timedelta] = []
     lock = Lock(
         name,
@@ -225,7 +257,9 @@ def test_a_stalled_network_ends_the_lease(
 
 
 def test_a_lost_reply_leaves_one_lock(proxy: Proxy, distant: SQLLocks, name: str) -> None:
-    """If the connection breaks after the server has carried out an acquisition, its repetition finds its own lock."""
+    """If the connection breaks after the server has carried out an acquisition, its repetition
+    finds its own lock.
+    """
     Lock(name, at_most_for="1h", provider=distant).acquire().release()
     proxy.lose_statement(b'INSERT INTO "shedlock"', forward=True)
     with Lock(name, at_most_for="1h", provider=distant) as lease:
@@ -233,7 +267,7 @@ def test_a_lost_reply_leaves_one_lock(proxy: Proxy, distant: SQLLocks, name: str
     assert counts(distant).unavailable == 0
 
 
-# -- the servers -------------------------------------------------------------------------------------------------
+# -- the servers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.extended
@@ -259,11 +293,18 @@ def test_postgresql_restarts(open_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("is_durable", [True, False], ids=["append-only file", "memory"])
 def test_redis_restarts(short_path: Path, name: str, is_durable: bool) -> None:
-    """With an append-only file, a lock survives; without one, its holder learns at the next renewal that it is gone."""
+    """With an append-only file, a lock survives; without one, its holder learns at the next
+    renewal that it is gone.
+    """
     with RedisServer(short_path, is_durable=is_durable) as server:
         provider = provider_of(server.url)
         lost: list[LockLost] = []
-        lock = Lock(name, at_most_for="1h", provider=provider, on_lost=lambda lease, error: lost.append(error))
+        lock = Lock(
+            name,
+            at_most_for="1h",
+            provider=provider,
+            on_lost=lambda lease, error: lost.append(error),
+        )
         with lock as lease:
             server.stop()
             with pytest.raises(LockUnavailable):
@@ -284,14 +325,19 @@ def test_redis_restarts(short_path: Path, name: str, is_durable: bool) -> None:
 
 
 def test_redis_freezes(short_path: Path, name: str) -> None:
-    """While the server is frozen, nothing is acquired, and the holder learns its loss though its renewal hangs."""
+    """While the server is frozen, nothing is acquired, and the holder learns its loss though its
+    renewal hangs.
+    """
     with RedisServer(short_path) as server:
         provider = provider_of(server.url, "5s")
         lost: list[LockLost] = []
         lock = Lock(
-            name, at_most_for="600ms", provider=provider, keep_alive=True,
+            name,
+            at_most_for="600ms",
+            provider=provider,
+            keep_alive=True,
             on_lost=lambda lease, error: lost.append(error),
-        )  # fmt: skip
+        )
         with lock as lease:
             server.freeze()
             eventually(lambda: bool(lost), "the loss was told", 4)

@@ -1,4 +1,6 @@
-"""Java and Python exclude each other: ShedLock's own statements and scripts run in another process, both ways."""
+"""Java and Python exclude each other: ShedLock's own statements and scripts run in another
+process, both ways.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,13 @@ def theirs(shared_url: str, name: str) -> Iterator[ShedLockSQL | ShedLockRedis]:
 
 
 def test_our_lock_keeps_java_out(shared_url: str, ours: LockProvider, name: str) -> None:
-    """ShedLock, in another process, is refused while our block runs, and gets the lock after it."""
-    with Lock(name, at_most_for="1h", provider=ours), Holder("shedlock", shared_url, name, 3600) as java:
+    """ShedLock, in another process, is refused while our block runs, and gets the lock after
+    it.
+    """
+    with (
+        Lock(name, at_most_for="1h", provider=ours),
+        Holder("shedlock", shared_url, name, 3600) as java,
+    ):
         assert java.line() == "refused"
     with Holder("shedlock", shared_url, name, 3600) as java:
         assert java.token() == 0
@@ -63,7 +70,9 @@ def test_java_keeps_us_out(shared_url: str, ours: LockProvider, name: str) -> No
 
 
 @pytest.mark.extended
-def test_a_killed_java_process_is_followed(shared_url: str, ours: LockProvider, name: str) -> None:
+def test_a_killed_java_process_is_followed(
+    shared_url: str, ours: LockProvider, name: str
+) -> None:
     """After kill -9, the lock is free when ShedLock's lockAtMostFor has passed, not before."""
     lock = Lock(name, at_most_for="1h", provider=ours)
     with Holder("shedlock", shared_url, name, 1.0) as java:
@@ -75,8 +84,12 @@ def test_a_killed_java_process_is_followed(shared_url: str, ours: LockProvider, 
 
 
 @pytest.mark.extended
-def test_java_follows_our_killed_process(shared_url: str, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
-    """After kill -9 of our holder, ShedLock gets the lock when at_most_for has passed, not before."""
+def test_java_follows_our_killed_process(
+    shared_url: str, theirs: ShedLockSQL | ShedLockRedis, name: str
+) -> None:
+    """After kill -9 of our holder, ShedLock gets the lock when at_most_for has passed, not
+    before.
+    """
     with Holder("slotwise", shared_url, name, 1.0) as holder:
         holder.token()
         holder.kill()
@@ -84,8 +97,12 @@ def test_java_follows_our_killed_process(shared_url: str, theirs: ShedLockSQL | 
         eventually(lambda: theirs.lock(HOUR), "ShedLock has the lock")
 
 
-def test_java_cannot_release_ours(ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
-    """A ShedLock holder whose lock has expired neither frees nor extends the lock that we took since."""
+def test_java_cannot_release_ours(
+    ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str
+) -> None:
+    """A ShedLock holder whose lock has expired neither frees nor extends the lock that we took
+    since.
+    """
     assert theirs.lock(timedelta(milliseconds=100))
     with Lock(name, at_most_for="1h", provider=ours).acquire(wait="20s") as lease:
         assert not theirs.unlock()
@@ -93,8 +110,12 @@ def test_java_cannot_release_ours(ours: LockProvider, theirs: ShedLockSQL | Shed
         lease.assert_held()
 
 
-def test_we_cannot_release_java_s(ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
-    """A holder of ours whose lease has expired neither frees nor extends the lock that ShedLock took since."""
+def test_we_cannot_release_java_s(
+    ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str
+) -> None:
+    """A holder of ours whose lease has expired neither frees nor extends the lock that ShedLock
+    took since.
+    """
     lease = Lock(name, at_most_for="400ms", provider=ours).acquire()
     eventually(lambda: theirs.lock(HOUR), "ShedLock has the lock")
     with pytest.raises(LockLost):
@@ -120,10 +141,20 @@ def test_at_least_for_of_each_binds_the_other(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("total", [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_contended_acquisitions_never_overlap(locks_url: str, name: str, tmp_path: Path, total: int) -> None:
-    """Processes of both sides fight for one lock: no two blocks overlap, and our tokens rise in the blocks' order."""
-    sides = ("slotwise",) * 3 if locks_url.startswith("sqlite") else ("slotwise", "slotwise", "shedlock", "shedlock")
+@pytest.mark.parametrize(
+    "total", [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_contended_acquisitions_never_overlap(
+    locks_url: str, name: str, tmp_path: Path, total: int
+) -> None:
+    """Processes of both sides fight for one lock: no two blocks overlap, and our tokens rise in
+    the blocks' order.
+    """
+    sides = (
+        ("slotwise",) * 3
+        if locks_url.startswith("sqlite")
+        else ("slotwise", "slotwise", "shedlock", "shedlock")
+    )
     logs = [tmp_path / f"log-{number}" for number in range(len(sides))]
     crew = [
         Holder(side, locks_url, name, 60, "loop", str(total // len(sides)), str(log))
@@ -141,7 +172,11 @@ def test_contended_acquisitions_never_overlap(locks_url: str, name: str, tmp_pat
 
 def judge(logs: list[Path], total: int) -> None:
     """The logs hold so many blocks, none of which begins before the one before has ended."""
-    blocks = sorted(tuple(map(int, line.split())) for log in logs for line in log.read_text().splitlines())
+    blocks = sorted(
+        tuple(map(int, line.split()))
+        for log in logs
+        for line in log.read_text().splitlines()
+    )
     assert len(blocks) == total
     overlapping = [(one, other) for one, other in pairwise(blocks) if other[0] < one[1]]
     assert overlapping == []
@@ -153,5 +188,9 @@ def judge(logs: list[Path], total: int) -> None:
 
 def owners(logs: list[Path]) -> list[int]:
     """Whose block was it, in the order of the blocks."""
-    begun = [(int(line.split()[0]), number) for number, log in enumerate(logs) for line in log.read_text().splitlines()]
+    begun = [
+        (int(line.split()[0]), number)
+        for number, log in enumerate(logs)
+        for line in log.read_text().splitlines()
+    ]
     return [number for _, number in sorted(begun)]

@@ -75,7 +75,11 @@ def port_of(worker: Process) -> int:
 
     def told() -> bool:
         texts = [str(event.get("message", "")) for event in list(worker.seen)]
-        found.extend(int(match[1]) for text in texts if (match := re.search(r"metrics: port (\d+)", text)))
+        found.extend(
+            int(match[1])
+            for text in texts
+            if (match := re.search(r"metrics: port (\d+)", text))
+        )
         return bool(found)
 
     wait_until(told, "a port in the log")
@@ -84,11 +88,17 @@ def port_of(worker: Process) -> int:
 
 def figures(text: str) -> dict[str, float]:
     """Samples by name and labels, as they are written."""
-    lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [
+        line.rpartition(" ")
+        for line in text.splitlines()
+        if line and not line.startswith("#")
+    ]
     return {name: float(value) for name, _, value in lines}
 
 
-def wait_for_figures(port: int, enough: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+def wait_for_figures(
+    port: int, enough: Callable[[dict[str, float]], bool]
+) -> dict[str, float]:
     found: list[dict[str, float]] = []
 
     def reached() -> bool:

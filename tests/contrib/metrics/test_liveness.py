@@ -1,4 +1,6 @@
-"""A worker with a loop that hangs is not alive; one without its database is. With real processes."""
+"""A worker with a loop that hangs is not alive; one without its database is. With real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,21 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
 
 
 def test_a_healthy_worker(shell: Shell) -> None:
-    """It is alive before it is ready, ready while it runs, and not ready while it drains; the file goes with it.
+    """It is alive before it is ready, ready while it runs, and not ready while it drains; the file
+    goes with it.
 
     All its loops are among ``LOOPS``, of which each is made to hang below.
     """
     file = shell.directory / "alive"
-    worker = shell.worker("--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "20s", ONLY="slow")
+    worker = shell.worker(
+        "--http",
+        "127.0.0.1:0",
+        "--alive-file",
+        "alive",
+        "--stuck-after",
+        "20s",
+        ONLY="slow",
+    )
     port = port_of(worker)
     assert ask(port, "/livez") == (200, "ok\n")
     worker.wait_for("handler-start")
@@ -43,7 +54,11 @@ def test_a_healthy_worker(shell: Shell) -> None:
     wait_until(lambda: json.loads(file.read_text())["ready"], "a file that says ready")
     assert ask(port, "/nothing")[0] == 404
     text = ask(port, "/metrics")[1]
-    assert {line.split('"')[1] for line in text.splitlines() if line.startswith("slotwise_loop_busy")} == set(LOOPS)
+    assert {
+        line.split('"')[1]
+        for line in text.splitlines()
+        if line.startswith("slotwise_loop_busy")
+    } == set(LOOPS)
     worker.signal(signal.SIGTERM)
     worker.wait_for("drain-begin")
     assert ask(port, "/readyz") == (503, "the worker drains\n")
@@ -54,12 +69,18 @@ def test_a_healthy_worker(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "loop", [one if one == "heartbeat" else pytest.param(one, marks=pytest.mark.extended) for one in LOOPS]
+    "loop",
+    [
+        one if one == "heartbeat" else pytest.param(one, marks=pytest.mark.extended)
+        for one in LOOPS
+    ],
 )
 def test_a_worker_whose_loop_hangs_is_not_alive(shell: Shell, loop: str) -> None:
     """Each loop by itself: the port says which one, and the file is not written any more."""
     file = shell.directory / "alive"
-    worker = shell.worker("--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "2s", HANG=loop)
+    worker = shell.worker(
+        "--http", "127.0.0.1:0", "--alive-file", "alive", "--stuck-after", "2s", HANG=loop
+    )
     port = port_of(worker)
     assert ask(port, "/livez")[0] == 200
     told = wait_for_status(port, "/livez", 503)
@@ -97,18 +118,24 @@ def test_an_address_that_is_none(shell: Shell, text: str) -> None:
     assert f"--http {text!r}: write :8081, 127.0.0.1:8081 or [::1]:8081" in told.stderr
 
 
-# -- several processes ---------------------------------------------------------------------------------------------
+# -- several processes ----------------------------------------------------------------------------
 
 
 def up(pool: Process, count: int) -> list[int]:
-    return [int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)]
+    return [
+        int(pool.wait_for("worker-start")["worker"].split(":")[1]) for _ in range(count)
+    ]
 
 
 @pytest.mark.extended
 def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
-    """A frozen child makes the whole not alive; one that was killed is started again, and all is well."""
+    """A frozen child makes the whole not alive; one that was killed is started again, and all is
+    well.
+    """
     file = shell.directory / "alive"
-    pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0", "--alive-file", "alive")
+    pool = shell.worker(
+        "--processes", "2", "--http", "127.0.0.1:0", "--alive-file", "alive"
+    )
     port = port_of(pool)
     first, second = up(pool, 2)
     wait_for_status(port, "/readyz", 200)
@@ -128,15 +155,19 @@ def test_a_supervisor_is_as_alive_as_its_worst_child(shell: Shell) -> None:
 
 @pytest.mark.extended
 def test_one_child_whose_loop_hangs(shell: Shell) -> None:
-    pool = shell.worker("--processes", "2", "--http", "127.0.0.1:0", "--stuck-after", "2s", HANG="poller")
+    pool = shell.worker(
+        "--processes", "2", "--http", "127.0.0.1:0", "--stuck-after", "2s", HANG="poller"
+    )
     wait_for_status(port_of(pool), "/livez", 503, "the loop poller is stuck")
 
 
-# -- by the database -----------------------------------------------------------------------------------------------
+# -- by the database ------------------------------------------------------------------------------
 
 
 def test_health_of_one_worker(shell: Shell) -> None:
-    """By its name: live while it sends heartbeats, and not when it is frozen for longer than its lease."""
+    """By its name: live while it sends heartbeats, and not when it is frozen for longer than its
+    lease.
+    """
     assert shell.ask("health", "--worker", "left").returncode == exits.FAILED
     worker = shell.worker("--worker-name", "left", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
     worker.wait_for("worker-start")
@@ -145,13 +176,21 @@ def test_health_of_one_worker(shell: Shell) -> None:
     assert re.fullmatch(r"healthy: worker left: running, [0-4] of 4\n", told.stdout)
     other = shell.ask("health", "--worker", "right", "--json")
     assert (other.returncode, json.loads(other.stdout)["problems"]) == (
-        exits.FAILED, ["no worker right has signed in"]
-    )  # fmt: skip
+        exits.FAILED,
+        ["no worker right has signed in"],
+    )
     os.kill(worker.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: shell.ask("health", "--worker", "left").returncode == exits.FAILED, "an unhealthy worker")
-        assert shell.ask("health", "--worker", "left").stderr.startswith("unhealthy: worker left was last seen at 2")
+        wait_until(
+            lambda: shell.ask("health", "--worker", "left").returncode == exits.FAILED,
+            "an unhealthy worker",
+        )
+        assert shell.ask("health", "--worker", "left").stderr.startswith(
+            "unhealthy: worker left was last seen at 2"
+        )
     finally:
         os.kill(worker.pid, signal.SIGCONT)
     shell.environment["SLOTWISE_WORKER_NAME"] = "left"
-    wait_until(lambda: shell.ask("health", "--worker").returncode == exits.OK, "a healthy worker")
+    wait_until(
+        lambda: shell.ask("health", "--worker").returncode == exits.OK, "a healthy worker"
+    )

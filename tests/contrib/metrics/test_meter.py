@@ -13,7 +13,14 @@ from tests.contrib.metrics.ports import ask
 
 from slotwise import Cancel, Context, Every, JobContext, JobRegistry, Retry, job, task
 from slotwise.contrib.metrics import Metrics, Port
-from slotwise.contrib.metrics.figures import FIGURES, Kind, Snapshot, as_plain, combined, from_plain
+from slotwise.contrib.metrics.figures import (
+    FIGURES,
+    Kind,
+    Snapshot,
+    as_plain,
+    combined,
+    from_plain,
+)
 from slotwise.contrib.metrics.meter import ClusterReader, Sums
 from slotwise.errors import ConfigurationError
 from slotwise.settings.settings import Settings
@@ -66,7 +73,9 @@ def test_attempts_by_outcome_and_reason(played: tuple[ManualWorker, Metrics]) ->
 
 
 def test_lateness_and_waits(played: tuple[ManualWorker, Metrics]) -> None:
-    """From the slot, or the due time, to the start: here, by the test's clock, ten minutes for the slot alone."""
+    """From the slot, or the due time, to the start: here, by the test's clock, ten minutes for the
+    slot alone.
+    """
     worker, metrics = played
     worker.tick("1h")
     worker.client.schedule("mail", id="1")
@@ -84,9 +93,15 @@ def test_lateness_and_waits(played: tuple[ManualWorker, Metrics]) -> None:
 
 
 def test_a_retry_is_not_late() -> None:
-    """Of a slot only the first attempt counts as its start; each attempt has waited, and has a duration."""
+    """Of a slot only the first attempt counts as its start; each attempt has waited, and has a
+    duration.
+    """
 
-    @job(name="again", schedule=Every("1h"), retry=Retry.exponential(max_attempts=2, initial="1s"))
+    @job(
+        name="again",
+        schedule=Every("1h"),
+        retry=Retry.exponential(max_attempts=2, initial="1s"),
+    )
     def again(ctx: JobContext) -> None:
         raise ValueError("no way")
 
@@ -106,7 +121,9 @@ def test_a_retry_is_not_late() -> None:
 LONG = ("slotwise_duration_seconds", "slotwise_queue_wait_seconds")
 
 
-def test_missed_slots_are_counted_with_their_reason(played: tuple[ManualWorker, Metrics]) -> None:
+def test_missed_slots_are_counted_with_their_reason(
+    played: tuple[ManualWorker, Metrics],
+) -> None:
     worker, metrics = played
     worker.tick("5h")
     worker.run_due()
@@ -136,18 +153,29 @@ def test_a_limit_that_is_none(wrong: object) -> None:
 def test_processes_combine_by_the_rule_of_each_figure() -> None:
     """Through JSON and back."""
     one: Snapshot = {
-        "slotwise_capacity": {(): 4}, "slotwise_heartbeat_age_seconds": {(): 3.0}, "slotwise_ready": {(): 1},
-        "slotwise_claim_seconds": {(): ([1, *[0] * 16], 0.5)}, ATTEMPTS: {("a", "slot", "failed", "retry"): 1},
-    }  # fmt: skip
+        "slotwise_capacity": {(): 4},
+        "slotwise_heartbeat_age_seconds": {(): 3.0},
+        "slotwise_ready": {(): 1},
+        "slotwise_claim_seconds": {(): ([1, *[0] * 16], 0.5)},
+        ATTEMPTS: {("a", "slot", "failed", "retry"): 1},
+    }
     other: Snapshot = {
-        "slotwise_capacity": {(): 2}, "slotwise_heartbeat_age_seconds": {(): 5.0}, "slotwise_ready": {(): 0},
-        "slotwise_claim_seconds": {(): ([2, *[0] * 16], 1.0)}, ATTEMPTS: {("b", "slot", "failed", "retry"): 1},
-    }  # fmt: skip
+        "slotwise_capacity": {(): 2},
+        "slotwise_heartbeat_age_seconds": {(): 5.0},
+        "slotwise_ready": {(): 0},
+        "slotwise_claim_seconds": {(): ([2, *[0] * 16], 1.0)},
+        ATTEMPTS: {("b", "slot", "failed", "retry"): 1},
+    }
     assert combined(from_plain(as_plain(each)) for each in (one, other)) == {
-        "slotwise_capacity": {(): 6}, "slotwise_heartbeat_age_seconds": {(): 5.0}, "slotwise_ready": {(): 0},
+        "slotwise_capacity": {(): 6},
+        "slotwise_heartbeat_age_seconds": {(): 5.0},
+        "slotwise_ready": {(): 0},
         "slotwise_claim_seconds": {(): ([3, *[0] * 16], 1.5)},
-        ATTEMPTS: {("a", "slot", "failed", "retry"): 1, ("b", "slot", "failed", "retry"): 1},
-    }  # fmt: skip
+        ATTEMPTS: {
+            ("a", "slot", "failed", "retry"): 1,
+            ("b", "slot", "failed", "retry"): 1,
+        },
+    }
     assert from_plain({"slotwise_of_a_later_version": []}) == {}
 
 
@@ -159,8 +187,12 @@ def test_figures_follow_the_conventions() -> None:
         assert bool(figure.buckets) == (figure.kind is Kind.HISTOGRAM)
 
 
-def test_a_database_that_does_not_answer_holds_up_no_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scrape goes on without figures of the cluster; the next one gets what has been read since."""
+def test_a_database_that_does_not_answer_holds_up_no_scrape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scrape goes on without figures of the cluster; the next one gets what has been read
+    since.
+    """
     monkeypatch.setattr("slotwise.contrib.metrics.meter.PATIENCE", 0.05)
     answers = threading.Event()
 
@@ -201,7 +233,9 @@ def test_waits_for_a_connection_are_counted(pg_url: str) -> None:
         database.close()
 
 
-def test_a_port_without_the_library(monkeypatch: pytest.MonkeyPatch, metrics: Metrics) -> None:
+def test_a_port_without_the_library(
+    monkeypatch: pytest.MonkeyPatch, metrics: Metrics
+) -> None:
     """Probes need no extra; the figures say which one they need."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "slotwise.contrib.metrics.prometheus", raising=False)
@@ -209,6 +243,9 @@ def test_a_port_without_the_library(monkeypatch: pytest.MonkeyPatch, metrics: Me
     try:
         assert ask(port.number, "/livez") == (200, "ok\n")
         status, told = ask(port.number, "/metrics")
-        assert (status, told) == (501, "the figures need prometheus-client: pip install 'slotwise[metrics]'\n")
+        assert (status, told) == (
+            501,
+            "the figures need prometheus-client: pip install 'slotwise[metrics]'\n",
+        )
     finally:
         port.close()

@@ -20,9 +20,19 @@ TEXT = PAGE.read_text()
 
 def test_the_tables_of_figures() -> None:
     """Names, kinds, labels, combination and meaning, in the order of the code."""
-    rows = re.findall(r"^\| `(slotwise_\w+)` \| (\w+) \| ([^|]*) ?\| (\w+) \| ([^|]+) \|$", TEXT, re.MULTILINE)
-    found = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), how, told) for name, kind, labels, how, told in rows]
-    assert found == [(one.name, one.kind.value, one.labels, one.combine.value, one.help) for one in FIGURES.values()]
+    rows = re.findall(
+        r"^\| `(slotwise_\w+)` \| (\w+) \| ([^|]*) ?\| (\w+) \| ([^|]+) \|$",
+        TEXT,
+        re.MULTILINE,
+    )
+    found = [
+        (name, kind, tuple(re.findall(r"`(\w+)`", labels)), how, told)
+        for name, kind, labels, how, told in rows
+    ]
+    assert found == [
+        (one.name, one.kind.value, one.labels, one.combine.value, one.help)
+        for one in FIGURES.values()
+    ]
     of_cluster = TEXT[TEXT.index("describe the cluster") :]
     assert {one.name for one in FIGURES.values() if one.is_of_cluster} == {
         name for name in FIGURES if f"| `{name}` |" in of_cluster
@@ -35,7 +45,12 @@ def test_the_alarms() -> None:
 
 
 def test_the_options() -> None:
-    names = {option for one in worker.params for option in one.opts if getattr(one, "envvar", None)}
+    names = {
+        option
+        for one in worker.params
+        for option in one.opts
+        if getattr(one, "envvar", None)
+    }
     assert names == set(re.findall(r"^\| `(--[\w-]+)", TEXT, re.MULTILINE))
     variables = {one.envvar for one in worker.params if getattr(one, "envvar", None)}
     assert variables == set(re.findall(r"`(SLOTWISE_\w+)`", TEXT))

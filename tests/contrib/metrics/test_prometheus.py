@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contrib.metrics.ports import JOBS, ask, figures, free_port, port_of, wait_for_figures, wait_for_status
+from tests.contrib.metrics.ports import (
+    JOBS,
+    ask,
+    figures,
+    free_port,
+    port_of,
+    wait_for_figures,
+    wait_for_status,
+)
 from tests.integration.shell import Shell, wait_until
 from tests.kit.programs import program
 
@@ -32,31 +40,56 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
 
 @pytest.mark.extended
 def test_what_a_worker_exports(shell: Shell) -> None:
-    """Every figure of the table, of the right kind and with its labels; promtool has no complaint."""
+    """Every figure of the table, of the right kind and with its labels; promtool has no
+    complaint.
+    """
     worker = shell.worker("--http", "127.0.0.1:0", ONLY="tick,bad,slow,mail")
     port = port_of(worker)
     worker.wait_until_seen("settled", 2, job="bad")
     worker.wait_until_seen("settled", 2, job="tick")
-    found = wait_for_figures(port, lambda found: 'slotwise_since_success_seconds{name="tick"}' in found)
-    assert found['slotwise_attempts_total{kind="slot",name="tick",outcome="succeeded",reason=""}'] >= 2
-    assert found['slotwise_attempts_total{kind="slot",name="bad",outcome="failed",reason=""}'] >= 2
+    found = wait_for_figures(
+        port, lambda found: 'slotwise_since_success_seconds{name="tick"}' in found
+    )
+    assert (
+        found[
+            'slotwise_attempts_total{kind="slot",name="tick",outcome="succeeded",reason=""}'
+        ]
+        >= 2
+    )
+    assert (
+        found['slotwise_attempts_total{kind="slot",name="bad",outcome="failed",reason=""}']
+        >= 2
+    )
     assert found['slotwise_duration_seconds_count{kind="slot",name="tick"}'] >= 2
     assert found["slotwise_busy"] == 1
     assert 0 < found["slotwise_lease_left_seconds"] <= 1.8
     assert found["slotwise_capacity"] == 4
     assert found["slotwise_heartbeat_age_seconds"] < 5
-    assert found["slotwise_database_up"] == found["slotwise_ready"] == found["slotwise_workers"] == 1
+    assert (
+        found["slotwise_database_up"]
+        == found["slotwise_ready"]
+        == found["slotwise_workers"]
+        == 1
+    )
     status, text = ask(port, "/metrics")
     assert status == 200
-    types = {line.split()[2]: line.split()[3] for line in text.splitlines() if line.startswith("# TYPE")}
+    types = {
+        line.split()[2]: line.split()[3]
+        for line in text.splitlines()
+        if line.startswith("# TYPE")
+    }
     expected = {
-        figure.name + "_total" * (figure.kind is Kind.COUNTER): figure.kind.value for figure in FIGURES.values()
+        figure.name + "_total" * (figure.kind is Kind.COUNTER): figure.kind.value
+        for figure in FIGURES.values()
     }
     assert types == {name: kind for name, kind in expected.items() if name in types}
     absent = set(expected) - set(types)
     assert not absent, "a figure is never exported"
     checked = subprocess.run(
-        [program("promtool", "prometheus"), "check", "metrics"], input=text, capture_output=True, text=True
+        [program("promtool", "prometheus"), "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
@@ -71,9 +104,14 @@ def test_processes_are_summed(shell: Shell) -> None:
     settled = len([one for one in pool.events("settled") if one["job"] == "tick"])
     found = wait_for_figures(port, lambda found: "slotwise_backlog_age_seconds" in found)
     assert (found["slotwise_workers"], found["slotwise_capacity"]) == (2, 8)
-    total = found['slotwise_attempts_total{kind="slot",name="tick",outcome="succeeded",reason=""}']
+    total = found[
+        'slotwise_attempts_total{kind="slot",name="tick",outcome="succeeded",reason=""}'
+    ]
     assert total >= settled
-    assert found['slotwise_duration_seconds_bucket{kind="slot",le="+Inf",name="tick"}'] == total
+    assert (
+        found['slotwise_duration_seconds_bucket{kind="slot",le="+Inf",name="tick"}']
+        == total
+    )
 
 
 @pytest.mark.extended
@@ -83,14 +121,18 @@ def test_names_are_bounded(shell: Shell) -> None:
     worker.wait_until_seen("settled", 2, job="bad")
     worker.wait_until_seen("settled", 2, job="tick")
     found = figures(ask(port_of(worker), "/metrics")[1])
-    names = {name.partition('name="')[2].partition('"')[0] for name in found if 'name="' in name}
+    names = {
+        name.partition('name="')[2].partition('"')[0] for name in found if 'name="' in name
+    }
     assert len(names) == 2
     assert "other" in names
 
 
 @pytest.mark.extended
 def test_prometheus_scrapes_a_worker(shell: Shell) -> None:
-    """The figures arrive, and the shipped rules are evaluated on them: the alarm for failed attempts fires."""
+    """The figures arrive, and the shipped rules are evaluated on them: the alarm for failed
+    attempts fires.
+    """
     binary = program("prometheus", "prometheus")
     worker = shell.worker("--http", "127.0.0.1:0")
     target, own = port_of(worker), free_port()
@@ -107,15 +149,27 @@ scrape_configs:
     )
     server = subprocess.Popen(
         [
-            binary, "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{own}",
-            "--storage.tsdb.path=data", "--log.level=error",
+            binary,
+            "--config.file=prometheus.yml",
+            f"--web.listen-address=127.0.0.1:{own}",
+            "--storage.tsdb.path=data",
+            "--log.level=error",
         ],
         cwd=shell.directory,
-    )  # fmt: skip
+    )
     try:
         wait_until(lambda: value(own, 'up{job="slotwise"}') == 1, "a scrape")
-        wait_until(lambda: (value(own, 'slotwise_attempts_total{name="tick"}') or 0) > 1, "attempts")
-        wait_until(lambda: (value(own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])') or 0) > 0, "a rate")
+        wait_until(
+            lambda: (value(own, 'slotwise_attempts_total{name="tick"}') or 0) > 1,
+            "attempts",
+        )
+        wait_until(
+            lambda: (
+                (value(own, 'rate(slotwise_duration_seconds_count{name="tick"}[10s])') or 0)
+                > 0
+            ),
+            "a rate",
+        )
         wait_until(lambda: "SlotwiseAttemptsFail" in alerts(own), "the alarm")
     finally:
         server.terminate()
@@ -128,16 +182,20 @@ def query(port: int, path: str) -> dict[str, object]:
 
 
 def value(port: int, expression: str) -> float | None:
-    found = query(port, f"/api/v1/query?query={urllib.parse.quote(expression)}").get("result")
+    found = query(port, f"/api/v1/query?query={urllib.parse.quote(expression)}").get(
+        "result"
+    )
     return float(found[0]["value"][1]) if isinstance(found, list) and found else None
 
 
 def alerts(port: int) -> set[str]:
     found = query(port, "/api/v1/alerts").get("alerts")
-    return {one["labels"]["alertname"] for one in found} if isinstance(found, list) else set()
+    return (
+        {one["labels"]["alertname"] for one in found} if isinstance(found, list) else set()
+    )
 
 
-# -- what is shipped -----------------------------------------------------------------------------------------------
+# -- what is shipped ------------------------------------------------------------------------------
 
 NAME = re.compile(r"\bslotwise_\w+")
 SUFFIXES = ("_bucket", "_count", "_sum", "_total")
@@ -147,13 +205,20 @@ def exported() -> set[str]:
     """Every name that a series can have."""
     found = set()
     for figure in FIGURES.values():
-        kinds = {Kind.COUNTER: ["_total"], Kind.GAUGE: [""], Kind.HISTOGRAM: ["_bucket", "_count", "_sum"]}
+        kinds = {
+            Kind.COUNTER: ["_total"],
+            Kind.GAUGE: [""],
+            Kind.HISTOGRAM: ["_bucket", "_count", "_sum"],
+        }
         found |= {figure.name + suffix for suffix in kinds[figure.kind]}
     return found
 
 
 def figure_of(name: str) -> str:
-    return next((name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES), name)
+    return next(
+        (name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES),
+        name,
+    )
 
 
 def labels_of(name: str) -> set[str]:
@@ -161,26 +226,43 @@ def labels_of(name: str) -> set[str]:
 
 
 def expressions() -> list[str]:
-    return [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+    return [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel["targets"]
+    ]
 
 
 def test_the_rules_are_valid() -> None:
-    told = subprocess.run([program("promtool", "prometheus"), "check", "rules", RULES], capture_output=True, text=True)
+    told = subprocess.run(
+        [program("promtool", "prometheus"), "check", "rules", RULES],
+        capture_output=True,
+        text=True,
+    )
     assert told.returncode == 0, told.stderr
     assert set(NAME.findall(RULES.read_text())) <= exported()
 
 
 def test_the_dashboard_is_valid(tmp_path: Path) -> None:
-    """Each expression parses, as a rule of its own, and names series and labels that are exported."""
+    """Each expression parses, as a rule of its own, and names series and labels that are
+    exported.
+    """
     board = json.loads(DASHBOARD.read_text())
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     rules = [
-        {"record": f"a{number}", "expr": one.replace("$__rate_interval", "1m").replace("$name", ".*")}
+        {
+            "record": f"a{number}",
+            "expr": one.replace("$__rate_interval", "1m").replace("$name", ".*"),
+        }
         for number, one in enumerate(expressions())
     ]
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    told = subprocess.run([program("promtool", "prometheus"), "check", "rules", file], capture_output=True, text=True)
+    told = subprocess.run(
+        [program("promtool", "prometheus"), "check", "rules", file],
+        capture_output=True,
+        text=True,
+    )
     assert told.returncode == 0, told.stderr
     for one in expressions():
         names = set(NAME.findall(one))
@@ -194,20 +276,36 @@ def test_every_figure_is_on_the_dashboard_or_in_a_rule() -> None:
     """All but those that repeat others."""
     used = set(NAME.findall("\n".join(expressions()) + RULES.read_text()))
     shown = {
-        next((name.removesuffix(one) for one in SUFFIXES if name.removesuffix(one) in FIGURES), name) for name in used
+        next(
+            (
+                name.removesuffix(one)
+                for one in SUFFIXES
+                if name.removesuffix(one) in FIGURES
+            ),
+            name,
+        )
+        for name in used
     }
     assert set(FIGURES) - shown == {
-        "slotwise_database_outages", "slotwise_pool_waits", "slotwise_pool_connections", "slotwise_ready",
+        "slotwise_database_outages",
+        "slotwise_pool_waits",
+        "slotwise_pool_connections",
+        "slotwise_ready",
         "slotwise_draining",
-    }  # fmt: skip
+    }
 
 
 def test_rules_by_example(tmp_path: Path) -> None:
-    """A stuck loop, an old backlog and a job without success raise their alarms; a healthy worker raises none."""
+    """A stuck loop, an old backlog and a job without success raise their alarms; a healthy worker
+    raises none.
+    """
     (tmp_path / "alerts.yml").write_text(RULES.read_text())
     (tmp_path / "test.yml").write_text(EXAMPLES)
     told = subprocess.run(
-        [program("promtool", "prometheus"), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True
+        [program("promtool", "prometheus"), "test", "rules", "test.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert told.returncode == 0, told.stdout + told.stderr
 

@@ -1,4 +1,6 @@
-"""Jobs as classes: what users write, for the type checkers. Both must be silent about all of it."""
+"""Jobs as classes: what users write, for the type checkers. Both must be silent about all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ class Synchronous(DistributedJob):
         assert_type(ctx.interval_start, datetime | None)
         assert_type(ctx.interval_end, datetime)
         day: date = ctx.slot.date()
-        print(day, ctx.interval_end - ctx.slot, ctx.attempt + 1, ctx.token, ctx.idempotency_key)
+        print(
+            day,
+            ctx.interval_end - ctx.slot,
+            ctx.attempt + 1,
+            ctx.token,
+            ctx.idempotency_key,
+        )
         if not ctx.wait("100ms"):
             ctx.check()
 
@@ -80,7 +88,9 @@ class Injected(DistributedJob):
 
 
 class WithProperty(DistributedJob):
-    """Works; but no checker lets a read-only property stand in for a declared attribute without a word."""
+    """Works; but no checker lets a read-only property stand in for a declared attribute without a
+    word.
+    """
 
     schedule = Every("1h")
 

@@ -40,7 +40,9 @@ def synchronous(ctx: JobContext) -> None: ...
 async def asynchronous(ctx: JobContext) -> None: ...
 
 
-@task(name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)))
+@task(
+    name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))
+)
 def send_mail(ctx: TaskContext[Any]) -> None: ...
 
 
@@ -86,7 +88,11 @@ built = (
     .with_job(synchronous)
     .with_jobs([asynchronous])
     .with_task(fetch)
-    .settings(database_url="sqlite:///jobs.db", poll_interval=timedelta(seconds=5), heartbeat_interval="5s")
+    .settings(
+        database_url="sqlite:///jobs.db",
+        poll_interval=timedelta(seconds=5),
+        heartbeat_interval="5s",
+    )
     .settings(missed_heartbeats_limit=4, shutdown_grace="1m", threads=4)
     .customize(narrower)
     .build()
@@ -119,7 +125,9 @@ def order(slot: datetime) -> None:
     assert_type(operations.skip_next(synchronous), datetime)
     assert_type(operations.cancel("synchronous", slot, id="ann"), list[datetime])
     assert_type(operations.retry(synchronous, slot), None)
-    assert_type(operations.backfill(synchronous, slot, slot, pace="5s", dry_run=True), Backfill)
+    assert_type(
+        operations.backfill(synchronous, slot, slot, pace="5s", dry_run=True), Backfill
+    )
     assert_type(operations.cancel_backfill(fetch), int)
     assert_type(operations.delete("synchronous", force=True), int)
     assert_type(registry.inspect.slot(synchronous, slot), SlotInfo | None)

@@ -83,7 +83,13 @@ def bill(ctx: TaskContext[Order]) -> None:
 async def fetch(ctx: TaskContext[str | None]) -> None: ...
 
 
-@task(name="chain", record="failures", result_retention="1h", concurrency=2, rate_limit="100/m")
+@task(
+    name="chain",
+    record="failures",
+    result_retention="1h",
+    concurrency=2,
+    rate_limit="100/m",
+)
 def chain(ctx: TaskContext[int]) -> int:
     assert_type(ctx.then(SendMail, Mail("ann@example.com"), delay="1m"), str)
     ctx.then("by-name", [1], id=ctx.id, countdown=2, if_exists="replace")
@@ -100,7 +106,9 @@ def anything(ctx: TaskContext[Any]) -> Any:
 def tick(ctx: TaskContext) -> None:
     assert_type(ctx.data, None)
     assert_type(ctx.then(tick), str)
-    assert_type(ctx.then(fetch, "https://example.com", at=datetime(2026, 1, 1, tzinfo=UTC)), str)
+    assert_type(
+        ctx.then(fetch, "https://example.com", at=datetime(2026, 1, 1, tzinfo=UTC)), str
+    )
     assert_type(ctx.id, str)
     assert_type(ctx.attempt, int)
     assert_type(ctx.cancel_reason, str | None)
@@ -131,14 +139,25 @@ def enqueue(client: Client) -> None:
 
 
 def command(client: Client) -> None:
-    assert_type(client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"), Receipt)
-    assert_type(client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), BulkResult)
-    assert_type(client.schedule_many(SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print), BulkResult)
+    assert_type(
+        client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"), Receipt
+    )
+    assert_type(
+        client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), BulkResult
+    )
+    assert_type(
+        client.schedule_many(
+            SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print
+        ),
+        BulkResult,
+    )
     assert_type(client.reschedule(SendMail, "1", delay="1h", priority=90), Receipt)
     assert_type(client.cancel("send-mail", "1"), Receipt)
     assert_type(client.cancel(tick, "1"), Receipt)
     assert_type(client.cancel_all(Loose, state="dead"), int)
-    assert_type(client.schedule_recurring(bill, "ann", "@daily", Order(number=1)), datetime | None)
+    assert_type(
+        client.schedule_recurring(bill, "ann", "@daily", Order(number=1)), datetime | None
+    )
     assert_type(client.schedule_recurring(hourly, "ann", Every("1h")), datetime | None)
     assert_type(client.unschedule_recurring(hourly, "ann"), bool)
     assert_type(client.retry(SendMail, "1"), list[Receipt])
@@ -150,12 +169,18 @@ def command(client: Client) -> None:
 
 
 async def command_awaited(client: Client, connection: AsyncSession) -> None:
-    assert_type(await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection), Receipt)
+    assert_type(
+        await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection),
+        Receipt,
+    )
     assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), BulkResult)
     assert_type(await client.aio.schedule(tick, delay=timedelta(minutes=1)), Receipt)
     assert_type(await client.aio.schedule(fetch), Receipt)
     assert_type(await client.aio.schedule(Anything, 1, id="one"), Receipt)
-    assert_type(await client.aio.schedule_many(bill, [Item(Order(number=1), id="1")], copy=True), BulkResult)
+    assert_type(
+        await client.aio.schedule_many(bill, [Item(Order(number=1), id="1")], copy=True),
+        BulkResult,
+    )
     assert_type(await client.aio.cancel(SendMail, "1", connection=connection), Receipt)
     assert_type(await client.aio.retry(SendMail), list[Receipt])
     assert_type(await client.aio.list(), list[TaskInfo])

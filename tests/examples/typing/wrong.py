@@ -1,4 +1,6 @@
-"""What users write by mistake: each line with a mark is an error for both checkers, and no other line is."""
+"""What users write by mistake: each line with a mark is an error for both checkers, and no other
+line is.
+"""
 
 from __future__ import annotations
 
@@ -144,4 +146,6 @@ def operate(registry: JobRegistry, day: datetime) -> None:
 
 
 CommandJob(name="dump", schedule=Every("1d"), command=7)  # wrong
-CommandJob(name="dump", schedule=Every("1d"), command="dump", catchup=CatchUp.latest())  # wrong
+CommandJob(
+    name="dump", schedule=Every("1d"), command="dump", catchup=CatchUp.latest()
+)  # wrong

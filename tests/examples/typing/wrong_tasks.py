@@ -1,4 +1,6 @@
-"""What users get wrong about payloads: each line with a mark is an error for both checkers, and no other line is."""
+"""What users get wrong about payloads: each line with a mark is an error for both checkers, and no
+other line is.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def enqueue(client: Client) -> None:
     client.schedule(Send, Mail("ann@example.com"), in_="5m")  # wrong
     client.schedule(Send, Mail("ann@example.com"), at="tomorrow")  # wrong
     client.schedule(Send, Mail("ann@example.com"), id=7)  # wrong
-    client.schedule(Send, Mail("ann@example.com"), connection="postgresql://localhost")  # wrong
+    client.schedule(
+        Send, Mail("ann@example.com"), connection="postgresql://localhost"
+    )  # wrong
     client.schedule(print)  # wrong
     client.schedule_many(Send, Mail("ann@example.com"))  # wrong
     client.schedule_many(Send, ["ann@example.com"])  # wrong

@@ -1,7 +1,7 @@
 """The application of these tests: ``slotwise worker --app tests.faults.cast``.
 
-CAST names the jobs and tasks, CAST_LOG the handlers' own log, CAST_URL the application's own way to the database,
-CAST_TRAP a trap. Settings of the worker are said as always, with ``SLOTWISE_…``.
+CAST names the jobs and tasks, CAST_LOG the handlers' own log, CAST_URL the application's own way
+to the database, CAST_TRAP a trap. Settings of the worker are said as always, with ``SLOTWISE_…``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ KNOWN: dict[str, type[Any]] = {
     kind.name: kind
     for module in (ticks, holds, tasks, poison, policies, rolling, cuts)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, DistributedJob | OneTimeTask) and hasattr(kind, "name")
+    if isinstance(kind, type)
+    and issubclass(kind, DistributedJob | OneTimeTask)
+    and hasattr(kind, "name")
 }
 
 

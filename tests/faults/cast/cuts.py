@@ -1,4 +1,6 @@
-"""Jobs each second for outages: every policy of catch-up with handlers that take nothing, 0.4 s or 3 s."""
+"""Jobs each second for outages: every policy of catch-up with handlers that take nothing, 0.4 s or
+3 s.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ from slotwise import CatchUp, DistributedJob, Every, JobContext
 
 GRACE = "1s"
 POLICIES = {
-    "all": CatchUp.all(), "latest": CatchUp.latest(), "first": CatchUp.first(), "none": CatchUp.none(grace=GRACE),
-}  # fmt: skip
+    "all": CatchUp.all(),
+    "latest": CatchUp.latest(),
+    "first": CatchUp.first(),
+    "none": CatchUp.none(grace=GRACE),
+}
 #: How many milliseconds the handlers take.
 TOOK = (0, 400, 3000)
 
@@ -32,5 +37,10 @@ def _kind(policy: str, took: int) -> type[DistributedJob]:
 
 
 #: By their names: the policy, and how long the handlers take.
-KINDS = {kind.name: (kind, policy) for policy in POLICIES for took in TOOK for kind in [_kind(policy, took)]}
+KINDS = {
+    kind.name: (kind, policy)
+    for policy in POLICIES
+    for took in TOOK
+    for kind in [_kind(policy, took)]
+}
 globals().update({name: kind for name, (kind, _) in KINDS.items()})

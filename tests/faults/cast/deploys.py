@@ -1,4 +1,6 @@
-"""The same job twice, or in another deploy: ``rerun@phase=EVERY|2s`` is a job like ``rerun`` with another schedule."""
+"""The same job twice, or in another deploy: ``rerun@phase=EVERY|2s`` is a job like ``rerun`` with
+another schedule.
+"""
 
 from __future__ import annotations
 

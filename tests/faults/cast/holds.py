@@ -1,11 +1,20 @@
-"""Jobs whose first attempt holds its claim until somebody stops it; every later one ends at once."""
+"""Jobs whose first attempt holds its claim until somebody stops it; every later one ends at
+once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-from tests.faults.cast.witness import LOG, attempt, engine, leave_effect, tell, wait_for_release
+from tests.faults.cast.witness import (
+    LOG,
+    attempt,
+    engine,
+    leave_effect,
+    tell,
+    wait_for_release,
+)
 
 from slotwise import DistributedJob, Every, JobContext
 

@@ -1,4 +1,6 @@
-"""Handlers that harm the worker that runs them. A job does so once; a task does what its payload says."""
+"""Handlers that harm the worker that runs them. A job does so once; a task does what its payload
+says.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class DeafAsync(DistributedJob):
 
 
 class Hog(DistributedJob):
-    """Holds the interpreter's lock, so that nothing else of this process runs, until something comes down a pipe."""
+    """Holds the interpreter's lock, so that nothing else of this process runs, until something
+    comes down a pipe.
+    """
 
     name = "hog"
     schedule = Every("1s")
@@ -66,7 +70,9 @@ class Hog(DistributedJob):
         with attempt(ctx) as is_first:
             if is_first:
                 os.mkfifo(pipe := f"{LOG.path}.pipe")
-                ctypes.PyDLL(None).read(os.open(pipe, os.O_RDWR), ctypes.create_string_buffer(1), 1)
+                ctypes.PyDLL(None).read(
+                    os.open(pipe, os.O_RDWR), ctypes.create_string_buffer(1), 1
+                )
 
 
 class Busy(DistributedJob):
@@ -125,7 +131,9 @@ HARM: dict[str, Callable[[], Any]] = {
     "RecursionError": lambda: _recurse(0),
     "unspeakable text": lambda: _raise(ValueError("\x00 \ud800 \x1b[31m")),
     "no text": lambda: _raise(MuteError()),
-    "a group": lambda: _raise(BaseExceptionGroup("as agreed", [SystemExit(1), KeyError("x")])),
+    "a group": lambda: _raise(
+        BaseExceptionGroup("as agreed", [SystemExit(1), KeyError("x")])
+    ),
     "a long text": lambda: _raise(ValueError("x" * 1_000_000)),
 }
 

@@ -1,4 +1,6 @@
-"""Tasks and a job of two releases: CAST_RELEASE=1 knows neither the second version of a payload nor the codec."""
+"""Tasks and a job of two releases: CAST_RELEASE=1 knows neither the second version of a payload
+nor the codec.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from typing import Any
 
 from tests.faults.cast.witness import LOG
 
-from slotwise import DistributedJob, Every, JobContext, OneTimeTask, TaskContext, register_codec
+from slotwise import (
+    DistributedJob,
+    Every,
+    JobContext,
+    OneTimeTask,
+    TaskContext,
+    register_codec,
+)
 from slotwise.payload.payload import JSON
 
 IS_NEW = os.environ.get("CAST_RELEASE", "2") == "2"

@@ -6,7 +6,14 @@ import asyncio
 import time
 from datetime import timedelta
 
-from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell, wait_until_released
+from tests.faults.cast.witness import (
+    LOG,
+    engine,
+    first_in_cluster,
+    leave_effect,
+    tell,
+    wait_until_released,
+)
 
 from slotwise import JobContext, OneTimeTask, Retry
 
@@ -43,7 +50,9 @@ class Linger(OneTimeTask):
 
 
 class Burn(OneTimeTask):
-    """Takes the seconds of CPU that its data says, and leaves the interpreter to others for none of them."""
+    """Takes the seconds of CPU that its data says, and leaves the interpreter to others for none
+    of them.
+    """
 
     name = "burn"
 

@@ -13,10 +13,11 @@ from slotwise.model.events import Event
 
 
 class Trap:
-    """``claimed:3:KILL`` or ``claimed:3:STOP:job``: at the third such event this process sends itself that signal.
+    """``claimed:3:KILL`` or ``claimed:3:STOP:job``: at the third such event this process sends
+    itself that signal.
 
-    Listeners are called where the thing happens, so its thread is at that very place when all threads stop.
-    With ``NAP`` only this thread sleeps there, for a second.
+    Listeners are called where the thing happens, so its thread is at that very place when all
+    threads stop. With ``NAP`` only this thread sleeps there, for a second.
     """
 
     def __init__(self, text: str) -> None:
@@ -42,5 +43,6 @@ class Trap:
             time.sleep(1)
         else:
             os.kill(os.getpid(), self._signal)
-            # Race: if another thread takes the signal, this one goes on until the kernel has stopped it.
+            # Race: if another thread takes the signal, this one goes on until the kernel has
+            # stopped it.
             time.sleep(0.2)

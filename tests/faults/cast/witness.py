@@ -1,4 +1,6 @@
-"""Where the handlers of these tests write, past slotwise: a log, lines between those of the worker, a table."""
+"""Where the handlers of these tests write, past slotwise: a log, lines between those of the
+worker, a table.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ def first_in_cluster(what: str) -> bool:
 def attempt(ctx: JobContext) -> Iterator[bool]:
     """Around a handler's work, as the log's; gives whether nobody was here before.
 
-    That is asked before the start is written down: whoever has read of it may freeze this process at once, and the
-    next attempt would be the first.
+    That is asked before the start is written down: whoever has read of it may freeze this process
+    at once, and the next attempt would be the first.
     """
     is_first = first_in_cluster(ctx.name)
     with LOG.attempt(ctx):
@@ -53,7 +55,9 @@ def wait_for_release(ctx: JobContext) -> None:
 
 
 def wait_until_released(ctx: JobContext, number: int) -> None:
-    """Until the test says ``release(job, up_to)`` with this number or a higher one, listening to nobody."""
+    """Until the test says ``release(job, up_to)`` with this number or a higher one, listening to
+    nobody.
+    """
     told = Path(f"{LOG.path}.{ctx.name}.released")
     while not told.exists() or int(told.read_text()) < number:
         time.sleep(0.02)
@@ -61,7 +65,9 @@ def wait_until_released(ctx: JobContext, number: int) -> None:
 
 @cache
 def engine() -> sa.Engine:
-    """The application's own connections, past whatever stands between the worker and the database."""
+    """The application's own connections, past whatever stands between the worker and the
+    database.
+    """
     url = sa.make_url(os.environ["CAST_URL"]).set(drivername="postgresql+psycopg")
     return sa.create_engine(url, pool_size=2, pool_pre_ping=True)
 

@@ -1,4 +1,6 @@
-"""Slots that come while nobody holds the job though it is due are catch-up's, whatever the row waited for."""
+"""Slots that come while nobody holds the job though it is due are catch-up's, whatever the row
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,28 @@ CATCH_UPS = pytest.mark.parametrize(
     ("catch_up", "runs", "reason"),
     [
         pytest.param(CatchUp.latest(), slice(-1, None), "collapsed", id="latest"),
-        pytest.param(CatchUp.first(), slice(0, 1), "collapsed", id="first", marks=pytest.mark.extended),
+        pytest.param(
+            CatchUp.first(),
+            slice(0, 1),
+            "collapsed",
+            id="first",
+            marks=pytest.mark.extended,
+        ),
         pytest.param(CatchUp.all(), slice(None), "", id="all"),
-        pytest.param(CatchUp.all(max=2), slice(-2, None), "collapsed", id="two", marks=pytest.mark.extended),
-        pytest.param(CatchUp.none(grace="10s"), slice(0, 0), "late", id="none", marks=pytest.mark.extended),
+        pytest.param(
+            CatchUp.all(max=2),
+            slice(-2, None),
+            "collapsed",
+            id="two",
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(
+            CatchUp.none(grace="10s"),
+            slice(0, 0),
+            "late",
+            id="none",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 
@@ -63,7 +83,9 @@ def fates(database: Database) -> dict[float, str]:
 
 
 def missed(database: Database, first: int, last: int, runs: slice, reason: str) -> None:
-    """Of the slots from the first to the last these ran, and the others did not, for that reason."""
+    """Of the slots from the first to the last these ran, and the others did not, for that
+    reason.
+    """
     found, slots = fates(database), range(first, last + 1)
     assert {slot: found[slot] for slot in slots} == {
         slot: "succeeded" if slot in slots[runs] else reason for slot in slots
@@ -75,7 +97,9 @@ def missed(database: Database, first: int, last: int, runs: slice, reason: str) 
 def test_an_outage_while_an_attempt_is_due(
     database: Database, way: str, catch_up: CatchUp, runs: slice, reason: str
 ) -> None:
-    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while its next attempt is due and nobody lives."""
+    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while its next attempt is due and nobody
+    lives.
+    """
     retry = Retry(max_attempts=2, past_next_slot=True)
     with working(database, catch_up=catch_up, retry=retry) as (worker, _):
         worker.tick("1s")
@@ -84,20 +108,27 @@ def test_an_outage_while_an_attempt_is_due(
         WAYS[way](worker, claim)
         pass_halves(worker, 6, beating=False)
         drain(worker)
-    assert [fates(database)[slot] for slot in (0, 1, 2, 3)] == ["succeeded", *["overlap"] * 3]
+    assert [fates(database)[slot] for slot in (0, 1, 2, 3)] == [
+        "succeeded",
+        *["overlap"] * 3,
+    ]
     missed(database, 4, 6, runs, reason)
 
 
 @CATCH_UPS
-def test_an_outage_after_the_last_heartbeat(database: Database, catch_up: CatchUp, runs: slice, reason: str) -> None:
-    """The worker is killed; slots 1 and 2 come before its last heartbeat, 3 to 6 before the next attempt starts, and 7
-    while that runs.
+def test_an_outage_after_the_last_heartbeat(
+    database: Database, catch_up: CatchUp, runs: slice, reason: str
+) -> None:
+    """The worker is killed; slots 1 and 2 come before its last heartbeat, 3 to 6 before the next
+    attempt starts, and 7 while that runs.
     """
     with working(database, catch_up=catch_up) as (worker, _):
         worker.tick("1s")
         claim = begin(worker)
         pass_halves(worker, 5)
-        subject = job(name="minutely", schedule=Every("1m"), catch_up=catch_up)(lambda ctx: None)
+        subject = job(name="minutely", schedule=Every("1m"), catch_up=catch_up)(
+            lambda ctx: None
+        )
         heir = ManualWorker([subject], worker.store.database, worker.clock)
         worker.crash()
         for _ in range(21):
@@ -120,10 +151,15 @@ def test_an_outage_after_the_last_heartbeat(database: Database, catch_up: CatchU
     ids=["queue", "queue of two", "queue_all"],
 )
 def test_an_outage_while_a_slot_waits_in_its_queue(
-    database: Database, overlap: Overlap, kept: list[int], catch_up: CatchUp, runs: slice, reason: str
+    database: Database,
+    overlap: Overlap,
+    kept: list[int],
+    catch_up: CatchUp,
+    runs: slice,
+    reason: str,
 ) -> None:
-    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while those that are kept are due and nobody lives; 7 while the
-    first of them runs.
+    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while those that are kept are due and nobody
+    lives; 7 while the first of them runs.
     """
     with working(database, catch_up=catch_up, overlap=overlap) as (worker, _):
         worker.tick("1s")
@@ -143,7 +179,9 @@ def test_an_outage_while_a_slot_waits_in_its_queue(
     missed(database, 4, 7, runs, reason)
 
 
-@pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode)
+@pytest.mark.parametrize(
+    "overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode
+)
 @pytest.mark.parametrize(
     ("policies", "reason"),
     [
@@ -158,7 +196,9 @@ def test_an_outage_while_a_slot_waits_in_its_queue(
 def test_a_slot_side_by_side_that_never_began(
     database: Database, overlap: Overlap, policies: dict[str, Any], reason: str
 ) -> None:
-    """It was handed back, and nobody came for minutes: what its job allows to be late holds for it, too."""
+    """It was handed back, and nobody came for minutes: what its job allows to be late holds for
+    it, too.
+    """
     with working(database, overlap=overlap, **policies) as (worker, started):
         worker.tick("1s")
         (claim,) = worker.poll()

@@ -1,4 +1,6 @@
-"""Each attempt that did not succeed is kept, under the fence of its settlement; the ledger has the one that did."""
+"""Each attempt that did not succeed is kept, under the fence of its settlement; the ledger has the
+one that did.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task, at, stale
 from tests.store.conformance.test_retention import prune
 
-from slotwise.model.records import Aborted, Failed, FollowUps, HandedBack, Skipped, Snoozed, Succeeded
+from slotwise.model.records import (
+    Aborted,
+    Failed,
+    FollowUps,
+    HandedBack,
+    Skipped,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.model.vocabulary import Reason
 from slotwise.store.reading.failures import Failure, failed_attempts, failures
 
@@ -21,7 +31,9 @@ def kept(bench: Bench, name: str, *columns: str) -> list[tuple[Any, ...]]:
     table = bench.tables.attempts
     order = table.c.slot, table.c.token
     with bench.store.transaction() as connection:
-        statement = sa.select(*(table.c[column] for column in columns)).where(table.c.task_name == name)
+        statement = sa.select(*(table.c[column] for column in columns)).where(
+            table.c.task_name == name
+        )
         return [tuple(row) for row in connection.execute(statement.order_by(*order))]
 
 
@@ -36,7 +48,9 @@ def add_up(bench: Bench, name: str) -> None:
 
 
 def test_the_usual_case_writes_no_row(bench: Bench) -> None:
-    """One attempt that succeeds, of a slot or of a task, also of one whose history is kept; and what never began."""
+    """One attempt that succeeds, of a slot or of a task, also of one whose history is kept; and
+    what never began.
+    """
     bench.tick()
     bench.settle(bench.claim_one("plain"))
     bench.settle(bench.claim_one("strict"), HandedBack())
@@ -45,20 +59,46 @@ def test_the_usual_case_writes_no_row(bench: Bench) -> None:
     bench.client.schedule("mail", id="1")
     bench.settle(bench.claim_one("mail"), Succeeded(sequel=FollowUps()))
     assert len(bench.slots("mail")) == 1
-    assert [kept(bench, name, "number") for name in ("plain", "strict", "mail")] == [[], [], []]
+    assert [kept(bench, name, "number") for name in ("plain", "strict", "mail")] == [
+        [],
+        [],
+        [],
+    ]
 
 
 def test_a_failure_and_its_retry(bench: Bench) -> None:
-    """Who had it, from when to when, and the whole traceback; the ledger has the attempt that succeeds then."""
+    """Who had it, from when to when, and the whole traceback; the ledger has the attempt that
+    succeeds then.
+    """
     bench.tick()
     first = bench.claim_one("retried", "host:1:a")
     bench.tick(0.1)
     bench.settle(first, Failed("Traceback …\nValueError: boom"))
     bench.tick(0.1)
     bench.settle(bench.claim_one("retried", "host:2:b"))
-    columns = ("number", "worker", "token", "claimed", "started", "ended", "outcome", "reason", "error")
+    columns = (
+        "number",
+        "worker",
+        "token",
+        "claimed",
+        "started",
+        "ended",
+        "outcome",
+        "reason",
+        "error",
+    )
     assert kept(bench, "retried", *columns) == [
-        (1, "host:1:a", first.token, at(1), at(1), at(1.1), "failed", "retry", "Traceback …\nValueError: boom"),
+        (
+            1,
+            "host:1:a",
+            first.token,
+            at(1),
+            at(1),
+            at(1.1),
+            "failed",
+            "retry",
+            "Traceback …\nValueError: boom",
+        ),
     ]
     add_up(bench, "retried")
 
@@ -74,8 +114,12 @@ def test_a_failure_for_good_has_a_row(bench: Bench) -> None:
 def test_a_timeout_says_so(bench: Bench) -> None:
     """As the reason of a failure."""
     bench.tick()
-    bench.settle(bench.claim_one("plain"), Failed("timed out after 5s", reason=Reason.TIMEOUT))
-    assert kept(bench, "plain", "outcome", "reason", "error") == [("failed", "timeout", "timed out after 5s")]
+    bench.settle(
+        bench.claim_one("plain"), Failed("timed out after 5s", reason=Reason.TIMEOUT)
+    )
+    assert kept(bench, "plain", "outcome", "reason", "error") == [
+        ("failed", "timeout", "timed out after 5s")
+    ]
 
 
 def test_a_take_over_names_the_dead_and_its_last_heartbeat(bench: Bench) -> None:
@@ -96,7 +140,9 @@ def test_a_take_over_names_the_dead_and_its_last_heartbeat(bench: Bench) -> None
 
 
 def test_a_holder_that_stirs_leaves_no_row(bench: Bench) -> None:
-    """Neither does a settlement outside its fence: the row is written with what it tells of, or not at all."""
+    """Neither does a settlement outside its fence: the row is written with what it tells of, or
+    not at all.
+    """
     bench.tick()
     claim = bench.claim_one("plain", "host:1:a")
     silent = bench.row("plain")
@@ -118,7 +164,10 @@ def test_a_poison_slot(bench: Bench) -> None:
         bench.take_over(claim)
         bench.tick(1)
     assert bench.slots("plain")[0]["outcome"] == "dead"
-    assert kept(bench, "plain", "number", "outcome", "reason") == [(1, "lost", "rerun"), (2, "lost", "max_lost")]
+    assert kept(bench, "plain", "number", "outcome", "reason") == [
+        (1, "lost", "rerun"),
+        (2, "lost", "max_lost"),
+    ]
     add_up(bench, "plain")
 
 
@@ -145,7 +194,9 @@ def test_a_job_that_gives_up(bench: Bench) -> None:
     bench.tick(2)
     bench.take_over(claim)
     columns = ("number", "claimed", "started", "ended", "outcome", "reason")
-    assert kept(bench, "strict", *columns) == [(1, at(1), at(1.1), at(1), "lost", "may still be running")]
+    assert kept(bench, "strict", *columns) == [
+        (1, at(1), at(1.1), at(1), "lost", "may still be running")
+    ]
     add_up(bench, "strict")
 
 
@@ -171,9 +222,15 @@ def test_a_task_keeps_attempts_where_its_record_says_so(bench: Bench) -> None:
         bench.tick(2)
         bench.take_over(claim)
         bench.tick()
-        assert bench.store.settlements.finish([bench.claim_one("mail")])  # the usual end, which looks at nothing
+        assert bench.store.settlements.finish(
+            [bench.claim_one("mail")]
+        )  # the usual end, which looks at nothing
         assert kept(bench, "mail", "number", "outcome") == expected
-    ((claimed, ended),) = [row[1:] for row in kept(bench, "mail", "outcome", "claimed", "ended") if row[0] == "lost"]
+    ((claimed, ended),) = [
+        row[1:]
+        for row in kept(bench, "mail", "outcome", "claimed", "ended")
+        if row[0] == "lost"
+    ]
     assert claimed == ended == claim.claimed_at
 
 
@@ -195,7 +252,9 @@ def test_a_claim_that_a_restored_queue_has_forgotten(bench: Bench) -> None:
     bench.claim_one("plain", "host:1:gone")
     bench.restore(before)
     bench.settle(bench.claim_one("plain", "host:2:b"))
-    assert kept(bench, "plain", "number", "worker", "outcome") == [(1, "host:1:gone", "lost")]
+    assert kept(bench, "plain", "number", "worker", "outcome") == [
+        (1, "host:1:gone", "lost")
+    ]
 
 
 def test_an_attempt_that_a_restored_queue_holds_again_keeps_its_end(bench: Bench) -> None:
@@ -241,7 +300,9 @@ def test_attempts_of_a_task_that_left_no_slot_go_by_their_age(bench: Bench) -> N
 
 
 def test_failed_attempts_of_all_jobs_are_listed(bench: Bench) -> None:
-    """The newest first, also of what succeeded since; a one-time task has no slot, whether its row is left or not."""
+    """The newest first, also of what succeeded since; a one-time task has no slot, whether its row
+    is left or not.
+    """
     bench = bench.beside(a_task("mail", record="failures"))
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
@@ -249,8 +310,13 @@ def test_failed_attempts_of_all_jobs_are_listed(bench: Bench) -> None:
     bench.tick(0.1)
     bench.settle(bench.claim_one("mail"), Failed("no mail"))
     bench.settle(bench.claim_one("retried"))
-    listed = [(one.name, one.id, one.slot, one.attempts, one.error) for one in failed(bench)]
-    assert listed == [("mail", "1", None, 1, "no mail"), ("retried", "recurring", at(1), 1, "boom")]
+    listed = [
+        (one.name, one.id, one.slot, one.attempts, one.error) for one in failed(bench)
+    ]
+    assert listed == [
+        ("mail", "1", None, 1, "no mail"),
+        ("retried", "recurring", at(1), 1, "boom"),
+    ]
     bench.delete("mail", "1")
     assert [one.slot for one in failed(bench, name="mail")] == [None]
     bench.tick(10)
@@ -258,14 +324,19 @@ def test_failed_attempts_of_all_jobs_are_listed(bench: Bench) -> None:
 
 
 def test_a_dead_task_is_listed_once(bench: Bench) -> None:
-    """Its row is dead, and the ledger has its end; a slot of a job that failed is listed beside it."""
+    """Its row is dead, and the ledger has its end; a slot of a job that failed is listed beside
+    it.
+    """
     bench = bench.beside(a_task("mail", record="failures"))
     bench.client.schedule("mail", id="1")
     bench.tick()
     bench.settle(bench.claim_one("mail"), Failed("no mail", final=True))
     bench.settle(bench.claim_one("plain"), Failed("boom"))
     listed = failures(bench.store, at(0), limit=10)
-    assert sorted((one.name, one.outcome) for one in listed) == [("mail", "dead"), ("plain", "failed")]
+    assert sorted((one.name, one.outcome) for one in listed) == [
+        ("mail", "dead"),
+        ("plain", "failed"),
+    ]
 
 
 def failed(bench: Bench, *, since: float = 0, name: str | None = None) -> list[Failure]:

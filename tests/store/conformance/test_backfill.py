@@ -20,7 +20,9 @@ from slotwise.store.reading.reader import Reader
 
 @pytest.fixture
 def operations(bench: Bench) -> Operations:
-    """Of an operator, ten minutes after noon: 1 ran, 2 failed, 3 was skipped alone, 4 to 9 in a gap, 10 ran."""
+    """Of an operator, ten minutes after noon: 1 ran, 2 failed, 3 was skipped alone, 4 to 9 in a
+    gap, 10 ran.
+    """
     bench.tick()
     bench.settle(bench.claim_one("plain"))
     bench.tick()
@@ -38,7 +40,9 @@ def started(claims: list[Claim]) -> list[datetime | None]:
 
 
 def test_what_never_ran_runs(bench: Bench, operations: Operations) -> None:
-    """The oldest first, one after another; what did run, or failed, is left alone, and so is the plan row."""
+    """The oldest first, one after another; what did run, or failed, is left alone, and so is the
+    plan row.
+    """
     before = bench.row("plain")
     found = operations.backfill("plain", at(1), at(10), note="lost a day")
     assert list(found.slots) == [at(minute) for minute in range(3, 10)]
@@ -52,17 +56,22 @@ def test_what_never_ran_runs(bench: Bench, operations: Operations) -> None:
     assert bench.row("plain") == before
     assert bench.outcomes("plain") == [
         (minute, "failed" if minute == 2 else "succeeded") for minute in range(1, 11)
-    ]  # fmt: skip
+    ]
 
 
 def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) -> None:
-    """It stays one line, and says how many slots have lines of their own; one that waits is explained as such.
+    """It stays one line, and says how many slots have lines of their own; one that waits is
+    explained as such.
 
     What was triggered in that time, and what others run, is none of them.
     """
     with bench.store.transaction() as connection:
         slots = bench.tables.slots
-        row = dict(connection.execute(sa.select(slots).where(slots.c.slot == at(10))).mappings().one())
+        row = dict(
+            connection.execute(sa.select(slots).where(slots.c.slot == at(10)))
+            .mappings()
+            .one()
+        )
         triggered = row | {"slot": at(5.5), "origin": "trigger"}
         others = row | {"slot": at(6), "origin": "backfill", "task_instance": "another"}
         connection.execute(sa.insert(slots), [triggered, others])
@@ -92,7 +101,9 @@ def test_a_backfill_is_previewed(bench: Bench, operations: Operations) -> None:
     assert [order.operation for order in bench.inspect.audit()] == ["skip-next"]
 
 
-def test_a_second_backfill_adds_only_what_lacks(bench: Bench, operations: Operations) -> None:
+def test_a_second_backfill_adds_only_what_lacks(
+    bench: Bench, operations: Operations
+) -> None:
     """A slot that waits already is not missing."""
     operations.backfill("plain", at(4), at(6))
     assert operations.backfill("plain", at(3), at(7)).slots == (at(3), at(7))
@@ -111,7 +122,9 @@ def test_so_many_at_once(bench: Bench, operations: Operations) -> None:
 
 
 @pytest.mark.parametrize("end", ["runs", "is called off"])
-def test_a_place_stays_with_its_backfill(bench: Bench, operations: Operations, end: str) -> None:
+def test_a_place_stays_with_its_backfill(
+    bench: Bench, operations: Operations, end: str
+) -> None:
     """Another backfill of the job that comes to its end hands its place to nobody."""
     operations.backfill("plain", at(4), at(9))
     operations.backfill("plain", at(3), at(3))
@@ -142,7 +155,9 @@ def test_a_lost_slot_lets_none_go(bench: Bench, operations: Operations) -> None:
         pytest.param(2, [0, 10, 20, 30], id="two"),
     ],
 )
-def test_starts_are_a_pace_apart(bench: Bench, operations: Operations, concurrency: int, dues: list[int]) -> None:
+def test_starts_are_a_pace_apart(
+    bench: Bench, operations: Operations, concurrency: int, dues: list[int]
+) -> None:
     """However short the runs are, and however many may run at once."""
     begun = bench.clock.now()
     operations.backfill("plain", at(3), at(6), pace="10s", concurrency=concurrency)
@@ -155,8 +170,12 @@ def test_starts_are_a_pace_apart(bench: Bench, operations: Operations, concurren
     assert starts == dues
 
 
-def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, operations: Operations) -> None:
-    """One that has run for long, and one that was short, end together: what follows them does not start together."""
+def test_starts_are_a_pace_apart_however_long_each_runs(
+    bench: Bench, operations: Operations
+) -> None:
+    """One that has run for long, and one that was short, end together: what follows them does not
+    start together.
+    """
     begun = bench.clock.now()
     operations.backfill("plain", at(3), at(7), pace="10s", concurrency=2)
     starts, long = [], bench.claim_one("plain")
@@ -171,7 +190,9 @@ def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, operations
     assert bench.inspect.audit()[0].arguments["pace"] == "10s"
 
 
-def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(bench: Bench, operations: Operations) -> None:
+def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(
+    bench: Bench, operations: Operations
+) -> None:
     """It has run in vain before, and the start of then is not what the pace counts from."""
     for _ in range(4):
         bench.tick()
@@ -202,7 +223,9 @@ def test_history_before_the_job_was_there(bench: Bench, operations: Operations) 
     assert (claim.slot, claim.row.schedule) == (at(-3), bench.row("plain").schedule)
 
 
-def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, operations: Operations) -> None:
+def test_what_is_to_come_is_left_to_the_schedule(
+    bench: Bench, operations: Operations
+) -> None:
     """Also what is due by now, and waits."""
     bench.tick(3)
     found = operations.backfill("plain", at(10), at(100))
@@ -216,7 +239,9 @@ def test_no_slot_runs_before_its_time(bench: Bench, operations: Operations) -> N
     """One that was left out is missing when its time has come, and not before."""
     slot = operations.skip_next("plain")
     assert slot > bench.clock.now()
-    with pytest.raises(ConfigurationError, match="is yet to come, and is left to the schedule"):
+    with pytest.raises(
+        ConfigurationError, match="is yet to come, and is left to the schedule"
+    ):
         operations.backfill("plain", slot, slot)
     bench.clock.set(slot)
     assert operations.backfill("plain", slot, slot).slots == (slot,)
@@ -227,10 +252,14 @@ def test_no_slot_runs_before_its_time(bench: Bench, operations: Operations) -> N
     [
         pytest.param("delayed", at(-10), "has no slots of its own", id="fixed delay"),
         pytest.param("plain", at(-11_000), "at most 10000 run in one go", id="too many"),
-        pytest.param("plain", at(-300_000), "at most 200000 are looked at", id="far too many"),
+        pytest.param(
+            "plain", at(-300_000), "at most 200000 are looked at", id="far too many"
+        ),
     ],
 )
-def test_a_backfill_has_limits(bench: Bench, operations: Operations, job: str, first: datetime, words: str) -> None:
+def test_a_backfill_has_limits(
+    bench: Bench, operations: Operations, job: str, first: datetime, words: str
+) -> None:
     """One line with the cure; nothing is half done."""
     with pytest.raises(ConfigurationError, match=words):
         operations.backfill(job, first, at(10))
@@ -245,20 +274,27 @@ def test_at_once_is_a_whole_number(operations: Operations, concurrency: Any) -> 
 
 
 def test_a_backfill_is_called_off(bench: Bench, operations: Operations) -> None:
-    """What has not begun ends as it was, or as cancelled; what runs goes on, and lets nothing go."""
+    """What has not begun ends as it was, or as cancelled; what runs goes on, and lets nothing
+    go.
+    """
     operations.backfill("plain", at(1), at(10))
     claim = bench.claim_one("plain")
     assert operations.cancel_backfill("plain") == 6
     bench.settle(claim)
     assert bench.claim("plain") == []
     assert bench.outcomes("plain") == [
-        (1, "succeeded"), (2, "failed"), (3, "succeeded"), *((minute, "cancelled") for minute in range(4, 10)),
+        (1, "succeeded"),
+        (2, "failed"),
+        (3, "succeeded"),
+        *((minute, "cancelled") for minute in range(4, 10)),
         (10, "succeeded"),
-    ]  # fmt: skip
+    ]
     assert operations.cancel_backfill("plain") == 0
 
 
-def test_a_slot_of_a_backfill_that_is_cancelled_lets_the_next_one_go(bench: Bench, operations: Operations) -> None:
+def test_a_slot_of_a_backfill_that_is_cancelled_lets_the_next_one_go(
+    bench: Bench, operations: Operations
+) -> None:
     """A chain does not break where an operator takes a link out."""
     operations.backfill("plain", at(1), at(10))
     operations.cancel("plain", at(3))
@@ -291,14 +327,14 @@ def test_a_job_that_gives_up_runs_what_never_started(bench: Bench) -> None:
     assert bench.outcomes("strict") == [(1, "succeeded"), (2, "succeeded")]
 
 
-# -- many slots -------------------------------------------------------------------------------------------------
+# -- many slots -----------------------------------------------------------------------------------
 
 
 def test_many_slots_are_entered_in_chunks(
     bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two of them no row is locked, so claims and settlements wait for no more than one; none starts before the
-    last one. The same for a backfill that is cancelled.
+    """Between two of them no row is locked, so claims and settlements wait for no more than one;
+    none starts before the last one. The same for a backfill that is cancelled.
     """
     monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 3)
     progress = list[int]()
@@ -307,27 +343,38 @@ def test_many_slots_are_entered_in_chunks(
         progress.append(rows)
         if bench.database.dialect_name == "postgresql":
             with bench.database.main.begin() as free:
-                free.exec_driver_sql("SELECT FROM scheduled_tasks WHERE task_name = 'plain' FOR UPDATE NOWAIT")
+                free.exec_driver_sql(
+                    "SELECT FROM scheduled_tasks WHERE task_name = 'plain' FOR UPDATE NOWAIT"
+                )
         if rows < 7:
             assert bench.claim("plain") == []
 
     with hearing(bench.database) as heard:
         found = operations.backfill("plain", at(1), at(10), concurrency=2, progress=between)
     assert (len(found.slots), progress) == (7, [3, 6, 7])
-    assert len([sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")]) == 3
+    assert (
+        len([sent for sent, _ in heard if sent.startswith("INSERT INTO scheduled_tasks")])
+        == 3
+    )
     assert started(bench.claim("plain")) == [at(3), at(4)]
     progress.clear()
     assert operations.cancel_backfill("plain", dry_run=True) == 5
     assert operations.cancel_backfill("plain", progress=between) == 5
     assert progress == [3, 5]
-    assert [order.operation for order in bench.inspect.audit()] == ["cancel-backfill", "backfill", "skip-next"]
+    assert [order.operation for order in bench.inspect.audit()] == [
+        "cancel-backfill",
+        "backfill",
+        "skip-next",
+    ]
 
 
 @pytest.mark.parametrize("then", ["again", "wider", "later", "cancel"])
 def test_a_backfill_that_was_interrupted_continues(
     bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """Nothing of it has started; the next one of that time takes it over, one slot after another."""
+    """Nothing of it has started; the next one of that time takes it over, one slot after
+    another.
+    """
     monkeypatch.setattr("slotwise.store.operations.transaction.CHUNK", 2)
 
     def stop(rows: int) -> None:
@@ -339,11 +386,19 @@ def test_a_backfill_that_was_interrupted_continues(
     assert bench.claim("plain") == []
     if then == "cancel":
         assert operations.cancel_backfill("plain") == 4
-        assert bench.outcomes("plain")[2:6] == [(3, "skipped"), *((minute, "cancelled") for minute in range(4, 7))]
+        assert bench.outcomes("plain")[2:6] == [
+            (3, "skipped"),
+            *((minute, "cancelled") for minute in range(4, 7)),
+        ]
         return
     first = 2 if then == "wider" else 3
-    begin = 6 if then == "later" else first  # what the interrupted one has entered before is not left behind
-    assert len(operations.backfill("plain", at(begin), at(9), failed=then == "wider").slots) == 10 - first
+    begin = (
+        6 if then == "later" else first
+    )  # what the interrupted one has entered before is not left behind
+    assert (
+        len(operations.backfill("plain", at(begin), at(9), failed=then == "wider").slots)
+        == 10 - first
+    )
     for minute in range(first, 10):
         (claim,) = bench.claim("plain")
         assert claim.slot == at(minute)

@@ -14,11 +14,17 @@ MINUTE = timedelta(minutes=1)
 
 
 def lines(bench: Bench) -> list[tuple[str, int, timedelta]]:
-    return [(one.name, one.waiting, one.oldest) for one in bench.inspect.backlog() if one.name in ("mail", "once")]
+    return [
+        (one.name, one.waiting, one.oldest)
+        for one in bench.inspect.backlog()
+        if one.name in ("mail", "once")
+    ]
 
 
 def test_due_rows_count_by_name(bench: Bench) -> None:
-    """Neither those that are not due yet, nor those that are held or paused; of several priorities together."""
+    """Neither those that are not due yet, nor those that are held or paused; of several priorities
+    together.
+    """
     assert lines(bench) == []
     bench.client.schedule("mail", id="urgent", priority=90)
     bench.tick(1)
@@ -49,7 +55,9 @@ def test_many_are_a_lower_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_time_since_the_last_success(bench: Bench) -> None:
-    """It counts from the planning of a job that has never succeeded: an alarm then works for it, too."""
+    """It counts from the planning of a job that has never succeeded: an alarm then works for
+    it, too.
+    """
     bench.planned()
     bench.tick(1)
     assert bench.inspect.since_success(["plain", "no such job"]) == {"plain": MINUTE}

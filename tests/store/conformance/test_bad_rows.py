@@ -1,4 +1,6 @@
-"""One row that nobody can read or decide costs only itself: at the claim, at the settlement, at the take-over."""
+"""One row that nobody can read or decide costs only itself: at the claim, at the settlement, at
+the take-over.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,29 @@ from slotwise.store.schema.column_types import Duration, Instant
 
 #: Beyond what Python can hold, as each database writes it.
 INSTANTS = {
-    "postgresql": {"-infinity": "'-infinity'", "infinity": "'infinity'", "BC": "'0044-03-15 12:00Z BC'",
-                   "year 20000": "'20000-01-01Z'"},
-    "sqlite": {"-infinity": str(-(2**63)), "infinity": str(2**63 - 1), "BC": str(-(10**17)),
-               "year 20000": str(6 * 10**17)},
-}  # fmt: skip
+    "postgresql": {
+        "-infinity": "'-infinity'",
+        "infinity": "'infinity'",
+        "BC": "'0044-03-15 12:00Z BC'",
+        "year 20000": "'20000-01-01Z'",
+    },
+    "sqlite": {
+        "-infinity": str(-(2**63)),
+        "infinity": str(2**63 - 1),
+        "BC": str(-(10**17)),
+        "year 20000": str(6 * 10**17),
+    },
+}
 
 
-def write(bench: Bench, name: str, column: str, what: str, instance: str = RECURRING) -> None:
+def write(
+    bench: Bench, name: str, column: str, what: str, instance: str = RECURRING
+) -> None:
     """As an operator, or another program, writes it."""
     with bench.store.transaction() as connection:
         done = connection.exec_driver_sql(
-            f"UPDATE scheduled_tasks SET {column} = {what} WHERE task_name = '{name}' AND task_instance = '{instance}'"
+            f"UPDATE scheduled_tasks SET {column} = {what} WHERE task_name = "
+            f"'{name}' AND task_instance = '{instance}'"
         )
         assert done.rowcount == 1
 
@@ -42,9 +55,14 @@ def stands(bench: Bench, name: str, instance: str = RECURRING) -> Any:
     """What people see of it."""
     tasks = bench.tables.tasks
     with bench.store.transaction() as connection:
-        columns = [tasks.c[name] for name in ("state", "execution_time", "picked", "last_error", "version")]
+        columns = [
+            tasks.c[name]
+            for name in ("state", "execution_time", "picked", "last_error", "version")
+        ]
         return connection.execute(
-            sa.select(*columns).where(tasks.c.task_name == name, tasks.c.task_instance == instance)
+            sa.select(*columns).where(
+                tasks.c.task_name == name, tasks.c.task_instance == instance
+            )
         ).one()
 
 
@@ -70,9 +88,16 @@ def test_no_table_takes_an_instant_that_nobody_can_read(bench: Bench, what: str)
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [("tasks", "version"), ("tasks", "created_version"), ("slots", "token"), ("attempts", "token")],
+    [
+        ("tasks", "version"),
+        ("tasks", "created_version"),
+        ("slots", "token"),
+        ("attempts", "token"),
+    ],
 )
-def test_no_table_takes_a_version_that_cannot_rise(bench: Bench, table: str, column: str) -> None:
+def test_no_table_takes_a_version_that_cannot_rise(
+    bench: Bench, table: str, column: str
+) -> None:
     """Each claim and settlement raises it."""
     _refused(bench, getattr(bench.tables, table), **{column: 2**62})
 
@@ -90,17 +115,26 @@ def _refused(bench: Bench, table: sa.Table, **bad: Any) -> None:
 
 def _sample(column: sa.Column[Any]) -> Any:
     kinds: tuple[tuple[Any, Any], ...] = (
-        (Instant, NOON), (Duration, MINUTE), (sa.JSON, {}), (sa.Boolean, False), (sa.Text, "x"), (sa.LargeBinary, b"x"),
-    )  # fmt: skip
+        (Instant, NOON),
+        (Duration, MINUTE),
+        (sa.JSON, {}),
+        (sa.Boolean, False),
+        (sa.Text, "x"),
+        (sa.LargeBinary, b"x"),
+    )
     return next((value for kind, value in kinds if isinstance(column.type, kind)), 77)
 
 
 def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
-    """It comes up again each minute and says what is wrong: a job does not end by a mistake. The others run."""
+    """It comes up again each minute and says what is wrong: a job does not end by a mistake. The
+    others run.
+    """
     bench.tick()
     write(bench, "plain", "pending", BAD_DOCUMENT)
     bench.client.schedule("mail", id="1")
-    found, claims = claim_due(bench.store, "host:1:a", 100, lease=MINUTE, names=["mail", "plain", "retried"])
+    found, claims = claim_due(
+        bench.store, "host:1:a", 100, lease=MINUTE, names=["mail", "plain", "retried"]
+    )
     assert (found, {claim.row.task_name for claim in claims}) == (3, {"mail", "retried"})
     row = stands(bench, "plain")
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
@@ -108,21 +142,38 @@ def test_a_plan_row_that_nobody_can_read_is_postponed(bench: Bench) -> None:
     assert bench.slots("plain") == []
     health = Reader(bench.store).health(timedelta(minutes=1))
     (told,) = health.unreadable
-    assert (health.overdue, told.task, told.rows, told.dead, told.since) == (0, "plain", 1, False, at(1))
+    assert (health.overdue, told.task, told.rows, told.dead, told.since) == (
+        0,
+        "plain",
+        1,
+        False,
+        at(1),
+    )
     (line,) = [line for line in Reader(bench.store).jobs() if line.job == "plain"]
-    assert (line.state, line.reason, told.error) == ("unreadable", told.error, row.last_error[len("unreadable: ") :])
+    assert (line.state, line.reason, told.error) == (
+        "unreadable",
+        told.error,
+        row.last_error[len("unreadable: ") :],
+    )
     write(bench, "plain", "pending", "NULL")
     bench.tick(1.5)
     assert len(bench.claim("plain")) == 1
 
 
-def test_a_flawed_row_is_claimed_and_refused(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """What a writer can insert makes no claim fail: others start, flawed rows are dead, one line counts them."""
+def test_a_flawed_row_is_claimed_and_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a writer can insert makes no claim fail: others start, flawed rows are dead, one line
+    counts them.
+    """
     blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
     flaws = {
         "version": (str(2**62 - 1), "its version cannot rise further"),
         "attempt": (str(2**31 - 1), "its attempts cannot be counted"),
-        "task_data": (f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})", "payload too large: 1048641 bytes, at most"),
+        "task_data": (
+            f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})",
+            "payload too large: 1048641 bytes, at most",
+        ),
     }
     for column, (value, _) in flaws.items():
         bench.client.schedule("mail", id=column)
@@ -131,13 +182,26 @@ def test_a_flawed_row_is_claimed_and_refused(bench: Bench, caplog: pytest.LogCap
     assert [claim.row.task_instance for claim in bench.claim("mail")] == ["good"]
     for column, (_, flaw) in flaws.items():
         row = stands(bench, "mail", column)
-        assert (row.state, row.picked, row.last_error.startswith(f"unreadable: {flaw}")) == ("dead", False, True)
-    assert (bench.row("mail", "task_data").attempt, bench.row("mail", "version").version < 2**62) == (0, True)
-    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [("mail", 3)]
+        assert (
+            row.state,
+            row.picked,
+            row.last_error.startswith(f"unreadable: {flaw}"),
+        ) == ("dead", False, True)
+    assert (
+        bench.row("mail", "task_data").attempt,
+        bench.row("mail", "version").version < 2**62,
+    ) == (0, True)
+    assert [
+        record.args[:2] for record in caplog.records if isinstance(record.args, tuple)
+    ] == [("mail", 3)]
 
 
-def test_a_number_that_python_does_not_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """In a document of a row, it stops neither claims nor heartbeats, reapers, deploys, orders or explanations."""
+def test_a_number_that_python_does_not_read(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a document of a row, it stops neither claims nor heartbeats, reapers, deploys, orders or
+    explanations.
+    """
     bench.tick()
     held = bench.claim_one("strict")
     write(bench, "strict", "pending", LONG_NUMBER)
@@ -145,9 +209,15 @@ def test_a_number_that_python_does_not_read(bench: Bench, caplog: pytest.LogCapt
     write(bench, "delayed", "plan", LONG_NUMBER)
     assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == ["retried"]
     assert stands(bench, "plain").last_error.startswith("unreadable: ")
-    assert len(bench.store.held.held_by(held.holder)) == len(bench.store.held.look(["strict", "retried"])[1]) == 2
+    assert (
+        len(bench.store.held.held_by(held.holder))
+        == len(bench.store.held.look(["strict", "retried"])[1])
+        == 2
+    )
     assert bench.store.held.beat(held.holder, [held]) == set()
-    assert {line.job: line.state for line in Reader(bench.store).jobs()}["delayed"] == "unreadable"
+    assert {line.job: line.state for line in Reader(bench.store).jobs()}[
+        "delayed"
+    ] == "unreadable"
     assert bench.plan(revision="9")["plain"].change == "kept"
     bench.client.operations.pause("plain")
     assert stands(bench, "plain").state == "paused"
@@ -155,8 +225,12 @@ def test_a_number_that_python_does_not_read(bench: Bench, caplog: pytest.LogCapt
     assert bench.settle(held) is not None
 
 
-def test_a_reaper_reads_some_thousands_of_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with the oldest heartbeats: what nobody renews is among them, however many others are held."""
+def test_a_reaper_reads_some_thousands_of_rows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the oldest heartbeats: what nobody renews is among them, however many others are
+    held.
+    """
     for module in (postgresql, port):
         monkeypatch.setattr(module, "MOST_HELD", 2)
     bench.tick()
@@ -164,11 +238,16 @@ def test_a_reaper_reads_some_thousands_of_rows(bench: Bench, monkeypatch: pytest
     bench.tick(0.1)
     bench.store.held.beat("host:1:a", claims[1:2])
     few = bench.beside().store
-    assert {row.key for row in few.held.look(["plain", "retried", "strict"])[1]} == {claims[0].key, claims[2].key}
+    assert {row.key for row in few.held.look(["plain", "retried", "strict"])[1]} == {
+        claims[0].key,
+        claims[2].key,
+    }
 
 
 def test_a_flawed_job_is_due_again(bench: Bench) -> None:
-    """Its slot has left no trace in the ledger; the payload does not travel; once mended, the slot runs."""
+    """Its slot has left no trace in the ledger; the payload does not travel; once mended, the slot
+    runs.
+    """
     bench.tick()
     blob = "bytea" if bench.database.dialect_name == "postgresql" else "blob"
     write(bench, "plain", "task_data", f"CAST('{'x' * (PAYLOAD_LIMIT + 65)}' AS {blob})")
@@ -181,18 +260,31 @@ def test_a_flawed_job_is_due_again(bench: Bench) -> None:
     assert len(bench.claim("plain")) == 1
 
 
-def test_a_flood_costs_a_line_a_minute(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_costs_a_line_a_minute(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """However many rows, and claims, and however different their problems."""
     bench.client.schedule_many("mail", range(50))
     with bench.store.transaction() as connection:
-        connection.exec_driver_sql("UPDATE scheduled_tasks SET version = 4611686018427387903 WHERE task_name = 'mail'")
-    while bench.store.claims.claim_tasks("host:1:a", 10, lease=MINUTE, names=["mail"]) or bench.store.claims.refused:
+        connection.exec_driver_sql(
+            "UPDATE scheduled_tasks SET version = 4611686018427387903 WHERE task_name = 'mail'"
+        )
+    while (
+        bench.store.claims.claim_tasks("host:1:a", 10, lease=MINUTE, names=["mail"])
+        or bench.store.claims.refused
+    ):
         assert bench.store.claims.refused == ["mail"] * 10
-    assert [record.args[1] for record in caplog.records if isinstance(record.args, tuple)] == [10]
+    assert [
+        record.args[1] for record in caplog.records if isinstance(record.args, tuple)
+    ] == [10]
 
 
-def test_a_held_row_that_nobody_can_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A reaper takes it over once, under its fence; the next claim refuses it, and its document stays."""
+def test_a_held_row_that_nobody_can_read(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reaper takes it over once, under its fence; the next claim refuses it, and its document
+    stays.
+    """
     name = "plain"
     bench.tick()
     claim = bench.claim_one(name)
@@ -209,8 +301,12 @@ def test_a_held_row_that_nobody_can_read(bench: Bench, caplog: pytest.LogCapture
     assert len(caplog.records) == 1
 
 
-def test_a_complaint_comes_once_an_hour(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A row that nobody can read comes up each minute; another complaint, or another row, is told at once."""
+def test_a_complaint_comes_once_an_hour(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that nobody can read comes up each minute; another complaint, or another row, is told
+    at once.
+    """
     write(bench, "plain", "pending", BAD_DOCUMENT)
     for _ in range(10):
         bench.tick()
@@ -218,7 +314,9 @@ def test_a_complaint_comes_once_an_hour(bench: Bench, caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
     write(bench, "retried", "schedule", "'MOON|full'")
     bench.claim("plain", "retried")
-    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == ["plain", "retried"]
+    assert [
+        record.args[0] for record in caplog.records if isinstance(record.args, tuple)
+    ] == ["plain", "retried"]
     bench.tick(60)
     bench.claim("plain", "retried")
     assert len(caplog.records) == 4
@@ -240,7 +338,9 @@ def _break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, verb, broken)
 
 
-def test_a_decision_that_fails_at_the_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_fails_at_the_claim(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It costs its own row a minute, each time, and no other row anything."""
     _break("plain", monkeypatch)
     bench.tick(3)
@@ -253,8 +353,12 @@ def test_a_decision_that_fails_at_the_claim(bench: Bench, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom")], ids=lambda one: one.name)
-def test_a_decision_that_fails_at_the_settlement(bench: Bench, outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others settle; what its handler came to is in the ledger, the row is let go and comes up again."""
+def test_a_decision_that_fails_at_the_settlement(
+    bench: Bench, outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others settle; what its handler came to is in the ledger, the row is let go and comes up
+    again.
+    """
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")
     _break("plain", monkeypatch)
@@ -268,7 +372,9 @@ def test_a_decision_that_fails_at_the_settlement(bench: Bench, outcome: Any, mon
     assert bench.claim_one("plain").slot == at(2)
 
 
-def test_a_decision_that_fails_at_the_take_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_fails_at_the_take_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others are taken over; it is let go as well: nothing stays with the dead."""
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")
@@ -278,11 +384,17 @@ def test_a_decision_that_fails_at_the_take_over(bench: Bench, monkeypatch: pytes
     monkeypatch.undo()
     bench.tick(2)
     assert bench.claim_one("plain").slot == at(3)
-    outcomes = [(1, "lost"), (2, "skipped"), (3, "running")]  # no gap covers the slot that the ledger has decided
+    outcomes = [
+        (1, "lost"),
+        (2, "skipped"),
+        (3, "running"),
+    ]  # no gap covers the slot that the ledger has decided
     assert (bench.outcomes("plain"), bench.gaps("plain")) == (outcomes, [])
 
 
-def test_whoever_has_stirred_is_not_let_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_stirred_is_not_let_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also a row that cannot be decided is taken only from the dead."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -295,16 +407,22 @@ def test_whoever_has_stirred_is_not_let_go(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_what_a_handler_says_fails_alone(bench: Bench) -> None:
-    """A snooze beyond the calendar is the handler's mistake: its slot fails, and the schedule goes on."""
+    """A snooze beyond the calendar is the handler's mistake: its slot fails, and the schedule goes
+    on.
+    """
     bench.tick()
     claims = bench.claim("plain", "retried")
-    done = bench.store.settlements.settle([(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims])
+    done = bench.store.settlements.settle(
+        [(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims]
+    )
     assert [one.transition and one.transition.label for one in done] == ["failed", "failed"]
     assert "snoozed" in bench.slot("plain")["error"]
     assert bench.row("plain").slot == at(2)
 
 
-def test_a_task_that_cannot_be_settled_is_dead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_cannot_be_settled_is_dead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It stays, and says why; when somebody wished for its next attempt does not outlive it."""
     bench.client.schedule("mail", id="1")
     claim = bench.claim_one("mail")
@@ -312,7 +430,11 @@ def test_a_task_that_cannot_be_settled_is_dead(bench: Bench, monkeypatch: pytest
     _break("mail", monkeypatch)
     done = bench.settle(claim)
     assert done is not None
-    assert (done.label, stands(bench, "mail", "1").state, bench.row("mail", "1").wanted_due) == ("dead", "dead", None)
+    assert (
+        done.label,
+        stands(bench, "mail", "1").state,
+        bench.row("mail", "1").wanted_due,
+    ) == ("dead", "dead", None)
     assert bench.settle(claim) is None
 
 
@@ -327,8 +449,11 @@ def test_looks_stop_at_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", ["mail", "once"])
-def test_what_waits_for_a_newer_worker(bench: Bench, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It comes up again soon, and the later the longer it has waited; no attempt is counted, and it is not dead.
+def test_what_waits_for_a_newer_worker(
+    bench: Bench, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes up again soon, and the later the longer it has waited; no attempt is counted, and
+    it is not dead.
 
     Health counts it; after a minute it is logged, once per task and minute.
     """
@@ -337,16 +462,35 @@ def test_what_waits_for_a_newer_worker(bench: Bench, name: str, caplog: pytest.L
     for waited, pause in ((0, 1), (1, 1), (60, 30), (600, 60)):
         bench.clock.set(at(0) + timedelta(seconds=waited))
         claims = bench.claim(name)
-        endings = [(claim, HandedBack("newer", "task_data has version 2")) for claim in claims]
+        endings = [
+            (claim, HandedBack("newer", "task_data has version 2")) for claim in claims
+        ]
         settled = bench.store.settlements.settle(endings)
-        assert [one.transition and one.transition.label for one in settled] == ["handed-back"] * 2
+        assert [one.transition and one.transition.label for one in settled] == [
+            "handed-back"
+        ] * 2
         row = bench.row(name, "1")
         assert row.execution_time == bench.clock.now() + timedelta(seconds=pause)
-        assert (row.picked, row.state, row.attempt, row.consecutive_failures) == (False, None, 0, 0)
+        assert (row.picked, row.state, row.attempt, row.consecutive_failures) == (
+            False,
+            None,
+            0,
+            0,
+        )
     (told,) = bench.inspect.health(timedelta(minutes=1)).unreadable
-    assert (told.task, told.rows, told.newer, told.dead, told.since) == (name, 2, True, False, at(0))
+    assert (told.task, told.rows, told.newer, told.dead, told.since) == (
+        name,
+        2,
+        True,
+        False,
+        at(0),
+    )
     assert told.error == "task_data has version 2"
-    said = [record.getMessage() for record in caplog.records if "newer worker" in record.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "newer worker" in record.getMessage()
+    ]
     assert len(said) == 1
 
 
@@ -357,7 +501,11 @@ def test_a_slot_that_waits_for_a_newer_worker(bench: Bench, name: str) -> None:
     claim = bench.claim_one(name)
     assert name == "plain" or bench.store.held.mark_running(claim)
     bench.settle(claim, HandedBack("newer", "task_data has version 2"))
-    assert (bench.row(name).slot, bench.row(name).attempt, bench.slots(name)) == (at(1), 0, [])
+    assert (bench.row(name).slot, bench.row(name).attempt, bench.slots(name)) == (
+        at(1),
+        0,
+        [],
+    )
     assert bench.claim(name) == []
     bench.clock.tick(timedelta(seconds=1))
     newer = bench.claim_one(name)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import sqlalchemy as sa
-from tests.store.conformance.test_policies import MINUTE, NOON, drain, ledger, minute, working
+from tests.store.conformance.test_policies import (
+    MINUTE,
+    NOON,
+    drain,
+    ledger,
+    minute,
+    working,
+)
 
 from slotwise import CatchUp, Every, JobContext, job
 from slotwise.model.clock import ManualClock
@@ -31,11 +38,16 @@ def test_catch_up_all_within_its_limits(database: Database) -> None:
         worker.tick(10.5 * MINUTE)
         drain(worker)
     assert started == [8, 9, 10]
-    assert ledger(database) == {**dict.fromkeys(range(8), "gap collapsed"), **dict.fromkeys((8, 9, 10), "succeeded")}
+    assert ledger(database) == {
+        **dict.fromkeys(range(8), "gap collapsed"),
+        **dict.fromkeys((8, 9, 10), "succeeded"),
+    }
 
 
 def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database) -> None:
-    """A slot each twenty seconds, those as well that come due meanwhile, until a slot is on time again."""
+    """A slot each twenty seconds, those as well that come due meanwhile, until a slot is on time
+    again.
+    """
     with working(database, catch_up=CatchUp.all(pace="20s")) as (worker, started):
         worker.tick(5.5 * MINUTE)
         drain(worker)
@@ -45,7 +57,9 @@ def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database)
             assert worker.run_due() == []
             worker.tick("1s")
             drain(worker)
-        assert started == list(range(8))  # 6 and 7 came due meanwhile; 8 is to come, and not missed any more
+        assert started == list(
+            range(8)
+        )  # 6 and 7 came due meanwhile; 8 is to come, and not missed any more
         worker.tick("11s")
         drain(worker)
     assert started == list(range(9))
@@ -53,7 +67,9 @@ def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database)
 
 
 def test_an_outage_during_a_catch_up_is_bounded_as_any_other(database: Database) -> None:
-    """An hour away, one run, six hours away: three run, none older than five minutes; two ranges for the rest."""
+    """An hour away, one run, six hours away: three run, none older than five minutes; two ranges
+    for the rest.
+    """
     with working(database, catch_up=CatchUp.all(max=3, window="5m")) as (worker, started):
         worker.tick(60.5 * MINUTE)
         (claim,) = worker.poll()
@@ -64,8 +80,16 @@ def test_an_outage_during_a_catch_up_is_bounded_as_any_other(database: Database)
         drain(worker)
     assert started == [418, 419, 420]
     found = ledger(database)
-    assert {slot for slot, said in found.items() if said == "gap late"} == {*range(56), *range(59, 416)}
-    assert {slot for slot, said in found.items() if said == "gap collapsed"} == {56, 57, 416, 417}
+    assert {slot for slot, said in found.items() if said == "gap late"} == {
+        *range(56),
+        *range(59, 416),
+    }
+    assert {slot for slot, said in found.items() if said == "gap collapsed"} == {
+        56,
+        57,
+        416,
+        417,
+    }
 
 
 def test_slots_of_a_catch_up_that_are_too_late_are_one_range(database: Database) -> None:
@@ -79,11 +103,18 @@ def test_slots_of_a_catch_up_that_are_too_late_are_one_range(database: Database)
         worker.tick(60 * MINUTE)
         (claim,) = worker.poll()
         assert claim.row.slot == NOON + 68 * MINUTE
-    assert {slot for slot, said in ledger(database).items() if said == "gap late"} == {*range(8), *range(9, 68)}
+    assert {slot for slot, said in ledger(database).items() if said == "gap late"} == {
+        *range(8),
+        *range(9, 68),
+    }
 
 
-def test_a_job_that_is_slower_than_its_schedule_comes_out_of_its_catch_up(database: Database) -> None:
-    """Two slots were missed; what comes due during its runs of four minutes is overlap's, as on any other day."""
+def test_a_job_that_is_slower_than_its_schedule_comes_out_of_its_catch_up(
+    database: Database,
+) -> None:
+    """Two slots were missed; what comes due during its runs of four minutes is overlap's, as on
+    any other day.
+    """
     with working(database, catch_up=CatchUp.all(max=3, window="10m")) as (worker, _):
         worker.tick(1.5 * MINUTE)
         found = []
@@ -98,7 +129,10 @@ def test_a_job_that_is_slower_than_its_schedule_comes_out_of_its_catch_up(databa
             worker.finish(claim)
             worker.settle()
     assert found == [(0, True), (1, True), (10, False)]
-    assert [slot for slot, said in ledger(database).items() if said == "gap overlap"] == [*range(2, 10), *range(11, 15)]
+    assert [slot for slot, said in ledger(database).items() if said == "gap overlap"] == [
+        *range(2, 10),
+        *range(11, 15),
+    ]
 
 
 def test_catch_up_first_is_labelled_with_the_oldest(database: Database) -> None:
@@ -109,25 +143,33 @@ def test_catch_up_first_is_labelled_with_the_oldest(database: Database) -> None:
         worker.tick(MINUTE)
         drain(worker)
     assert started == [0, 5]
-    assert ledger(database) == {0: "succeeded", **dict.fromkeys(range(1, 5), "gap collapsed"), 5: "succeeded"}
+    assert ledger(database) == {
+        0: "succeeded",
+        **dict.fromkeys(range(1, 5), "gap collapsed"),
+        5: "succeeded",
+    }
 
 
 def test_a_year_of_seconds_is_one_row(database: Database) -> None:
-    """The newest runs for all; nobody has walked through the others, or this test would take minutes."""
+    """The newest runs for all; nobody has walked through the others, or this test would take
+    minutes.
+    """
 
     def handler(ctx: JobContext) -> None:
         assert ctx.missed_count == seconds - 1
 
     seconds = 365 * 86_400
     subject = job(name="secondly", schedule=Every("1s"))(handler)
-    with ManualWorker([subject], database, ManualClock(NOON - timedelta(seconds=1))) as worker:
+    with ManualWorker(
+        [subject], database, ManualClock(NOON - timedelta(seconds=1))
+    ) as worker:
         worker.plan()
         worker.tick(timedelta(seconds=seconds))
         assert [event.outcome for event in worker.run_due()] == ["succeeded"]
     with database.main.connect() as connection:
-        assert connection.execute(sa.text("SELECT count, reason FROM scheduled_gaps")).all() == [
-            (seconds - 1, "collapsed")
-        ]
+        assert connection.execute(
+            sa.text("SELECT count, reason FROM scheduled_gaps")
+        ).all() == [(seconds - 1, "collapsed")]
 
 
 def test_a_crash_during_a_catch_up_loses_no_slot(database: Database) -> None:

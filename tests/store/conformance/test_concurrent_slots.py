@@ -1,4 +1,6 @@
-"""Slots of one job side by side, and slots that replace each other: decided in the database, on each of them."""
+"""Slots of one job side by side, and slots that replace each other: decided in the database, on
+each of them.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,16 @@ from slotwise.testing.worker import ManualWorker
 
 
 @contextmanager
-def workers(database: Database, count: int = 1, **policies: Any) -> Iterator[list[ManualWorker]]:
+def workers(
+    database: Database, count: int = 1, **policies: Any
+) -> Iterator[list[ManualWorker]]:
     """Workers on one clock, with one minutely job that was planned just before noon."""
     subject = job(name="minutely", schedule=Every("1m"), **policies)(_nothing)
     clock = ManualClock(NOON - timedelta(seconds=1))
-    found = [ManualWorker([subject], database, clock, worker_name=f"w{number}") for number in range(count)]
+    found = [
+        ManualWorker([subject], database, clock, worker_name=f"w{number}")
+        for number in range(count)
+    ]
     for worker in found:
         worker.plan()
     yield found
@@ -52,16 +59,30 @@ def on(worker: ManualWorker, slot: float) -> Claim:
 def test_a_row_of_another_program_under_the_id_of_a_slot(
     database: Database, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The slot has no row of its own, so it is skipped: the ledger has it, and the log names the row. The next runs."""
+    """The slot has no row of its own, so it is skipped: the ledger has it, and the log names the
+    row. The next runs.
+    """
     with workers(database, overlap=Overlap.allow(2)) as (one,):
         id = f"recurring@{NOON.isoformat()}"
         with one.store.transaction() as connection:
-            row = {"task_name": "minutely", "task_instance": id, "kind": kind, "picked": False, "version": 1}
-            connection.execute(one.store.tables.tasks.insert().values(**row, execution_time=NOON + 9 * MINUTE))
+            row = {
+                "task_name": "minutely",
+                "task_instance": id,
+                "kind": kind,
+                "picked": False,
+                "version": 1,
+            }
+            connection.execute(
+                one.store.tables.tasks.insert().values(
+                    **row, execution_time=NOON + 9 * MINUTE
+                )
+            )
         one.tick("1s")
         assert begun(one) == []
         assert ledger(database) == {0: "skipped unreadable"}
-        assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [("minutely", 1)]
+        assert [
+            record.args[:2] for record in caplog.records if isinstance(record.args, tuple)
+        ] == [("minutely", 1)]
         assert id in caplog.text
         go_on(MINUTE, one)
         assert begun(one) == [1]
@@ -82,11 +103,13 @@ def end(worker: ManualWorker, slot: float, outcome: Any = None) -> list[str]:
     return [event.outcome for event in worker.settle() if isinstance(event, Settled)]
 
 
-# -- allow ------------------------------------------------------------------------------------------------------
+# -- allow ----------------------------------------------------------------------------------------
 
 
 def test_slots_run_side_by_side_as_far_as_allowed(database: Database) -> None:
-    """Two at a time in the whole cluster, whoever runs them; the third finds no place, and the ledger says so."""
+    """Two at a time in the whole cluster, whoever runs them; the third finds no place, and the
+    ledger says so.
+    """
     with workers(database, 2, overlap=Overlap.allow(2)) as (one, two):
         one.tick("1s")
         assert begun(one) == [0]
@@ -98,11 +121,18 @@ def test_slots_run_side_by_side_as_far_as_allowed(database: Database) -> None:
         go_on(MINUTE, one, two)
         assert begun(one) == [3]
         assert (end(two, 1), end(one, 3)) == (["succeeded"], ["succeeded"])
-    assert ledger(database) == {0: "succeeded", 1: "succeeded", 2: "skipped overlap", 3: "succeeded"}
+    assert ledger(database) == {
+        0: "succeeded",
+        1: "succeeded",
+        2: "skipped overlap",
+        3: "succeeded",
+    }
 
 
 def test_the_rows_of_what_runs(database: Database) -> None:
-    """One for each slot, by its name, gone when it is final; the plan row waits for the next slot all the time."""
+    """One for each slot, by its name, gone when it is final; the plan row waits for the next slot
+    all the time.
+    """
     with workers(database, overlap=Overlap.allow(3)) as (one,):
         one.tick("1s")
         begun(one)
@@ -110,9 +140,10 @@ def test_the_rows_of_what_runs(database: Database) -> None:
         begun(one)
         found = {row["task_instance"]: bool(row["picked"]) for row in rows(database)}
         assert found == {
-            "recurring": False, f"recurring@{NOON.isoformat()}": True,
+            "recurring": False,
+            f"recurring@{NOON.isoformat()}": True,
             f"recurring@{(NOON + MINUTE).isoformat()}": True,
-        }  # fmt: skip
+        }
         end(one, 0)
         end(one, 1, Failed("boom"))
         (plan,) = rows(database)
@@ -122,8 +153,8 @@ def test_the_rows_of_what_runs(database: Database) -> None:
 
 
 def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(database: Database) -> None:
-    """That comes after the commit, on a connection of its own: where none is to be had, the slot is settled all the
-    same, and nobody takes it for lost.
+    """That comes after the commit, on a connection of its own: where none is to be had, the slot
+    is settled all the same, and nobody takes it for lost.
     """
 
     def refuse(*_: object) -> None:
@@ -160,7 +191,7 @@ def test_a_slot_that_waits_for_its_retry_holds_its_place(database: Database) -> 
     assert ledger(database) == {0: "succeeded", 1: "skipped overlap"}
 
 
-# -- places -----------------------------------------------------------------------------------------------------
+# -- places ---------------------------------------------------------------------------------------
 
 
 def test_a_lost_slot_is_taken_over_in_its_place(database: Database) -> None:
@@ -203,13 +234,17 @@ def test_giving_up_side_by_side(database: Database) -> None:
     ("catch_up", "ran", "left_out"),
     [
         pytest.param(CatchUp.all(), [2, 3, 4], {}, id="all"),
-        pytest.param(CatchUp.latest(), [4], {2: "gap collapsed", 3: "gap collapsed"}, id="latest"),
+        pytest.param(
+            CatchUp.latest(), [4], {2: "gap collapsed", 3: "gap collapsed"}, id="latest"
+        ),
     ],
 )
 def test_slots_that_nobody_has_looked_at_are_catch_ups(
     database: Database, catch_up: CatchUp, ran: list[float], left_out: dict[float, str]
 ) -> None:
-    """All workers died. Whoever comes next looks late, finds all places taken, and waits until the loss is seen."""
+    """All workers died. Whoever comes next looks late, finds all places taken, and waits until the
+    loss is seen.
+    """
     give_up: dict[str, Any] = {"on_lost": "give_up", "catch_up": catch_up}
     with workers(database, 2, overlap=Overlap.allow(2), **give_up) as (one, two):
         one.tick("1s")
@@ -232,7 +267,9 @@ def test_slots_that_nobody_has_looked_at_are_catch_ups(
 
 
 def test_missed_slots_run_side_by_side(database: Database) -> None:
-    """A catch-up of all takes the places there are, and waits for others to become free; no slot is skipped."""
+    """A catch-up of all takes the places there are, and waits for others to become free; no slot
+    is skipped.
+    """
     started: list[float] = []
     with workers(database, overlap=Overlap.allow(2), catch_up=CatchUp.all()) as (one,):
         one.tick(4.5 * MINUTE)
@@ -256,11 +293,13 @@ def test_a_trigger_stands_beside_the_overlap_rules(database: Database) -> None:
         assert begun(one) == [0]
 
 
-# -- cancel_previous --------------------------------------------------------------------------------------------
+# -- cancel_previous ------------------------------------------------------------------------------
 
 
 def test_a_new_slot_replaces_the_one_that_runs(database: Database) -> None:
-    """It asks, waits until the other is settled, and starts then; of those that wait, only the newest does."""
+    """It asks, waits until the other is settled, and starts then; of those that wait, only the
+    newest does.
+    """
     with workers(database, 2, overlap=Overlap.cancel_previous()) as (one, two):
         one.tick("1s")
         assert begun(one) == [0]
@@ -276,7 +315,11 @@ def test_a_new_slot_replaces_the_one_that_runs(database: Database) -> None:
         two.tick("1s")
         assert begun(two) == [2]
         end(two, 2)
-    assert ledger(database) == {0: "cancelled overlap", 1: "skipped overlap", 2: "succeeded"}
+    assert ledger(database) == {
+        0: "cancelled overlap",
+        1: "skipped overlap",
+        2: "succeeded",
+    }
 
 
 def test_a_slot_that_ends_well_all_the_same(database: Database) -> None:
@@ -308,7 +351,9 @@ def test_a_replaced_slot_has_no_retry(database: Database) -> None:
     assert ledger(database)[0] == "cancelled overlap"
 
 
-def test_a_frozen_holder_keeps_nobody_out_for_longer_than_its_lease(database: Database) -> None:
+def test_a_frozen_holder_keeps_nobody_out_for_longer_than_its_lease(
+    database: Database,
+) -> None:
     """Its slot is reaped, is not run again, and the new one starts."""
     with workers(database, 2, overlap=Overlap.cancel_previous()) as (one, two):
         one.tick("1s")
@@ -337,7 +382,9 @@ def test_who_asked_is_told_apart(database: Database) -> None:
 
 
 def test_a_late_slot_asks_the_one_that_runs_to_stop(database: Database) -> None:
-    """Nobody has looked for minutes, and the one that runs would never end: catch-up chooses when it has."""
+    """Nobody has looked for minutes, and the one that runs would never end: catch-up chooses when
+    it has.
+    """
     with workers(database, overlap=Overlap.cancel_previous()) as (one,):
         one.tick("1s")
         assert begun(one) == [0]
@@ -348,10 +395,19 @@ def test_a_late_slot_asks_the_one_that_runs_to_stop(database: Database) -> None:
         end(one, 0, Aborted("overlap"))
         one.tick("1s")
         assert begun(one) == [3]
-    assert ledger(database) == {0: "cancelled overlap", 1: "gap collapsed", 2: "gap collapsed", 3: "running"}
+    assert ledger(database) == {
+        0: "cancelled overlap",
+        1: "gap collapsed",
+        2: "gap collapsed",
+        3: "running",
+    }
 
 
-@pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=["allow", "cancel_previous"])
+@pytest.mark.parametrize(
+    "overlap",
+    [Overlap.allow(2), Overlap.cancel_previous()],
+    ids=["allow", "cancel_previous"],
+)
 def test_a_year_of_seconds_beside_a_run(database: Database, overlap: Overlap) -> None:
     """Nobody has looked at them: they wait for a place, and are one gap then, however long."""
     subject = job(name="secondly", schedule=Every("1s"), overlap=overlap)(_nothing)
@@ -367,7 +423,9 @@ def test_a_year_of_seconds_beside_a_run(database: Database, overlap: Overlap) ->
         one.tick("1s")
         one.poll()
         with database.main.connect() as connection:
-            counts = connection.execute(sa.text("SELECT count, reason FROM scheduled_gaps")).all()
+            counts = connection.execute(
+                sa.text("SELECT count, reason FROM scheduled_gaps")
+            ).all()
     assert len(counts) == 1
     assert counts[0][0] >= 365 * 86_400 - 2
     assert counts[0][1] == "collapsed"

@@ -1,4 +1,6 @@
-"""Detached rows: one slot beside the plan row, claimed, settled and written down like any other."""
+"""Detached rows: one slot beside the plan row, claimed, settled and written down like any
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,18 @@ from slotwise.store.operations.slot_operations import trigger
 from slotwise.store.slots.detached import detach
 
 
-def detached(bench: Bench, slot: datetime, name: str = "plain", **columns: Any) -> Key | None:
+def detached(
+    bench: Bench, slot: datetime, name: str = "plain", **columns: Any
+) -> Key | None:
     with bench.store.transaction() as connection:
-        return detach(bench.store.at(connection), name=name, slot=slot, origin="backfill", **columns)
+        return detach(
+            bench.store.at(connection), name=name, slot=slot, origin="backfill", **columns
+        )
 
 
 def test_a_detached_row_is_a_slot_of_its_own(bench: Bench) -> None:
-    """It has the plan's schedule and leaves the plan row and its watermark alone, but for its statistics.
+    """It has the plan's schedule and leaves the plan row and its watermark alone, but for its
+    statistics.
 
     It goes when its slot is final.
     """
@@ -29,13 +36,22 @@ def test_a_detached_row_is_a_slot_of_its_own(bench: Bench) -> None:
     key = detached(bench, at(-5))
     assert key == Key("plain", f"{RECURRING}@{at(-5).isoformat()}")
     claim = bench.claim_one("plain")
-    assert (claim.key, claim.slot, claim.row.schedule, claim.row.origin) == (key, at(-5), before.schedule, "backfill")
+    assert (claim.key, claim.slot, claim.row.schedule, claim.row.origin) == (
+        key,
+        at(-5),
+        before.schedule,
+        "backfill",
+    )
     assert (claim.row.is_plan, claim.row.is_detached) == (False, True)
     bench.settle(claim)
     assert bench.find(*key) is None
     assert bench.row("plain") == replace(before, last_success=bench.clock.now())
     entry = bench.slot("plain")
-    assert (entry["task_instance"], entry["outcome"], entry["origin"]) == (RECURRING, "succeeded", "backfill")
+    assert (entry["task_instance"], entry["outcome"], entry["origin"]) == (
+        RECURRING,
+        "succeeded",
+        "backfill",
+    )
 
 
 def test_one_slot_is_detached_once(bench: Bench) -> None:
@@ -45,7 +61,9 @@ def test_one_slot_is_detached_once(bench: Bench) -> None:
 
 
 def test_a_slot_that_has_run_does_not_run_from_a_detached_row(bench: Bench) -> None:
-    """The ledger's key says so in the claim; the row goes, and nothing else of the batch is stopped."""
+    """The ledger's key says so in the claim; the row goes, and nothing else of the batch is
+    stopped.
+    """
     bench.tick()
     bench.settle(bench.claim_one("plain"))
     key = detached(bench, at(1))
@@ -56,19 +74,25 @@ def test_a_slot_that_has_run_does_not_run_from_a_detached_row(bench: Bench) -> N
 
 
 def test_a_mark_that_comes_after_the_hand_back_starts_nothing(bench: Bench) -> None:
-    """It was held up on its way, and its claim, which had waited for too long, was given back before it: the ledger
-    keeps the slot, which has not begun, for whoever claims it next.
+    """It was held up on its way, and its claim, which had waited for too long, was given back
+    before it: the ledger keeps the slot, which has not begun, for whoever claims it next.
     """
     detached(bench, at(-5), "strict")
     claim = bench.claim_one("strict")
     assert bench.settle(claim, HandedBack("queued")) is not None
     assert not bench.store.held.mark_running(claim)
     again = bench.claim_one("strict", "host:2:b")
-    assert (again.slot, again.row.attempt, bench.store.held.mark_running(again)) == (at(-5), 1, True)
+    assert (again.slot, again.row.attempt, bench.store.held.mark_running(again)) == (
+        at(-5),
+        1,
+        True,
+    )
 
 
 def begun_after_a_backup(bench: Bench, name: str) -> Key:
-    """A detached row, put back to what it was when its first attempt was held; its second began, and no row knows."""
+    """A detached row, put back to what it was when its first attempt was held; its second began,
+    and no row knows.
+    """
     key = detached(bench, at(-5), name)
     assert key is not None
     first = bench.claim_one(name)
@@ -85,24 +109,40 @@ def begun_after_a_backup(bench: Bench, name: str) -> Key:
 
 
 def test_a_restored_detached_row_runs_again(bench: Bench) -> None:
-    """No row vouches for what the ledger calls running: its holder went with the queue that was put back."""
+    """No row vouches for what the ledger calls running: its holder went with the queue that was
+    put back.
+    """
     begun_after_a_backup(bench, "plain")
-    claim = next(one for one in bench.claim("plain", holder="host:3:c") if one.slot == at(-5))
+    claim = next(
+        one for one in bench.claim("plain", holder="host:3:c") if one.slot == at(-5)
+    )
     bench.settle(claim)
     entry = bench.slots("plain")[0]
-    assert (entry["slot"], entry["outcome"], entry["worker"]) == (at(-5), "succeeded", "host:3:c")
+    assert (entry["slot"], entry["outcome"], entry["worker"]) == (
+        at(-5),
+        "succeeded",
+        "host:3:c",
+    )
 
 
 def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(bench: Bench) -> None:
     """It may have started: it does not start again, and its slot ends."""
     key = begun_after_a_backup(bench, "strict")
-    assert [one.slot for one in bench.claim("strict", holder="host:3:c") if one.slot == at(-5)] == []
+    assert [
+        one.slot for one in bench.claim("strict", holder="host:3:c") if one.slot == at(-5)
+    ] == []
     assert bench.find(*key) is None
     entry = bench.slots("strict")[0]
-    assert (entry["slot"], entry["outcome"], entry["finished"] is not None) == (at(-5), "lost", True)
+    assert (entry["slot"], entry["outcome"], entry["finished"] is not None) == (
+        at(-5),
+        "lost",
+        True,
+    )
 
 
-@pytest.mark.parametrize("columns", [{"due": at(3)}, {"state": "paused"}], ids=["later", "paused"])
+@pytest.mark.parametrize(
+    "columns", [{"due": at(3)}, {"state": "paused"}], ids=["later", "paused"]
+)
 def test_a_detached_row_waits_like_any_other(bench: Bench, columns: dict[str, Any]) -> None:
     """For its due time, and while it has a state."""
     detached(bench, at(-5), **columns)
@@ -128,7 +168,9 @@ def test_a_detached_row_is_retried_and_handed_back(bench: Bench) -> None:
     assert bench.slot("retried")["reason"] == "retry"
 
 
-def test_a_detached_row_that_a_restore_takes_away_leaves_its_slot_in_the_ledger(bench: Bench) -> None:
+def test_a_detached_row_that_a_restore_takes_away_leaves_its_slot_in_the_ledger(
+    bench: Bench,
+) -> None:
     """Also one that was handed back before it began: no plan row comes back to it."""
     backup = bench.backup()
     detached(bench, at(-5), "strict")
@@ -138,21 +180,33 @@ def test_a_detached_row_that_a_restore_takes_away_leaves_its_slot_in_the_ledger(
     bench.restore(backup)
     bench.tick()
     bench.settle(bench.claim_one("strict"))
-    assert bench.outcomes("strict") == [(-5, "cancelled"), (1, "succeeded"), (2, "succeeded")]
+    assert bench.outcomes("strict") == [
+        (-5, "cancelled"),
+        (1, "succeeded"),
+        (2, "succeeded"),
+    ]
 
 
 @pytest.mark.parametrize("on_lost", ["plain", "strict"])
-def test_a_detached_row_that_was_handed_back_is_called_off(bench: Bench, on_lost: str) -> None:
+def test_a_detached_row_that_was_handed_back_is_called_off(
+    bench: Bench, on_lost: str
+) -> None:
     """It ends as cancelled: it never began."""
     detached(bench, at(-5), on_lost)
     bench.settle(bench.claim_one(on_lost), HandedBack())
     bench.client.operations.cancel(on_lost, at(-5))
     entry = bench.slot(on_lost)
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "operator", bench.clock.now())
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        "cancelled",
+        "operator",
+        bench.clock.now(),
+    )
 
 
 def test_triggers_of_one_instant_all_run(bench: Bench) -> None:
-    """Each has a slot of its own, though none of them has started, whoever asked at the same time."""
+    """Each has a slot of its own, though none of them has started, whoever asked at the same
+    time.
+    """
 
     def ask(_: int) -> None:
         with bench.store.transaction() as connection:

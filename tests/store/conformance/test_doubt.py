@@ -1,4 +1,5 @@
-"""A connection that breaks around COMMIT: what was written is written once, and what was not is known not to be.
+"""A connection that breaks around COMMIT: what was written is written once, and what was not is
+known not to be.
 
 Only a server can lose a reply; in SQLite the commit is a call, which returns or raises.
 """
@@ -25,7 +26,9 @@ LOOK = b"SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, schedu
 MARK = b"SET outcome"
 ORDER = b"scheduled_controls"
 
-lost = pytest.mark.parametrize("forward", [True, False], ids=["the reply is lost", "the request is lost"])
+lost = pytest.mark.parametrize(
+    "forward", [True, False], ids=["the reply is lost", "the request is lost"]
+)
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def apart(proxy: Proxy) -> Iterator[Bench]:
 
 @lost
 def test_a_settlement_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
-    """Committed: told as settled, though no reply came. Not committed: raised, and settled by the next try."""
+    """Committed: told as settled, though no reply came. Not committed: raised, and settled by the
+    next try.
+    """
     apart.tick()
     claims = apart.claim("plain", "retried")
     endings = [(claims[0], Succeeded()), (claims[1], Failed("boom"))]
@@ -57,15 +62,22 @@ def test_a_settlement_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> Non
         assert apart.slot("plain")["outcome"] == "running"
         done = apart.store.settlements.settle(endings)
     assert proxy.lost.is_set()
-    assert [settlement.transition and settlement.transition.label for settlement in done] == ["succeeded", "failed"]
+    assert [
+        settlement.transition and settlement.transition.label for settlement in done
+    ] == ["succeeded", "failed"]
     assert apart.slot("plain")["outcome"] == "succeeded"
-    assert (apart.row("plain").version, apart.row("plain").slot) == (claims[0].token + 1, at(2))
+    assert (apart.row("plain").version, apart.row("plain").slot) == (
+        claims[0].token + 1,
+        at(2),
+    )
     assert apart.row("retried").attempt == 1
 
 
-def test_what_is_settled_before_the_connection_breaks_is_told(apart: Bench, proxy: Proxy) -> None:
-    """The usual ends of a batch are written first. If the others cannot be, that is said of those alone: all of it
-    tried again would find the first ones let go, and take them for lost.
+def test_what_is_settled_before_the_connection_breaks_is_told(
+    apart: Bench, proxy: Proxy
+) -> None:
+    """The usual ends of a batch are written first. If the others cannot be, that is said of those
+    alone: all of it tried again would find the first ones let go, and take them for lost.
     """
     apart.tick()
     claims = apart.claim("plain", "retried")
@@ -79,17 +91,25 @@ def test_what_is_settled_before_the_connection_breaks_is_told(apart: Bench, prox
     assert apart.settle(*endings[1]) is not None
 
 
-def test_what_is_settled_before_the_others_are_looked_at_is_told(apart: Bench, proxy: Proxy) -> None:
-    """A row that is locked is looked at after the others are settled: if the connection breaks then, it is tried again,
-    and they are not.
+def test_what_is_settled_before_the_others_are_looked_at_is_told(
+    apart: Bench, proxy: Proxy
+) -> None:
+    """A row that is locked is looked at after the others are settled: if the connection breaks
+    then, it is tried again, and they are not.
     """
     apart.tick()
     claims = apart.claim("plain", "retried")
-    locked = sa.select(apart.tables.tasks.c.version).where(apart.tables.tasks.c.task_name == "plain").with_for_update()
+    locked = (
+        sa.select(apart.tables.tasks.c.version)
+        .where(apart.tables.tasks.c.task_name == "plain")
+        .with_for_update()
+    )
     with apart.database.main.begin() as somebody:
         somebody.execute(locked)
         proxy.lose_commit(said=LOOK, forward=False)
-        skipped, settled = apart.store.settlements.settle([(claim, Failed("boom")) for claim in claims], wait=False)
+        skipped, settled = apart.store.settlements.settle(
+            [(claim, Failed("boom")) for claim in claims], wait=False
+        )
         somebody.rollback()
     assert isinstance(skipped.error, DBAPIError)
     assert settled.transition is not None
@@ -115,7 +135,9 @@ def test_a_take_over_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None
 @lost
 @pytest.mark.parametrize("name", ["plain", "strict"])
 def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
-    """A claim whose reply was lost is found by the worker's own boot id, and goes back as if it had never been."""
+    """A claim whose reply was lost is found by the worker's own boot id, and goes back as if it
+    had never been.
+    """
     apart.tick()
     proxy.lose_commit(said=CLAIM, forward=forward)
     with pytest.raises(DBAPIError):
@@ -125,14 +147,20 @@ def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) 
     for claim in unknown:
         assert apart.settle(claim, HandedBack("unknown")) is not None
     assert apart.slots(name) == []
-    again = eventually(lambda: apart.claim(name, holder="host:2:b"))[0]  # the server's half may still hold the row
+    again = eventually(lambda: apart.claim(name, holder="host:2:b"))[
+        0
+    ]  # the server's half may still hold the row
     assert (again.slot, again.row.attempt) == (at(1), 1)
 
 
 @lost
 @pytest.mark.parametrize("name", ["mail", "once"])
-def test_a_claim_by_itself_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
-    """It is a transaction by itself: without its reply nothing starts, and the heartbeat finds the row."""
+def test_a_claim_by_itself_in_doubt(
+    apart: Bench, proxy: Proxy, name: str, forward: bool
+) -> None:
+    """It is a transaction by itself: without its reply nothing starts, and the heartbeat finds the
+    row.
+    """
     apart.database.verify()  # from here on it is known that the server itself answers
     apart.client.schedule(name, id="one")
     proxy.lose_statement(CLAIM, forward=forward)
@@ -148,7 +176,9 @@ def test_a_claim_by_itself_in_doubt(apart: Bench, proxy: Proxy, name: str, forwa
 
 
 def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy) -> None:
-    """Nobody claims what its holder never learned of; it stays silent, so a reaper takes it over, and counts it."""
+    """Nobody claims what its holder never learned of; it stays silent, so a reaper takes it over,
+    and counts it.
+    """
     apart.database.verify()
     apart.client.schedule("mail", id="one")
     proxy.lose_statement(CLAIM, forward=True)
@@ -181,7 +211,9 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
 
 
 @lost
-def test_a_tasks_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: bool) -> None:
+def test_a_tasks_mark_in_doubt_starts_nothing(
+    apart: Bench, proxy: Proxy, forward: bool
+) -> None:
     """As that of a job; the task has its one start still to come."""
     apart.database.verify()
     apart.client.schedule("once", id="one")
@@ -194,12 +226,17 @@ def test_a_tasks_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forwar
     (again,) = claim_tasks(apart, "host:2:b")
     assert again.row.attempt == 1
     apart.take_over(again)
-    assert (apart.row("once", "one").state, apart.row("once", "one").picked) == (None, False)
+    assert (apart.row("once", "one").state, apart.row("once", "one").picked) == (
+        None,
+        False,
+    )
 
 
 @lost
 def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
-    """An operator's order is carried out once: one run, one slot left out, one line each in the audit."""
+    """An operator's order is carried out once: one run, one slot left out, one line each in the
+    audit.
+    """
     operations = apart.client.operations
     proxy.lose_commit(said=ORDER, forward=forward)
     triggered = operations.trigger("plain")

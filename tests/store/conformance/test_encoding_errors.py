@@ -22,15 +22,21 @@ from slotwise.testing import ManualWorker
     ],
     ids=["cancel", "fail", "half a letter, and long", "no text"],
 )
-def test_what_a_handler_says(database: Database, raised: Exception, outcome: str, kept: Any) -> None:
+def test_what_a_handler_says(
+    database: Database, raised: Exception, outcome: str, kept: Any
+) -> None:
     """Is kept with such letters escaped."""
 
     def handler(ctx: Any) -> None:
         raise raised
 
-    with ManualWorker([task(name="t", record="all", retry=None)(handler)], database) as worker:
+    with ManualWorker(
+        [task(name="t", record="all", retry=None)(handler)], database
+    ) as worker:
         worker.client.schedule("t", id="1")
-        assert [ended.outcome for ended in worker.run_due()] == ["dead" if outcome == "failed" else outcome]
+        assert [ended.outcome for ended in worker.run_due()] == [
+            "dead" if outcome == "failed" else outcome
+        ]
         line = worker.client.get("t", "1")
         (end, *_) = worker.client.history("t", "1")
         assert (end.outcome, line is None) == (outcome, outcome == "cancelled")
@@ -49,8 +55,14 @@ def test_what_a_handler_says(database: Database, raised: Exception, outcome: str
             lambda bench: bench.client.operations.by("a\x00b").pause("plain"),
             "author='a\\x00b': it contains a NUL",
         ),
-        (lambda bench: bench.client.operations.pause("plain", note=5), "note=5: expected a string; write note='5'"),
-        (lambda bench: bench.client.operations.by(5).pause("plain"), "author=5: expected a string; write author='5'"),
+        (
+            lambda bench: bench.client.operations.pause("plain", note=5),
+            "note=5: expected a string; write note='5'",
+        ),
+        (
+            lambda bench: bench.client.operations.by(5).pause("plain"),
+            "author=5: expected a string; write author='5'",
+        ),
         (
             lambda bench: bench.client.operations.pause("plain", note="x" * 1_000_000),
             "note has 1,000,000 characters, at mo",
@@ -70,5 +82,8 @@ def test_what_is_said_of_an_order(bench: Bench, order: Any, words: str) -> None:
 
 def test_the_nearest_job_is_named(bench: Bench) -> None:
     """Of an order for one that nobody knows."""
-    with pytest.raises(UnknownTask, match="no job 'plian' in this database; did you mean 'plain'\\? Otherwise start"):
+    with pytest.raises(
+        UnknownTask,
+        match="no job 'plian' in this database; did you mean 'plain'\\? Otherwise start",
+    ):
         bench.client.operations.pause("plian")

@@ -25,17 +25,28 @@ def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:
 
 def sign_in(bench: Bench, *tasks: str) -> None:
     """A live worker knows these tasks."""
-    badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
+    badge: dict[str, Any] = {
+        "host": "h",
+        "pid": 1,
+        "boot_id": "a",
+        "version": "1",
+        "capacity": 1,
+        "tags": [],
+    }
     badge |= {"revision": None, "refused": [], "passed_over": {}}
     one = Badge(worker="h:1:a", tasks=tasks, lease=MINUTE, started=at(0), **badge)
     WorkerRegistry(bench.store).sign_in(one, "running")
 
 
 def limited(bench: Bench, **policies: Any) -> Bench:
-    """The same tables, seen by a worker with another job ``slow`` and a task ``mail`` with limits."""
+    """The same tables, seen by a worker with another job ``slow`` and a task ``mail`` with
+    limits.
+    """
     jobs = [a_job("slow", **policies)] if policies else []
     found = Bench(
-        bench.database, [*jobs, a_task("limited", concurrency=1), a_task("rated", rate_limit="2/m")], bench.clock
+        bench.database,
+        [*jobs, a_task("limited", concurrency=1), a_task("rated", rate_limit="2/m")],
+        bench.clock,
     )
     return found.planned()
 
@@ -45,19 +56,23 @@ def limited(bench: Bench, **policies: Any) -> Bench:
     [
         pytest.param(
             {"min_interval": 1.5 * MINUTE},
-            "Its first attempt is deferred from 2026-01-01T12:02:00Z to 2026-01-01T12:02:30Z: min_interval is 90s, "
+            "Its first attempt is deferred from 2026-01-01T12:02:00Z to "
+            "2026-01-01T12:02:30Z: min_interval is 90s, "
             "and 2026-01-01T12:01:00Z started at 2026-01-01T12:01:00Z.",
             id="min_interval",
         ),
         pytest.param(
             {"catch_up": CatchUp.all(pace="20s")},
-            "Its first attempt is deferred from 2026-01-01T12:02:00Z to 2026-01-01T12:05:20Z: the pace of catch_up is "
+            "Its first attempt is deferred from 2026-01-01T12:02:00Z to "
+            "2026-01-01T12:05:20Z: the pace of catch_up is "
             "20s, and 2026-01-01T12:01:00Z started at 2026-01-01T12:05:00Z.",
             id="pace",
         ),
     ],
 )
-def test_what_defers_a_first_attempt(bench: Bench, policies: dict[str, Any], sentence: str) -> None:
+def test_what_defers_a_first_attempt(
+    bench: Bench, policies: dict[str, Any], sentence: str
+) -> None:
     """The rule, since when and until when."""
     bench = limited(bench, **policies)
     bench.tick(5 if "catch_up" in policies else 1)
@@ -73,7 +88,10 @@ def test_no_place_defers_a_first_attempt(bench: Bench) -> None:
     bench.tick(2.5)
     assert bench.claim("slow") == []
     sentences = told(bench, at(2), "slow").sentences
-    assert any("one slot of the job run or wait for a retry, and overlap=" in sentence for sentence in sentences)
+    assert any(
+        "one slot of the job run or wait for a retry, and overlap=" in sentence
+        for sentence in sentences
+    )
 
 
 def test_a_recovery_defers_a_first_attempt(bench: Bench) -> None:
@@ -83,7 +101,9 @@ def test_a_recovery_defers_a_first_attempt(bench: Bench) -> None:
     bench.tick(5)
     started = {claim.row.task_name for claim in bench.claim()}
     (waits, *_) = sorted(set(bench.definitions) - started)
-    assert "recovery_rate lets at most 1 late slots start per second" in " ".join(told(bench, at(1), waits).sentences)
+    assert "recovery_rate lets at most 1 late slots start per second" in " ".join(
+        told(bench, at(1), waits).sentences
+    )
     database.close()
 
 
@@ -96,12 +116,19 @@ def test_a_limit_holds_a_task_back(bench: Bench) -> None:
     assert len(bench.claim("limited")) == 1
     assert len(bench.claim("rated")) == 2
     sign_in(bench, "limited", "rated")
-    waiting = {name: next(one.id for one in bench.client.list(name, state="waiting")) for name in ("limited", "rated")}
+    waiting = {
+        name: next(one.id for one in bench.client.list(name, state="waiting"))
+        for name in ("limited", "rated")
+    }
     told = {name: bench.inspect.explain_task(name, id) for name, id in waiting.items()}
     assert {one.state for one in told.values()} == {"waiting"}
-    assert told["limited"].sentences[1] == "A limit holds it back: concurrency is 1, and 1 run."
+    assert (
+        told["limited"].sentences[1]
+        == "A limit holds it back: concurrency is 1, and 1 run."
+    )
     assert told["rated"].sentences[1] == (
-        "A limit holds it back: rate_limit is 2 in 1m, all of them have started, and the next may start at "
+        "A limit holds it back: rate_limit is 2 in 1m, all of them have started, "
+        "and the next may start at "
         "2026-01-01T12:01:00Z."
     )
     ran = bench.inspect.explain_task("limited", "nobody")
@@ -149,7 +176,9 @@ def called_off_unbegun(bench: Bench) -> None:
 
 
 def filled(bench: Bench) -> None:
-    """By the second of three backfills: the first came before it, the last found nothing missing."""
+    """By the second of three backfills: the first came before it, the last found nothing
+    missing.
+    """
     operations = bench.client.operations
     bench.tick(5)
     bench.settle(bench.claim_one("plain"))
@@ -163,8 +192,17 @@ def filled(bench: Bench) -> None:
 
 def failed_twice(bench: Bench) -> None:
     """And once more it was stopped."""
-    retried = bench.beside(a_job("plain", retry=Retry.exponential(max_attempts=3, initial="1s", past_next_slot=True)))
-    for outcome in (Failed("boom"), Failed("timed out", reason="timeout"), Aborted("shutdown")):
+    retried = bench.beside(
+        a_job(
+            "plain",
+            retry=Retry.exponential(max_attempts=3, initial="1s", past_next_slot=True),
+        )
+    )
+    for outcome in (
+        Failed("boom"),
+        Failed("timed out", reason="timeout"),
+        Aborted("shutdown"),
+    ):
         retried.tick()
         retried.settle(retried.claim_one("plain", "host:2:b"), outcome)
     retried.claim_one("plain", "host:3:c")
@@ -257,29 +295,70 @@ def nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("happened", "minute", "outcome", "words"),
     [
-        (planned_otherwise, 2, "unknown", ["at that time the job had another schedule, without this slot"]),
-        (ran, 1, "succeeded", ["started at 2026-01-01T12:01:15Z, 15s after its time, on host:1:a", "after 30s"]),
-        (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
-        (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
-        (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
+        (
+            planned_otherwise,
+            2,
+            "unknown",
+            ["at that time the job had another schedule, without this slot"],
+        ),
+        (
+            ran,
+            1,
+            "succeeded",
+            [
+                "started at 2026-01-01T12:01:15Z, 15s after its time, on host:1:a",
+                "after 30s",
+            ],
+        ),
+        (
+            failed,
+            1,
+            "failed",
+            [
+                "started at 2026-01-01T12:01:00Z, on time,",
+                "for good",
+                "ValueError: no such file",
+            ],
+        ),
+        (
+            waits_for_its_retry,
+            1,
+            "cancelled",
+            ["waits for another one, which is due at 2026-01-01T12:01:00Z"],
+        ),
+        (
+            runs,
+            1,
+            "running",
+            [
+                "It runs; the last heartbeat was 30s ago; it was asked to stop",
+                "ada",
+                "too slow",
+            ],
+        ),
         (
             died,
             1,
             "running",
-            ["10m ago; its lease of 1m has ended, and no worker takes it over: no worker is"],
+            [
+                "10m ago; its lease of 1m has ended, and no worker takes it over: no worker is"
+            ],
         ),
         (
             called_off_unbegun,
             1,
             "cancelled",
-            ["not run: an operator cancelled it at 2026-01-01T12:02:30Z, before it began. At"],
+            [
+                "not run: an operator cancelled it at 2026-01-01T12:02:30Z, before it began. At"
+            ],
         ),
         (
             died_thrice,
             1,
             "dead",
             [
-                "Attempt 1 was lost: host:1:a claimed it at 2026-01-01T12:01:00Z. host:1:a was last heard of at "
+                "Attempt 1 was lost: host:1:a claimed it at 2026-01-01T12:01:00Z. "
+                "host:1:a was last heard of at "
                 "2026-01-01T12:01:00Z. Attempt 2 was lost:",
                 "(attempt 3)",
                 "too many of its workers died",
@@ -314,32 +393,104 @@ def nothing(bench: Bench) -> None:
                 "CatchUp(mode='latest'",
             ],
         ),
-        (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
+        (
+            overlapped,
+            4,
+            "skipped",
+            ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"],
+        ),
         (
             overlapped_twice,
             2,
             "skipped",
-            ["12:01:00Z was held, or waited for its retry's time: until 2026-01-01T12:04:30Z"],
+            [
+                "12:01:00Z was held, or waited for its retry's time: until 2026-01-01T12:04:30Z"
+            ],
         ),
-        (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada requested pause: the disk is full."]),
-        (sleeps, 1, "waiting", ["ada requested pause: the disk is full", "will be skipped"]),
-        (all_sleeps, 1, "waiting", ["Everything has been paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
-        (left_out, 1, "skipped", ["An operator skipped it", "ada requested skip-next: holiday"]),
-        (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
-        (due, 3, "undecided", ["12:01:00Z, which waits; the job's catch-up decides", "No live worker can claim it"]),
-        (sleeps, 3, "undecided", ["ada requested pause: the disk is full", "will be skipped"]),
+        (
+            paused,
+            3,
+            "skipped",
+            ["5 slots", "At 2026-01-01T12:00:00Z ada requested pause: the disk is full."],
+        ),
+        (
+            sleeps,
+            1,
+            "waiting",
+            ["ada requested pause: the disk is full", "will be skipped"],
+        ),
+        (
+            all_sleeps,
+            1,
+            "waiting",
+            ["Everything has been paused since 2026-01-01T12:00:00Z, by ada: maintenance"],
+        ),
+        (
+            left_out,
+            1,
+            "skipped",
+            ["An operator skipped it", "ada requested skip-next: holiday"],
+        ),
+        (
+            held,
+            2,
+            "undecided",
+            ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"],
+        ),
+        (
+            due,
+            3,
+            "undecided",
+            [
+                "12:01:00Z, which waits; the job's catch-up decides",
+                "No live worker can claim it",
+            ],
+        ),
+        (
+            sleeps,
+            3,
+            "undecided",
+            ["ada requested pause: the disk is full", "will be skipped"],
+        ),
         (deleted, 2, "unknown", ["no row", "ada requested delete: replaced"]),
         (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
         (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
-        (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
-        (nothing, 2.5, "no-slot", ["The nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
-        (nothing, -3, "unknown", ["row was created at 2026-01-01T12:00:00Z, after this slot", "backfill"]),
-        (due, 1, "waiting", ["been due since 2026-01-01T12:01:00Z, and no worker has taken it", "No live worker can"]),
+        (
+            nothing,
+            7,
+            "upcoming",
+            ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"],
+        ),
+        (
+            nothing,
+            2.5,
+            "no-slot",
+            ["The nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"],
+        ),
+        (
+            nothing,
+            -3,
+            "unknown",
+            ["row was created at 2026-01-01T12:00:00Z, after this slot", "backfill"],
+        ),
+        (
+            due,
+            1,
+            "waiting",
+            [
+                "been due since 2026-01-01T12:01:00Z, and no worker has taken it",
+                "No live worker can",
+            ],
+        ),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
 def test_a_slot_is_explained(
-    bench: Bench, happened: Callable[[Bench], None], minute: float, outcome: str, words: list[str]
+    bench: Bench,
+    happened: Callable[[Bench], None],
+    minute: float,
+    outcome: str,
+    words: list[str],
 ) -> None:
     """What became of it, when, by whom, and why."""
     happened(bench)
@@ -353,16 +504,36 @@ def test_a_slot_is_explained(
 @pytest.mark.parametrize(
     ("catch_up", "minute", "words"),
     [
-        (CatchUp.latest(), 4, "The newest that was missed, 2026-01-01T12:06:00Z, ran for all."),
-        (CatchUp.first(), 4, "The oldest that was missed, 2026-01-01T12:02:00Z, ran for all."),
-        (CatchUp.all(max=2), 4, "It was beyond the newest slots that CatchUp.all(max=…) runs"),
+        (
+            CatchUp.latest(),
+            4,
+            "The newest that was missed, 2026-01-01T12:06:00Z, ran for all.",
+        ),
+        (
+            CatchUp.first(),
+            4,
+            "The oldest that was missed, 2026-01-01T12:02:00Z, ran for all.",
+        ),
+        (
+            CatchUp.all(max=2),
+            4,
+            "It was beyond the newest slots that CatchUp.all(max=…) runs",
+        ),
         (CatchUp.none(grace="2m"), 3, "No worker could start it in time"),
-        (CatchUp.none(grace="2m"), 4, "or a newer slot was within the grace of CatchUp.none"),
+        (
+            CatchUp.none(grace="2m"),
+            4,
+            "or a newer slot was within the grace of CatchUp.none",
+        ),
     ],
     ids=lambda value: value.mode if isinstance(value, CatchUp) else None,
 )
-def test_what_was_missed_is_told_as_its_policy_has_it(bench: Bench, catch_up: CatchUp, minute: int, words: str) -> None:
-    """Who ran for it, if anybody did: a slot that ran for itself alone, before the outage or after, is not named."""
+def test_what_was_missed_is_told_as_its_policy_has_it(
+    bench: Bench, catch_up: CatchUp, minute: int, words: str
+) -> None:
+    """Who ran for it, if anybody did: a slot that ran for itself alone, before the outage or
+    after, is not named.
+    """
     job = bench.beside(a_job("plain", Every("1m"), catch_up=catch_up))
     job.plan("plain")
     for minutes in (1, 5):
@@ -375,7 +546,10 @@ def test_a_slot_to_come_of_a_paused_job_says_so(bench: Bench) -> None:
     """By name or with all: it starts only if somebody takes that back."""
     for pause in (sleeps, all_sleeps):
         pause(bench)
-        assert "It starts only if the pause ends before then" in told(bench, at(40)).sentences[-1]
+        assert (
+            "It starts only if the pause ends before then"
+            in told(bench, at(40)).sentences[-1]
+        )
         bench.client.operations.resume("plain")
 
 
@@ -395,7 +569,10 @@ def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:
     slot = bench.client.operations.trigger("plain")
     bench.settle(bench.claim_one("plain"), HandedBack())
     because = "It was handed back before it began (its worker was stopped)"
-    assert told(bench, slot).sentences[0] == f"{because}, and is due again at 2026-01-01T12:00:00Z."
+    assert (
+        told(bench, slot).sentences[0]
+        == f"{because}, and is due again at 2026-01-01T12:00:00Z."
+    )
 
 
 def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None:
@@ -428,7 +605,9 @@ def test_a_pause_that_a_restore_brought_back_names_its_author(bench: Bench) -> N
 
 
 def test_what_was_pruned_is_said(bench: Bench) -> None:
-    """Nobody knows any more, and that is the answer; also where the job was deleted, and has come back."""
+    """Nobody knows any more, and that is the answer; also where the job was deleted, and has come
+    back.
+    """
     for minute in (1, 2):
         bench.clock.set(at(minute))
         bench.settle(bench.claim_one("plain"))
@@ -478,7 +657,14 @@ def there_and_back(bench: Bench) -> None:
 
 def put_back(bench: Bench) -> None:
     """The queue alone, as it was at noon."""
-    bench.change("strict", slot=at(1), next_slot=at(2), watermark=None, execution_time=at(1), version=1)
+    bench.change(
+        "strict",
+        slot=at(1),
+        next_slot=at(2),
+        watermark=None,
+        execution_time=at(1),
+        version=1,
+    )
 
 
 def pruned(bench: Bench) -> None:
@@ -486,11 +672,15 @@ def pruned(bench: Bench) -> None:
     list(Pruner(bench.store, keep=MINUTE / 60, failure_retention=MINUTE / 60).pages())
 
 
-@pytest.mark.parametrize("upheaval", [made_again, there_and_back, put_back, pruned], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "upheaval", [made_again, there_and_back, put_back, pruned], ids=lambda one: one.__name__
+)
 def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
     bench: Bench, upheaval: Callable[[Bench], None]
 ) -> None:
-    """Made again within the same minute, re-planned and re-planned back, put back without its ledger, pruned."""
+    """Made again within the same minute, re-planned and re-planned back, put back without its
+    ledger, pruned.
+    """
     started = []
     bench.tick()
     started.append(_start(bench))
@@ -507,8 +697,14 @@ def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
         bench.tick(0.5)
     slots = [claim.slot for claim in started]
     assert len(set(slots)) == len(slots) >= 5
-    first, second = (" ".join(told(bench, at(minute), "strict").sentences) for minute in (1, 2))
-    assert "was pruned" in first if upheaval is pruned else "started at 2026-01-01T12:01:00Z" in first
+    first, second = (
+        " ".join(told(bench, at(minute), "strict").sentences) for minute in (1, 2)
+    )
+    assert (
+        "was pruned" in first
+        if upheaval is pruned
+        else "started at 2026-01-01T12:01:00Z" in first
+    )
     assert "may still be running" in second or "gives up" in second
 
 

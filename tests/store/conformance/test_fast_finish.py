@@ -33,7 +33,11 @@ def held(bench: Bench, *names: str, minutes: float = 1) -> list[Claim]:
     """On time, or late, started, and held by one worker."""
     bench.tick(minutes)
     claims = bench.claim(*names or NAMES)
-    assert all(bench.store.held.mark_running(claim) for claim in claims if claim.row.task_name == "strict")
+    assert all(
+        bench.store.held.mark_running(claim)
+        for claim in claims
+        if claim.row.task_name == "strict"
+    )
     return claims
 
 
@@ -47,14 +51,23 @@ def test_it_writes_what_the_settlement_writes(bench: Bench, minutes: float) -> N
     """Row by row and column by column; which of the two it was, nobody can tell."""
     bench.change("retried", consecutive_failures=2, last_failure=at(0), last_error="boom")
     found = []
-    for hooks in (SettlementHooks(), SettlementHooks([lambda rows, tx: None])):  # with one, it is the settlement
+    for hooks in (
+        SettlementHooks(),
+        SettlementHooks([lambda rows, tx: None]),
+    ):  # with one, it is the settlement
         bench.store.settlements.hooks = hooks
         backup = bench.backup()
         claims = held(bench, minutes=minutes)
         assert all(usual(claim, SUCCEEDED) for claim in claims)
-        settlements = bench.store.settlements.settle([(claim, SUCCEEDED) for claim in claims])
-        assert [one.transition and one.transition.label for one in settlements] == ["succeeded"] * len(claims)
-        found.append(([bench.row(name) for name in NAMES], [bench.slots(name) for name in NAMES]))
+        settlements = bench.store.settlements.settle(
+            [(claim, SUCCEEDED) for claim in claims]
+        )
+        assert [one.transition and one.transition.label for one in settlements] == [
+            "succeeded"
+        ] * len(claims)
+        found.append(
+            ([bench.row(name) for name in NAMES], [bench.slots(name) for name in NAMES])
+        )
         with bench.store.transaction() as connection:
             connection.execute(bench.tables.slots.delete())
             connection.execute(bench.tables.gaps.delete())
@@ -80,7 +93,9 @@ def test_a_batch_goes_on_in_one_statement(bench: Bench) -> None:
         pytest.param({"holder": "host:1:b"}, id="another boot"),
     ],
 )
-def test_a_write_outside_its_fence_changes_nothing(bench: Bench, wrong: dict[str, Any]) -> None:
+def test_a_write_outside_its_fence_changes_nothing(
+    bench: Bench, wrong: dict[str, Any]
+) -> None:
     """Key, version and holder."""
     (claim,) = held(bench, "plain")
     before = bench.row("plain"), bench.slots("plain")
@@ -91,9 +106,13 @@ def test_a_write_outside_its_fence_changes_nothing(bench: Bench, wrong: dict[str
 
 @pytest.mark.parametrize("column", ["version", "picked_by"])
 def test_a_zombie_leaves_its_successors_claim_alone(bench: Bench, column: str) -> None:
-    """Version and holder each keep it out by themselves: an id may come again with an old version."""
+    """Version and holder each keep it out by themselves: an id may come again with an old
+    version.
+    """
     (zombie,) = held(bench, "plain")
-    bench.change("plain", **{column: {"version": zombie.token + 1, "picked_by": "host:2:b"}[column]})
+    bench.change(
+        "plain", **{column: {"version": zombie.token + 1, "picked_by": "host:2:b"}[column]}
+    )
     if column == "version":
         with bench.store.transaction() as connection:
             connection.execute(bench.tables.slots.update().values(token=zombie.token))
@@ -118,7 +137,9 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_whatever_a_row_was_asked_meanwhile_is_for_the_settlement(bench: Bench, asked: dict[str, Any]) -> None:
+def test_whatever_a_row_was_asked_meanwhile_is_for_the_settlement(
+    bench: Bench, asked: dict[str, Any]
+) -> None:
     """Row and ledger stay as they are; the others of the batch go on."""
     claims = held(bench)
     bench.change("plain", **asked)
@@ -135,11 +156,15 @@ ENTRIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_whatever_the_ledger_says_otherwise_is_for_the_settlement(bench: Bench, entry: dict[str, Any]) -> None:
+def test_whatever_the_ledger_says_otherwise_is_for_the_settlement(
+    bench: Bench, entry: dict[str, Any]
+) -> None:
     """A row goes on together with its ledger row, or not at all."""
     claims, slots = held(bench), bench.tables.slots
     with bench.store.transaction() as connection:
-        connection.execute(slots.update().where(slots.c.task_name == "plain").values(**entry))
+        connection.execute(
+            slots.update().where(slots.c.task_name == "plain").values(**entry)
+        )
     before = bench.row("plain"), bench.slots("plain")
     assert {fence.key.task_name for fence in gone(bench, claims)} == {"retried", "strict"}
     assert (bench.row("plain"), bench.slots("plain")) == before
@@ -155,14 +180,22 @@ def test_a_slot_without_a_ledger_row_is_for_the_settlement(bench: Bench) -> None
     assert bench.row("plain") == before
 
 
-@pytest.mark.parametrize(("after", "goes"), [(timedelta(minutes=1, microseconds=-1), True), (LEASE, False)])
-def test_once_the_next_slot_has_come_it_is_the_settlements(bench: Bench, after: timedelta, goes: bool) -> None:
+@pytest.mark.parametrize(
+    ("after", "goes"), [(timedelta(minutes=1, microseconds=-1), True), (LEASE, False)]
+)
+def test_once_the_next_slot_has_come_it_is_the_settlements(
+    bench: Bench, after: timedelta, goes: bool
+) -> None:
     """Overlap has its say then: by the database's time, at the moment of the settlement."""
     (claim,) = held(bench, "plain")
     bench.clock.tick(after)
     assert bool(gone(bench, [claim])) is goes
     assert bench.settle(claim) is None if goes else bench.settle(claim) is not None
-    assert bench.outcomes("plain") == [(1, "succeeded")] if goes else [(1, "succeeded"), (2, "skipped")]
+    assert (
+        bench.outcomes("plain") == [(1, "succeeded")]
+        if goes
+        else [(1, "succeeded"), (2, "skipped")]
+    )
 
 
 CLAIMS: dict[str, Callable[[Bench], Claim]] = {
@@ -186,27 +219,43 @@ def _triggered(bench: Bench) -> Claim:
 
 
 @pytest.mark.parametrize("make", CLAIMS.values(), ids=CLAIMS)
-def test_some_claims_never_take_the_short_way(bench: Bench, make: Callable[[Bench], Claim]) -> None:
+def test_some_claims_never_take_the_short_way(
+    bench: Bench, make: Callable[[Bench], Claim]
+) -> None:
     """They are not tried."""
     assert usual(make(bench), SUCCEEDED) is None
 
 
 def test_a_locked_row_is_not_waited_for(pg_bench: Bench) -> None:
-    """Race: an order, or a heartbeat, has the row. It is left; whoever settles it waits for its lock."""
+    """Race: an order, or a heartbeat, has the row. It is left; whoever settles it waits for its
+    lock.
+    """
     claims, tasks = held(pg_bench), pg_bench.tables.tasks
     with pg_bench.database.main.connect() as other, other.begin():
-        other.execute(tasks.update().where(tasks.c.task_name == "plain").values(last_heartbeat=at(1)))
-        assert {fence.key.task_name for fence in gone(pg_bench, claims)} == {"retried", "strict"}
-    assert pg_bench.settle(next(claim for claim in claims if claim.row.task_name == "plain")) is not None
+        other.execute(
+            tasks.update().where(tasks.c.task_name == "plain").values(last_heartbeat=at(1))
+        )
+        assert {fence.key.task_name for fence in gone(pg_bench, claims)} == {
+            "retried",
+            "strict",
+        }
+    assert (
+        pg_bench.settle(next(claim for claim in claims if claim.row.task_name == "plain"))
+        is not None
+    )
 
 
 def test_a_locked_ledger_row_takes_all_of_it_back(pg_url: str) -> None:
     """Race: a user's guard has the ledger row. After the lock timeout nothing was written."""
-    database = Database(Settings(database_url=pg_url, heartbeat_interval=timedelta(milliseconds=200)))
+    database = Database(
+        Settings(database_url=pg_url, heartbeat_interval=timedelta(milliseconds=200))
+    )
     bench = Bench(database, [a_job("plain"), a_job("other")]).planned()
     claims, slots = held(bench, "plain", "other"), bench.tables.slots
     with bench.database.main.connect() as other, other.begin():
-        other.execute(slots.select().where(slots.c.task_name == "plain").with_for_update(read=True))
+        other.execute(
+            slots.select().where(slots.c.task_name == "plain").with_for_update(read=True)
+        )
         with pytest.raises(DBAPIError):
             gone(bench, claims)
         assert {bench.row(claim.row.task_name).picked for claim in claims} == {True}
@@ -215,8 +264,9 @@ def test_a_locked_ledger_row_takes_all_of_it_back(pg_url: str) -> None:
 
 
 def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
-    """Race: while the statement runs, a ledger row that it has found ends under another transaction. Laws 1 and 3: its
-    row does not go on without it, and nothing of the batch is committed.
+    """Race: while the statement runs, a ledger row that it has found ends under another
+    transaction. Laws 1 and 3: its row does not go on without it, and nothing of the batch is
+    committed.
     """
     claims, slots = held(pg_bench, *NAMES), pg_bench.tables.slots
     with ThreadPoolExecutor(1) as pool, pg_bench.database.main.connect() as other:
@@ -226,11 +276,17 @@ def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
         other.commit()
         assert going.result(PATIENCE) == set()
     assert {(row.picked, row.slot) for row in map(pg_bench.row, NAMES)} == {(True, at(1))}
-    assert [pg_bench.slot(name)["outcome"] for name in NAMES] == ["cancelled", "running", "running"]
+    assert [pg_bench.slot(name)["outcome"] for name in NAMES] == [
+        "cancelled",
+        "running",
+        "running",
+    ]
 
 
 def test_a_row_goes_on_with_its_ledger_row_or_not_at_all(pg_bench: Bench) -> None:
-    """Race: the ledger row ends, in another transaction, after the statement has found it: all is taken back."""
+    """Race: the ledger row ends, in another transaction, after the statement has found it: all is
+    taken back.
+    """
     bench = pg_bench
     bench.tick()
     claim, slots = bench.claim_one("plain"), bench.tables.slots

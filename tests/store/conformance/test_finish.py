@@ -1,4 +1,6 @@
-"""The short way of what is most common: one-time tasks that succeeded, all of a batch in one statement, or none."""
+"""The short way of what is most common: one-time tasks that succeeded, all of a batch in one
+statement, or none.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_one_outside_its_fence_keeps_all(bench: Bench, wrong: dict[str, Any]) ->
     [{"state": "paused"}, {"wanted_due": NOON}, {"cancel_requested": NOON}],
     ids=lambda columns: next(iter(columns)),
 )
-def test_whatever_was_asked_of_a_held_row_is_for_the_settlement(bench: Bench, asked: dict[str, Any]) -> None:
+def test_whatever_was_asked_of_a_held_row_is_for_the_settlement(
+    bench: Bench, asked: dict[str, Any]
+) -> None:
     """A command wrote a column of its own meanwhile: that is decided with everything at hand."""
     claims = held(bench)
     bench.change("mail", "1", **asked)
@@ -61,7 +65,9 @@ def test_whatever_was_asked_of_a_held_row_is_for_the_settlement(bench: Bench, as
 def test_the_highest_priority_goes_first(bench: Bench) -> None:
     """And then the oldest; a row without a priority has that of the middle."""
     for number, priority in enumerate((10, 90, 50, 90)):
-        bench.client.schedule("mail", id=f"{number}", at=at(number / 10 - 1), priority=priority)
+        bench.client.schedule(
+            "mail", id=f"{number}", at=at(number / 10 - 1), priority=priority
+        )
     bench.client.schedule("mail", id="4", at=at(-5))
     bench.change("mail", "4", priority=None)
     assert [claim.row.task_instance for claim in bench.claim("mail", limit=2)] == ["1", "3"]

@@ -1,4 +1,6 @@
-"""What a handler leaves behind comes with its success, whole or not at all; and what the ledger keeps of tasks."""
+"""What a handler leaves behind comes with its success, whole or not at all; and what the ledger
+keeps of tasks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from typing import Any
 import pytest
 from tests.store.bench import NOON, Bench, at
 
-from slotwise import Cancel, ConfigurationError, Every, InvalidPayload, Item, Retry, Snooze, job, task
+from slotwise import (
+    Cancel,
+    ConfigurationError,
+    Every,
+    InvalidPayload,
+    Item,
+    Retry,
+    Snooze,
+    job,
+    task,
+)
 from slotwise.jobs.definition import define
 from slotwise.model.clock import elapsed
 from slotwise.model.records import FOREVER
@@ -22,16 +34,26 @@ Handler = Callable[[Any], Any]
 
 
 class Office:
-    """A worker whose task ``first`` is the handler given; what is left in the queue, and in the ledger."""
+    """A worker whose task ``first`` is the handler given; what is left in the queue, and in the
+    ledger.
+    """
 
     def __init__(self, database: Database, handler: Handler, **declared: Any) -> None:
         self.ran: list[tuple[str, Any]] = []
         first = task(name="first", **{"retry": Retry(max_attempts=2), **declared})(handler)
-        later = [task(name=name)(lambda ctx: self.ran.append((ctx.name, ctx.data))) for name in ("then", "join")]
-        self.worker = ManualWorker([first, *later, job(name="tick", schedule=Every("1h"))(handler)], database,
-                                   ManualClock(NOON))  # fmt: skip
+        later = [
+            task(name=name)(lambda ctx: self.ran.append((ctx.name, ctx.data)))
+            for name in ("then", "join")
+        ]
+        self.worker = ManualWorker(
+            [first, *later, job(name="tick", schedule=Every("1h"))(handler)],
+            database,
+            ManualClock(NOON),
+        )
         self.client = self.worker.client
-        self.bench = Bench(database, self.worker.store.definitions.values(), self.worker.clock)
+        self.bench = Bench(
+            database, self.worker.store.definitions.values(), self.worker.clock
+        )
 
     def run(self, data: Any = None) -> None:
         self.client.schedule("first", data, id="1")
@@ -62,7 +84,9 @@ def test_a_success_brings_what_follows(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [ValueError("boom"), Snooze("1h"), Cancel("enough")], ids=["failed", "snoozed", "cancelled"]
+    "end",
+    [ValueError("boom"), Snooze("1h"), Cancel("enough")],
+    ids=["failed", "snoozed", "cancelled"],
 )
 def test_no_success_brings_nothing(database: Database, end: Exception) -> None:
     """What a failed attempt wanted to follow is forgotten; the next attempt says it anew."""
@@ -122,7 +146,9 @@ def test_a_job_may_fan_out(database: Database) -> None:
 
 
 def test_fan_out_and_fan_in(database: Database) -> None:
-    """The task that joins is blocked until the last of those it waits for has succeeded; each counts once."""
+    """The task that joins is blocked until the last of those it waits for has succeeded; each
+    counts once.
+    """
 
     def handler(ctx: Any) -> None:
         if ctx.data == "all":
@@ -135,7 +161,11 @@ def test_fan_out_and_fan_in(database: Database) -> None:
                 raise ValueError("counts only when it succeeds")
             ctx.count_down("join", "j")
 
-    office = Office(database, handler, retry=Retry.exponential(max_attempts=3, initial="1m", max_wait="1m"))
+    office = Office(
+        database,
+        handler,
+        retry=Retry.exponential(max_attempts=3, initial="1m", max_wait="1m"),
+    )
     office.run("all")
     line = office.client.get("join", "j")
     assert line is not None
@@ -189,23 +219,31 @@ def test_an_id_that_is_taken(database: Database, if_exists: Any) -> None:
     line = office.client.get("then", "a")
     assert line is not None
     assert (line.data, line.due) == {
-        "keep": ("old", at(60)), "replace": ("new", at(1)), "reschedule": ("old", at(1)),
-    }[if_exists]  # fmt: skip
+        "keep": ("old", at(60)),
+        "replace": ("new", at(1)),
+        "reschedule": ("old", at(1)),
+    }[if_exists]
 
 
 FIRST_THEN_SECOND = {
-    "keep": ("first", 1), "replace": ("second", 2), "reschedule": ("first", 2),
-}  # fmt: skip
+    "keep": ("first", 1),
+    "replace": ("second", 2),
+    "reschedule": ("first", 2),
+}
 
 
 @pytest.mark.parametrize("blocked", [False, True], ids=["", "blocked"])
 @pytest.mark.parametrize("before", ["keep", "replace", "reschedule"])
 @pytest.mark.parametrize("choice", FIRST_THEN_SECOND)
 def test_two_of_one_id(database: Database, before: Any, choice: Any, blocked: bool) -> None:
-    """In the order in which the handler said them, however each looks at what exists: the second finds the first."""
+    """In the order in which the handler said them, however each looks at what exists: the second
+    finds the first.
+    """
 
     def handler(ctx: Any) -> None:
-        ctx.then("then", "first", id="a", delay="1m", if_exists=before, countdown=int(blocked))
+        ctx.then(
+            "then", "first", id="a", delay="1m", if_exists=before, countdown=int(blocked)
+        )
         ctx.then("then", "second", id="a", delay="2m", if_exists=choice)
 
     office = Office(database, handler)
@@ -221,8 +259,11 @@ def test_what_follows_is_checked_where_it_is_said(database: Database) -> None:
     told: list[type[Exception]] = []
 
     def handler(ctx: Any) -> None:
-        for call in (lambda: ctx.then("then", {1}), lambda: ctx.then("then", countdown=-1),
-                     lambda: ctx.count_down("join", "")):  # fmt: skip
+        for call in (
+            lambda: ctx.then("then", {1}),
+            lambda: ctx.then("then", countdown=-1),
+            lambda: ctx.count_down("join", ""),
+        ):
             try:
                 call()
             except (InvalidPayload, ConfigurationError) as error:
@@ -234,12 +275,17 @@ def test_what_follows_is_checked_where_it_is_said(database: Database) -> None:
 
 
 def test_both_ways_to_commit_together_exclude_each_other(database: Database) -> None:
-    """complete_in commits before the settlement, what follows with it: one of them would be lost with the worker."""
+    """complete_in commits before the settlement, what follows with it: one of them would be lost
+    with the worker.
+    """
     told: list[str] = []
 
     def handler(ctx: Any) -> None:
         ctx.then("then", id="a")
-        with database.main.begin() as connection, pytest.raises(ConfigurationError) as refused:
+        with (
+            database.main.begin() as connection,
+            pytest.raises(ConfigurationError) as refused,
+        ):
             ctx.complete_in(connection)
         told.append(str(refused.value))
 
@@ -249,7 +295,7 @@ def test_both_ways_to_commit_together_exclude_each_other(database: Database) -> 
     assert office.ran == [("then", None)]
 
 
-# -- history and results ----------------------------------------------------------------------------------------
+# -- history and results --------------------------------------------------------------------------
 
 
 def failing(ctx: Any) -> str:
@@ -260,11 +306,17 @@ def failing(ctx: Any) -> str:
 
 @pytest.mark.parametrize(
     ("declared", "kept"),
-    [({}, []), ({"record": "failures"}, ["failed"]), ({"record": "all"}, ["failed", "succeeded"]),
-     ({"result_retention": "1h"}, ["succeeded"])],
+    [
+        ({}, []),
+        ({"record": "failures"}, ["failed"]),
+        ({"record": "all"}, ["failed", "succeeded"]),
+        ({"result_retention": "1h"}, ["succeeded"]),
+    ],
     ids=["none", "failures", "all", "results only"],
-)  # fmt: skip
-def test_what_the_ledger_keeps(database: Database, declared: dict[str, Any], kept: list[str]) -> None:
+)
+def test_what_the_ledger_keeps(
+    database: Database, declared: dict[str, Any], kept: list[str]
+) -> None:
     """As the task chose, with attempts, worker and error."""
     office = Office(database, failing, **{"retry": Retry(max_attempts=1), **declared})
     office.client.schedule("first", "fail", id="bad")
@@ -273,7 +325,12 @@ def test_what_the_ledger_keeps(database: Database, declared: dict[str, Any], kep
     ends = [*office.client.history("first", "bad"), *office.client.history("first", "good")]
     assert [end.outcome for end in ends] == kept
     for end in ends:
-        assert (end.attempts, end.worker, end.finished, end.started) == (1, office.worker.name, at(0), at(0))
+        assert (end.attempts, end.worker, end.finished, end.started) == (
+            1,
+            office.worker.name,
+            at(0),
+            at(0),
+        )
         assert (end.error is not None) == (end.outcome == "failed")
     line = office.client.get("first", "bad")
     assert line is not None
@@ -281,7 +338,9 @@ def test_what_the_ledger_keeps(database: Database, declared: dict[str, Any], kep
 
 
 @pytest.mark.parametrize("history", ["none", "failures", "all"])
-def test_a_task_that_is_called_off_leaves_what_its_history_keeps(database: Database, history: str) -> None:
+def test_a_task_that_is_called_off_leaves_what_its_history_keeps(
+    database: Database, history: str
+) -> None:
     """Nothing else stays of it: by its handler, or by an operator while it runs."""
 
     def handler(ctx: Any) -> None:
@@ -293,7 +352,10 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(database: Datab
     office = Office(database, handler, record=history)
     office.client.schedule_many("first", [Item("itself", id="a"), Item("asked", id="b")])
     ended = office.worker.run_due()
-    assert [(one.outcome, one.reason) for one in ended] == [("cancelled", "enough"), ("cancelled", "operator")]
+    assert [(one.outcome, one.reason) for one in ended] == [
+        ("cancelled", "enough"),
+        ("cancelled", "operator"),
+    ]
     ends = [end for id in "ab" for end in office.client.history("first", id)]
     kept = [("cancelled", "enough"), ("cancelled", "operator")] if history != "none" else []
     assert [(end.outcome, end.reason) for end in ends] == kept
@@ -308,7 +370,10 @@ def test_a_task_that_is_driven_again_has_two_ends(database: Database) -> None:
     office.bench.change("first", "1", task_data=b'"fine"')
     assert [one.id for one in office.client.retry("first")] == ["1"]
     office.worker.run_due()
-    assert [end.outcome for end in office.client.history("first", "1")] == ["succeeded", "failed"]
+    assert [end.outcome for end in office.client.history("first", "1")] == [
+        "succeeded",
+        "failed",
+    ]
 
 
 @dataclass
@@ -322,11 +387,17 @@ async def returns(ctx: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("handler", "result"),
-    [(lambda ctx: {"n": [1]}, {"n": [1]}), (lambda ctx: None, None), (lambda ctx: Sum(7), {"total": 7}),
-     (returns, [1, 2])],
+    [
+        (lambda ctx: {"n": [1]}, {"n": [1]}),
+        (lambda ctx: None, None),
+        (lambda ctx: Sum(7), {"total": 7}),
+        (returns, [1, 2]),
+    ],
     ids=["plain", "none", "dataclass", "async"],
-)  # fmt: skip
-def test_a_result_can_be_fetched_for_a_while(database: Database, handler: Handler, result: Any) -> None:
+)
+def test_a_result_can_be_fetched_for_a_while(
+    database: Database, handler: Handler, result: Any
+) -> None:
     """As plain values, until its time is over."""
     office = Office(database, handler, result_retention="1h")
     assert office.client.result("first", "1") is None
@@ -340,10 +411,13 @@ def test_a_result_can_be_fetched_for_a_while(database: Database, handler: Handle
 
 @pytest.mark.parametrize(
     ("result", "words"),
-    [("x" * RESULT_LIMIT, "it has 65538 bytes, at most 65536 are allowed"), (object(), "type object is not JSON"),
-     ({1: {2}}, "it cannot be written as JSON")],
+    [
+        ("x" * RESULT_LIMIT, "it has 65538 bytes, at most 65536 are allowed"),
+        (object(), "type object is not JSON"),
+        ({1: {2}}, "it cannot be written as JSON"),
+    ],
     ids=["too large", "no JSON", "a set"],
-)  # fmt: skip
+)
 def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: str) -> None:
     """The task has succeeded all the same: to do its work again would not mend it."""
     office = Office(database, lambda ctx: result, result_retention="1h")
@@ -358,12 +432,21 @@ def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: st
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (task(name="t", record="some")(failing), "record is 'some'; expected \"none\", \"failures\" or \"all\""),
-        (task(name="t", result_retention="0s")(failing), "result_retention is '0s'; expected more than zero"),
-        (job(name="t", schedule=Every("1h"), record="all")(failing), "this is for one-time tasks; remove it"),
+        (
+            task(name="t", record="some")(failing),
+            'record is \'some\'; expected "none", "failures" or "all"',
+        ),
+        (
+            task(name="t", result_retention="0s")(failing),
+            "result_retention is '0s'; expected more than zero",
+        ),
+        (
+            job(name="t", schedule=Every("1h"), record="all")(failing),
+            "this is for one-time tasks; remove it",
+        ),
     ],
     ids=["word", "zero", "job"],
-)  # fmt: skip
+)
 def test_a_history_that_cannot_be_kept(subject: Any, words: str) -> None:
     """Is refused at registration."""
     with pytest.raises(ConfigurationError) as refused:
@@ -371,26 +454,39 @@ def test_a_history_that_cannot_be_kept(subject: Any, words: str) -> None:
     assert words in str(refused.value)
 
 
-def test_an_id_that_another_transaction_holds(pg_database: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be skipped, as it is not there yet: the settlement that wants it waits shortly, the others not at all.
+def test_an_id_that_another_transaction_holds(
+    pg_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be skipped, as it is not there yet: the settlement that wants it waits shortly,
+    the others not at all.
 
     Once that transaction has ended, the follow-up is written.
     """
-    office = Office(pg_database, lambda ctx: ctx.then("then", id=ctx.data) if ctx.data else None)
+    office = Office(
+        pg_database, lambda ctx: ctx.then("then", id=ctx.data) if ctx.data else None
+    )
     for number, wants in enumerate([None, "held", "free", None]):
         office.client.schedule("first", wants, id=str(number))
     claims = office.worker.poll()
     for claim in claims:
         office.worker.run(claim)
     tasks = office.bench.tables.tasks
-    row = {"task_name": "then", "task_instance": "held", "picked": False, "version": 1, "execution_time": NOON}
+    row = {
+        "task_name": "then",
+        "task_instance": "held",
+        "picked": False,
+        "version": 1,
+        "execution_time": NOON,
+    }
     with pg_database.main.begin() as foreign:
         foreign.execute(tasks.insert().values(**row))
         began = elapsed()
         office.worker.settle()
         took = elapsed() - began
         assert {claim.row.task_instance for claim in office.worker.held} == {"1"}
-        assert took < 8, f"the others waited for {took:.1f} s"  # twice the lock timeout of 5 s, without a short wait
+        assert took < 8, (
+            f"the others waited for {took:.1f} s"
+        )  # twice the lock timeout of 5 s, without a short wait
         assert office.ids("then") == ["free"]
         foreign.rollback()
     office.worker.tick("2s")

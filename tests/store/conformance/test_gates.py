@@ -1,4 +1,6 @@
-"""Every start passes the gates of one list: what each answer does to a row, and what a refused start gives back."""
+"""Every start passes the gates of one list: what each answer does to a row, and what a refused
+start gives back.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Closed(Gate):
     def concerns(self, row: Row, now: datetime) -> bool:
         return row.task_name in self.names and row.attempt == 1
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         self.asked.append(list(rows))
         return [self.answer] * len(rows)
 
@@ -55,16 +59,26 @@ def make(database: Database, closed: type[Closed]) -> Iterator[MakeBench]:
     with ExitStack() as stack:
 
         def build(*definitions: Definition, rate: int | None = None) -> Bench:
-            limited = Database(database.settings.replace(recovery_rate=rate)) if rate else database
+            limited = (
+                Database(database.settings.replace(recovery_rate=rate))
+                if rate
+                else database
+            )
             if rate:
                 stack.callback(limited.close)
-            found = Bench(limited, definitions or [a_job("plain"), a_task("mail"), a_task("paced", rate_limit="2/1h")])
+            found = Bench(
+                limited,
+                definitions
+                or [a_job("plain"), a_task("mail"), a_task("paced", rate_limit="2/1h")],
+            )
             return found.planned()
 
         yield build
 
 
-def test_a_slot_that_may_start_later_goes_back(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_slot_that_may_start_later_goes_back(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """Nothing of it is in the ledger, no attempt is counted, and it starts at that time."""
     bench, closed.answer = make(), Later(at(1.5))
     bench.tick()
@@ -77,17 +91,24 @@ def test_a_slot_that_may_start_later_goes_back(make: MakeBench, closed: type[Clo
     assert (claim.slot, claim.row.attempt) == (at(1), 1)
 
 
-def test_a_slot_that_is_skipped_is_in_the_ledger(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_slot_that_is_skipped_is_in_the_ledger(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """The job waits for the next one."""
     bench, closed.answer = make(), Skip("closed")
     bench.tick()
     assert bench.claim("plain") == []
-    assert (bench.slot("plain")["outcome"], bench.slot("plain")["reason"]) == ("skipped", "closed")
+    assert (bench.slot("plain")["outcome"], bench.slot("plain")["reason"]) == (
+        "skipped",
+        "closed",
+    )
     assert (bench.slot("plain")["attempts"], bench.slot("plain")["started"]) == (0, None)
     assert bench.row("plain").slot == at(2)
 
 
-def test_a_skipped_catch_up_leaves_what_it_stood_for_out(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_skipped_catch_up_leaves_what_it_stood_for_out(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """The older slots are collapsed as they would have been."""
     bench, closed.answer = make(), Skip("closed")
     bench.tick(3.5)
@@ -98,9 +119,13 @@ def test_a_skipped_catch_up_leaves_what_it_stood_for_out(make: MakeBench, closed
 
 
 @pytest.mark.parametrize(
-    "answer", [Later(at(2)), Later(at(2), "closed"), Skip("closed")], ids=["later", "later with a reason", "skip"]
+    "answer",
+    [Later(at(2)), Later(at(2), "closed"), Skip("closed")],
+    ids=["later", "later with a reason", "skip"],
 )
-def test_a_slot_with_a_row_of_its_own(make: MakeBench, closed: type[Closed], answer: Answer) -> None:
+def test_a_slot_with_a_row_of_its_own(
+    make: MakeBench, closed: type[Closed], answer: Answer
+) -> None:
     """Its plan row has moved on; the ledger keeps the slot, with the reason of the gate."""
     bench = make(a_job("plain", overlap=Overlap.allow(2)))
     bench.tick()
@@ -111,23 +136,38 @@ def test_a_slot_with_a_row_of_its_own(make: MakeBench, closed: type[Closed], ans
     assert bench.claim("plain") == []
     found = bench.slot("plain")
     if isinstance(answer, Later):
-        assert (found["outcome"], found["reason"], found["finished"]) == ("claimed", answer.reason, None)
+        assert (found["outcome"], found["reason"], found["finished"]) == (
+            "claimed",
+            answer.reason,
+            None,
+        )
         closed.answer = START
         bench.tick()
         assert claim.slot in [one.slot for one in bench.claim("plain")]
     else:
-        assert (found["outcome"], found["reason"], found["finished"]) == ("skipped", "closed", at(1))
+        assert (found["outcome"], found["reason"], found["finished"]) == (
+            "skipped",
+            "closed",
+            at(1),
+        )
         assert bench.find(*claim.key) is None
 
 
-def test_a_task_that_may_start_later_goes_back_as_it_was(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_task_that_may_start_later_goes_back_as_it_was(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """Columns that a claim does not read keep their values."""
     bench, closed.answer = make(), Later(at(1))
     bench.client.schedule("paced", id="1", delay="0s")
     bench.change("paced", "1", last_error="boom", consecutive_failures=2)
     assert bench.claim("paced") == []
     row = bench.row("paced", "1")
-    assert (row.execution_time, row.attempt, row.picked, row.consecutive_failures) == (at(1), 0, False, 2)
+    assert (row.execution_time, row.attempt, row.picked, row.consecutive_failures) == (
+        at(1),
+        0,
+        False,
+        2,
+    )
     closed.answer = START
     bench.tick()
     assert len(bench.claim("paced")) == 1
@@ -141,7 +181,9 @@ def test_a_task_that_is_skipped_goes(make: MakeBench, closed: type[Closed]) -> N
     assert bench.find("paced", "1") is None
 
 
-def test_a_start_that_is_refused_gives_its_window_back(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_start_that_is_refused_gives_its_window_back(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """Two starts an hour: one that a later gate refuses is none of them."""
     bench, closed.answer = make(), Later(at(0))
     for number in range(3):
@@ -152,7 +194,9 @@ def test_a_start_that_is_refused_gives_its_window_back(make: MakeBench, closed: 
     assert len(bench.claim("paced")) == 2
 
 
-def test_a_start_that_is_refused_gives_its_token_back(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_start_that_is_refused_gives_its_token_back(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """One late start a second; one that a later gate refuses takes no token."""
     bench, closed.answer = make(rate=1), Later(at(10))
     bench.tick(10)
@@ -164,13 +208,19 @@ def test_a_start_that_is_refused_gives_its_token_back(make: MakeBench, closed: t
 
 
 def test_a_start_that_the_ledger_refuses_gives_its_token_back(make: MakeBench) -> None:
-    """Another claim has the slot, and has begun it once: a job that gives up starts no slot twice."""
+    """Another claim has the slot, and has begun it once: a job that gives up starts no slot
+    twice.
+    """
     bench = make(a_job("strict", on_lost="give_up"), a_job("plain"), rate=1)
     bench.tick(10)
     slots = bench.tables.slots
     with bench.store.transaction() as connection:
         started = {"outcome": "claimed", "attempts": 1, "token": 1, "worker": "gone"}
-        connection.execute(slots.insert().values(task_name="strict", task_instance="recurring", slot=at(10), **started))
+        connection.execute(
+            slots.insert().values(
+                task_name="strict", task_instance="recurring", slot=at(10), **started
+            )
+        )
     assert bench.claim("strict") == []
     assert len(bench.claim("plain")) == 1
 
@@ -182,13 +232,23 @@ def test_each_gate_is_asked_once_for_a_batch(make: MakeBench, closed: type[Close
     bench.tick()
     with hearing(bench.database) as sent:
         assert len(bench.claim()) == 6
-    assert sum("count(*)" in statement and "plan_instance IN" in statement for statement, _ in sent) == 1
-    assert [sorted(row.task_name for row in rows) for rows in closed.asked] == [["mail", "paced", "plain"]]
+    assert (
+        sum(
+            "count(*)" in statement and "plan_instance IN" in statement
+            for statement, _ in sent
+        )
+        == 1
+    )
+    assert [sorted(row.task_name for row in rows) for rows in closed.asked] == [
+        ["mail", "paced", "plain"]
+    ]
 
 
 def test_a_place_is_counted_per_instance_of_a_job(make: MakeBench) -> None:
     """The slots of one fill none of another's places."""
-    bench = make(a_job("one", overlap=Overlap.allow(1)), a_job("two", overlap=Overlap.allow(1)))
+    bench = make(
+        a_job("one", overlap=Overlap.allow(1)), a_job("two", overlap=Overlap.allow(1))
+    )
     bench.tick()
     assert len(bench.claim("one")) == 1
     bench.tick()
@@ -235,17 +295,28 @@ def test_a_start_in_the_future_hides_none_before_it(bench: Bench) -> None:
     assert own.claim_one("apart").slot == at(11)
 
 
-def test_the_claim_enters_no_slot_that_a_gate_may_stop(make: MakeBench, closed: type[Closed]) -> None:
+def test_the_claim_enters_no_slot_that_a_gate_may_stop(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """What is not written need not be deleted: a slot of such a job is written once."""
     bench = make()
     bench.tick()
     with hearing(bench.database) as sent:
         (claim,) = bench.claim("plain")
-    assert not [statement for statement, _ in sent if statement.startswith(("DELETE", "UPDATE scheduled_slots"))]
-    assert (bench.slot("plain")["token"], bench.slot("plain")["attempts"]) == (claim.token, 1)
+    assert not [
+        statement
+        for statement, _ in sent
+        if statement.startswith(("DELETE", "UPDATE scheduled_slots"))
+    ]
+    assert (bench.slot("plain")["token"], bench.slot("plain")["attempts"]) == (
+        claim.token,
+        1,
+    )
 
 
-def test_a_trigger_passes_no_gate_of_the_schedule(make: MakeBench, closed: type[Closed]) -> None:
+def test_a_trigger_passes_no_gate_of_the_schedule(
+    make: MakeBench, closed: type[Closed]
+) -> None:
     """An operator's order is no slot of the schedule."""
     bench = make(a_job("beside", overlap=Overlap.allow(1)))
     bench.tick()

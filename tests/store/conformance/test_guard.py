@@ -46,7 +46,9 @@ class User:
     @property
     def effects(self) -> int:
         with self.engine.connect() as connection:
-            found: int = connection.execute(sa.text("SELECT count(*) FROM effects")).scalar_one()
+            found: int = connection.execute(
+                sa.text("SELECT count(*) FROM effects")
+            ).scalar_one()
             return found
 
     def transaction(self, level: str) -> sa.Connection:
@@ -78,12 +80,14 @@ def claimed(user: User, kind: str = "plain", **options: timedelta) -> Claim:
     return user.bench.claim_one(kind, **options)
 
 
-# -- on every database ------------------------------------------------------------------------------------------
+# -- on every database ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_work_under_a_guard_commits(user: User, kind: str) -> None:
-    """A good claim changes nothing for the user's transaction, and the attempt ends as it would."""
+    """A good claim changes nothing for the user's transaction, and the attempt ends as it
+    would.
+    """
     claim = claimed(user, kind)
     with user.engine.begin() as connection:
         user.fence.guard(claim, connection)
@@ -96,8 +100,12 @@ def test_work_under_a_guard_commits(user: User, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["guard", "complete_in"])
-@pytest.mark.parametrize("how", ["taken over", "taken over and claimed again", "settled", "token", "holder"])
-def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb: str, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["taken over", "taken over and claimed again", "settled", "token", "holder"]
+)
+def test_a_stale_token_aborts_the_users_transaction(
+    user: User, kind: str, verb: str, how: str
+) -> None:
     """Whoever has lost the claim can commit nothing under it."""
     claim = claimed(user, kind)
     match how:
@@ -112,7 +120,11 @@ def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb:
             claim = stale(claim, version=1)
         case "holder":
             claim = stale(claim, holder="host:2:b")
-    words = "has succeeded already" if (how, kind) == ("settled", "plain") else f"token {claim.token} is stale"
+    words = (
+        "has succeeded already"
+        if (how, kind) == ("settled", "plain")
+        else f"token {claim.token} is stale"
+    )
     with pytest.raises(ClaimLost, match=words), user.engine.begin() as connection:  # noqa: PT012
         user.add_effect(connection)
         getattr(user.fence, verb)(claim, connection)
@@ -127,13 +139,20 @@ def test_complete_in_commits_work_and_success_together(user: User, kind: str) ->
         user.fence.complete_in(claim, connection)
         user.add_effect(connection)
     entry = user.bench.slot(kind)
-    assert (entry["outcome"], entry["token"], entry["slot"]) == ("succeeded", claim.token, at(1))
+    assert (entry["outcome"], entry["token"], entry["slot"]) == (
+        "succeeded",
+        claim.token,
+        at(1),
+    )
     assert user.bench.row(*claim.key).picked
     transition = user.bench.settle(claim, Succeeded(promised=True))
     assert transition is not None
     assert transition.label == "succeeded"
     if kind == "plain":
-        assert (user.bench.row("plain").slot, user.bench.outcomes("plain")) == (at(2), [(1, "succeeded")])
+        assert (user.bench.row("plain").slot, user.bench.outcomes("plain")) == (
+            at(2),
+            [(1, "succeeded")],
+        )
     else:
         assert user.bench.find("mail", "1") is None
 
@@ -155,10 +174,16 @@ def test_a_promise_that_was_rolled_back_is_a_failure(user: User, kind: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "outcome",
-    [Failed("raised after its commit", promised=True), Aborted("shutdown"), Aborted("lost")],
+    [
+        Failed("raised after its commit", promised=True),
+        Aborted("shutdown"),
+        Aborted("lost"),
+    ],
     ids=["raised", "shut down", "lease ran out"],
 )
-def test_what_was_completed_is_not_run_again(user: User, kind: str, outcome: AttemptOutcome) -> None:
+def test_what_was_completed_is_not_run_again(
+    user: User, kind: str, outcome: AttemptOutcome
+) -> None:
     """However the handler ended after its commit: exactly once."""
     claim = claimed(user, kind)
     with user.engine.begin() as connection:
@@ -171,7 +196,9 @@ def test_what_was_completed_is_not_run_again(user: User, kind: str, outcome: Att
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_completed_claim_of_a_dead_worker_is_a_success(user: User, kind: str) -> None:
-    """Died between its commit and its settlement: the reaper finds "succeeded" under the lost token."""
+    """Died between its commit and its settlement: the reaper finds "succeeded" under the lost
+    token.
+    """
     claim = claimed(user, kind)
     with user.engine.begin() as connection:
         user.fence.complete_in(claim, connection)
@@ -183,8 +210,12 @@ def test_a_completed_claim_of_a_dead_worker_is_a_success(user: User, kind: str) 
 
 @pytest.mark.parametrize("end", ["settlement", "take-over"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_completed_stays_as_it_was_written(user: User, kind: str, end: str) -> None:
-    """Law 3: one attempt completes a slot, once. The settlement after it moves the row and leaves the ledger alone."""
+def test_what_was_completed_stays_as_it_was_written(
+    user: User, kind: str, end: str
+) -> None:
+    """Law 3: one attempt completes a slot, once. The settlement after it moves the row and leaves
+    the ledger alone.
+    """
     claim = claimed(user, kind)
     with user.engine.begin() as connection:
         user.fence.complete_in(claim, connection)
@@ -203,7 +234,10 @@ def test_completing_twice_is_refused(user: User) -> None:
     with user.engine.begin() as connection:
         user.fence.complete_in(claim, connection)
     for word in (user.fence.complete_in, user.fence.guard):
-        with pytest.raises(ClaimLost, match="once, as the last word"), user.engine.begin() as own:  # noqa: PT012
+        with (  # noqa: PT012
+            pytest.raises(ClaimLost, match="once, as the last word"),
+            user.engine.begin() as own,
+        ):
             user.add_effect(own)
             word(claim, own)
     assert user.effects == 0
@@ -248,33 +282,46 @@ def test_an_orm_session_will_do(user: User) -> None:
     assert (user.effects, user.bench.slot("plain")["outcome"]) == (1, "succeeded")
 
 
-@pytest.mark.parametrize("given", [None, "postgresql://", object()], ids=["None", "a text", "an object"])
+@pytest.mark.parametrize(
+    "given", [None, "postgresql://", object()], ids=["None", "a text", "an object"]
+)
 def test_what_is_no_connection_is_refused(user: User, given: object) -> None:
     """With the type that was given."""
-    with pytest.raises(ConfigurationError, match="cannot be joined; pass a Connection or Session of SQLAlchemy"):
+    with pytest.raises(
+        ConfigurationError,
+        match="cannot be joined; pass a Connection or Session of SQLAlchemy",
+    ):
         user.fence.guard(claimed(user), given)
 
 
 @pytest.mark.parametrize("where", ["engine", "connection"])
 def test_autocommit_is_refused(user: User, where: str) -> None:
-    """A guard that ends with its own statement guards nothing; however the connection came to commit by itself."""
+    """A guard that ends with its own statement guards nothing; however the connection came to
+    commit by itself.
+    """
     claim, url = claimed(user), str(user.bench.database.settings.database_url)
     options = {"isolation_level": "AUTOCOMMIT"} if where == "engine" else {}
     engine = user_engine(url, **options)
     with engine.connect() as connection:
-        own = connection.execution_options(isolation_level="AUTOCOMMIT") if where == "connection" else connection
+        own = (
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            if where == "connection"
+            else connection
+        )
         with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
             user.fence.guard(claim, own)
     engine.dispose()
 
 
-# -- where locks are a row's ------------------------------------------------------------------------------------
+# -- where locks are a row's ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["guard", "complete_in"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(pg_user: User, level: str, verb: str, kind: str) -> None:
+def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(
+    pg_user: User, level: str, verb: str, kind: str
+) -> None:
     """A job longer than a heartbeat can commit, whatever its isolation level."""
     user, claim = pg_user, claimed(pg_user, kind)
     connection = user.transaction(level)
@@ -283,7 +330,9 @@ def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(pg_user: User, leve
     getattr(user.fence, verb)(claim, connection)
     user.add_effect(connection)
     user.bench.tick(0.2)
-    assert user.bench.store.held.beat(claim.holder, [claim]) == set()  # and one under the guard is not kept waiting
+    assert (
+        user.bench.store.held.beat(claim.holder, [claim]) == set()
+    )  # and one under the guard is not kept waiting
     assert user.bench.row(*claim.key).last_heartbeat == at(1.4)
     connection.commit()
     connection.close()
@@ -296,7 +345,9 @@ def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(pg_user: User, leve
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["guard", "complete_in"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_take_over_between_snapshot_and_guard_is_seen(pg_user: User, level: str, verb: str, kind: str) -> None:
+def test_a_take_over_between_snapshot_and_guard_is_seen(
+    pg_user: User, level: str, verb: str, kind: str
+) -> None:
     """The snapshot still shows the old claim; the guard does not fall for it."""
     user, claim = pg_user, claimed(pg_user, kind)
     connection = user.transaction(level)
@@ -313,7 +364,9 @@ def test_a_take_over_between_snapshot_and_guard_is_seen(pg_user: User, level: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["guard", "complete_in"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_no_take_over_under_an_open_guard(pg_user: User, level: str, verb: str, kind: str) -> None:
+def test_no_take_over_under_an_open_guard(
+    pg_user: User, level: str, verb: str, kind: str
+) -> None:
     """The reaper skips it, without waiting, until the user's transaction has ended."""
     user, claim = pg_user, claimed(pg_user, kind)
     connection = user.transaction(level)
@@ -365,7 +418,9 @@ def test_an_aborted_transaction_is_told(pg_user: User, verb: str) -> None:
     with pg_user.engine.connect() as connection:
         with pytest.raises(sa.exc.ProgrammingError):
             connection.execute(sa.text("SELECT nothere"))
-        with pytest.raises(ConfigurationError, match=r"aborted by an error before.*roll back"):
+        with pytest.raises(
+            ConfigurationError, match=r"aborted by an error before.*roll back"
+        ):
             getattr(pg_user.fence, verb)(claim, connection)
     assert pg_user.bench.settle(claim) is not None
 
@@ -373,7 +428,10 @@ def test_an_aborted_transaction_is_told(pg_user: User, verb: str) -> None:
 def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
     """Work and settlement can only commit together in the database that holds the tables."""
     claim = claimed(pg_user)
-    for url, words in ((sqlite_url, "another installation"), ("sqlite://", "does not reach scheduled_meta")):
+    for url, words in (
+        (sqlite_url, "another installation"),
+        ("sqlite://", "does not reach scheduled_meta"),
+    ):
         engine = user_engine(url)
         with pytest.raises(ConfigurationError, match=words), engine.begin() as connection:
             pg_user.fence.guard(claim, connection)
@@ -384,7 +442,9 @@ def test_tables_elsewhere_are_found(databases: object, pg_empty_url: str) -> Non
     """The application's search path need not know the schema of slotwise's tables."""
     from slotwise.testing.worker import provision
 
-    database = Database(Settings(database_url=pg_empty_url, schema="jobs", table_prefix="sw_"))
+    database = Database(
+        Settings(database_url=pg_empty_url, schema="jobs", table_prefix="sw_")
+    )
     provision(database)
     user = User(Bench(database).planned())
     claim = claimed(user)

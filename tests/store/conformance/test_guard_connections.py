@@ -1,4 +1,6 @@
-"""guard and complete_in with whatever an application opens its transactions with, waiting or awaiting."""
+"""guard and complete_in with whatever an application opens its transactions with, waiting or
+awaiting.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ EFFECT = "INSERT INTO effects VALUES ('done')"
 
 
 class Door:
-    """One way into the user's database: a transaction that has its snapshot, and what is done in it."""
+    """One way into the user's database: a transaction that has its snapshot, and what is done
+    in it.
+    """
 
     def __init__(self, connection: Any, execute: Callable[[str], Any], ending: Any) -> None:
         self.connection, self._execute, self._ending = connection, execute, ending
@@ -45,7 +49,9 @@ async def _settled(result: Any) -> Any:
 
 
 def address(user: User) -> sa.URL:
-    return sa.make_url(str(user.bench.database.settings.database_url)).set(drivername="postgresql+psycopg")
+    return sa.make_url(str(user.bench.database.settings.database_url)).set(
+        drivername="postgresql+psycopg"
+    )
 
 
 @asynccontextmanager
@@ -62,21 +68,27 @@ async def session(user: User, level: str) -> AsyncIterator[Door]:
 
 @asynccontextmanager
 async def async_connection(user: User, level: str) -> AsyncIterator[Door]:
-    engine = create_async_engine(address(user), isolation_level=level, poolclass=sa.NullPool)
+    engine = create_async_engine(
+        address(user), isolation_level=level, poolclass=sa.NullPool
+    )
     async with engine.connect() as own:
         yield Door(own, lambda text: own.execute(sa.text(text)), own)
 
 
 @asynccontextmanager
 async def async_session(user: User, level: str) -> AsyncIterator[Door]:
-    engine = create_async_engine(address(user), isolation_level=level, poolclass=sa.NullPool)
+    engine = create_async_engine(
+        address(user), isolation_level=level, poolclass=sa.NullPool
+    )
     async with AsyncSession(engine) as own:
         yield Door(own, lambda text: own.execute(sa.text(text)), own)
 
 
 @asynccontextmanager
 async def psycopg_connection(user: User, level: str) -> AsyncIterator[Door]:
-    with psycopg.connect(address(user).set(drivername="postgresql").render_as_string(False)) as own:
+    with psycopg.connect(
+        address(user).set(drivername="postgresql").render_as_string(False)
+    ) as own:
         own.isolation_level = psycopg.IsolationLevel[level.replace(" ", "_")]
         yield Door(own, lambda text: own.execute(text), own)  # type: ignore[arg-type]
 
@@ -90,11 +102,23 @@ async def psycopg_async(user: User, level: str) -> AsyncIterator[Door]:
 
 
 Open = Callable[[User, str], AbstractAsyncContextManager[Door]]
-DOORS: list[Open] = [connection, session, async_connection, async_session, psycopg_connection, psycopg_async]
+DOORS: list[Open] = [
+    connection,
+    session,
+    async_connection,
+    async_session,
+    psycopg_connection,
+    psycopg_async,
+]
 FIRST: list[Open] = [connection, async_session, psycopg_async]
 doors = pytest.mark.parametrize(
     "door",
-    [pytest.param(door, id=door.__name__, marks=[] if door in FIRST else pytest.mark.extended) for door in DOORS],
+    [
+        pytest.param(
+            door, id=door.__name__, marks=[] if door in FIRST else pytest.mark.extended
+        )
+        for door in DOORS
+    ],
 )
 levels = pytest.mark.parametrize("level", LEVELS)
 verbs = pytest.mark.parametrize("verb", ["guard", "complete_in"])
@@ -105,7 +129,9 @@ verbs = pytest.mark.parametrize("verb", ["guard", "complete_in"])
 @levels
 @verbs
 @pytest.mark.parametrize("kind", KINDS)
-def test_work_commits_after_a_heartbeat(pg_user: User, door: Open, level: str, verb: str, kind: str) -> None:
+def test_work_commits_after_a_heartbeat(
+    pg_user: User, door: Open, level: str, verb: str, kind: str
+) -> None:
     """A heartbeat between snapshot and guard, and one under the guard, do no harm."""
     user, claim = pg_user, claimed(pg_user, kind)
 
@@ -127,13 +153,19 @@ def test_work_commits_after_a_heartbeat(pg_user: User, door: Open, level: str, v
 @verbs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "AUTOCOMMIT"])
-def test_an_async_connection_to_sqlite(sqlite_bench: Bench, verb: str, kind: str, isolation: str) -> None:
-    """aiosqlite's is awaited as any other; one that commits each statement by itself is refused in one line."""
+def test_an_async_connection_to_sqlite(
+    sqlite_bench: Bench, verb: str, kind: str, isolation: str
+) -> None:
+    """aiosqlite's is awaited as any other; one that commits each statement by itself is refused in
+    one line.
+    """
     pytest.importorskip("aiosqlite")
     user = User(sqlite_bench)
     claim = claimed(user, kind)
     engine = create_async_engine(
-        sa.make_url(str(sqlite_bench.database.settings.database_url)).set(drivername="sqlite+aiosqlite"),
+        sa.make_url(str(sqlite_bench.database.settings.database_url)).set(
+            drivername="sqlite+aiosqlite"
+        ),
         isolation_level=isolation,
     )
 
@@ -168,7 +200,9 @@ def _beat(bench: Bench, claim: Any) -> None:
 @levels
 @verbs
 def test_a_take_over_is_seen(pg_user: User, door: Open, level: str, verb: str) -> None:
-    """Between the snapshot and the guard somebody else got the slot: nothing of this transaction stays."""
+    """Between the snapshot and the guard somebody else got the slot: nothing of this transaction
+    stays.
+    """
     user, claim = pg_user, claimed(pg_user)
 
     async def work() -> None:
@@ -203,7 +237,8 @@ def test_work_and_success_are_rolled_back_together(pg_user: User, door: Open) ->
 
 def test_autocommit_of_psycopg_is_refused_outside_of_a_transaction(pg_user: User) -> None:
     """Within ``with connection.transaction()`` it is a transaction like any other."""
-    claim, url = claimed(pg_user), address(pg_user).set(drivername="postgresql").render_as_string(False)
+    claim = claimed(pg_user)
+    url = address(pg_user).set(drivername="postgresql").render_as_string(False)
     with psycopg.connect(url, autocommit=True) as own:
         with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
             pg_user.fence.guard(claim, own)
@@ -217,5 +252,8 @@ def test_psycopg_in_a_database_without_the_tables(pg_user: User, pg_empty_url: s
     """It is told as with SQLAlchemy's connections."""
     claim = claimed(pg_user)
     url = sa.make_url(pg_empty_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(url) as own, pytest.raises(ConfigurationError, match="does not reach scheduled_meta"):
+    with (
+        psycopg.connect(url) as own,
+        pytest.raises(ConfigurationError, match="does not reach scheduled_meta"),
+    ):
         pg_user.fence.guard(claim, own)

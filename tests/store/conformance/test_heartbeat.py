@@ -16,7 +16,10 @@ from slotwise.model.records import Claim, HandedBack
 def locked(bench: Bench, claim: Claim) -> Iterator[sa.Connection]:
     """Somebody's transaction has this row, and does not let go."""
     tasks = bench.tables.tasks
-    mine = [tasks.c.task_name == claim.row.task_name, tasks.c.task_instance == claim.row.task_instance]
+    mine = [
+        tasks.c.task_name == claim.row.task_name,
+        tasks.c.task_instance == claim.row.task_instance,
+    ]
     with bench.database.main.begin() as connection:
         connection.execute(sa.select(tasks.c.version).where(*mine).with_for_update()).one()
         yield connection
@@ -41,20 +44,36 @@ def test_nothing_held_is_nothing_lost(bench: Bench) -> None:
 
 
 def test_only_ones_own_claims_are_renewed(bench: Bench) -> None:
-    """Key, version and holder; whatever differs is lost, and the others are renewed all the same."""
+    """Key, version and holder; whatever differs is lost, and the others are renewed all the
+    same.
+    """
     bench.tick()
     held = {claim.row.task_name: claim for claim in bench.claim(holder="host:1:a")}
     plain = held["plain"]
     bench.tick(0.2)
-    asked = [stale(plain, version=-1), stale(held["strict"], key="other"), held["delayed"], held["retried"]]
+    asked = [
+        stale(plain, version=-1),
+        stale(held["strict"], key="other"),
+        held["delayed"],
+        held["retried"],
+    ]
     assert bench.store.held.beat("host:1:a", asked) == {asked[0].fence, asked[1].fence}
     beats = {name: bench.row(name).last_heartbeat for name in held}
-    assert beats == {"plain": at(1), "strict": at(1), "delayed": at(1.2), "retried": at(1.2)}
-    assert bench.store.held.beat("host:1:b", [stale(plain, holder="host:1:b")]) == {plain.fence}
+    assert beats == {
+        "plain": at(1),
+        "strict": at(1),
+        "delayed": at(1.2),
+        "retried": at(1.2),
+    }
+    assert bench.store.held.beat("host:1:b", [stale(plain, holder="host:1:b")]) == {
+        plain.fence
+    }
     assert bench.row("plain").last_heartbeat == at(1)
 
 
-@pytest.mark.parametrize("how", ["settled", "handed back", "taken over", "claimed again", "deleted"])
+@pytest.mark.parametrize(
+    "how", ["settled", "handed back", "taken over", "claimed again", "deleted"]
+)
 def test_a_claim_that_is_gone_is_lost(bench: Bench, how: str) -> None:
     """Whoever has the row now, or nobody: the holder learns it with its next heartbeat."""
     bench.tick()
@@ -84,7 +103,9 @@ def test_a_row_claimed_again_by_its_own_holder(bench: Bench) -> None:
 
 
 def test_skipped_is_not_lost(pg_bench: Bench) -> None:
-    """A row that an operator's command has locked is not waited for, and not given up: it is read again."""
+    """A row that an operator's command has locked is not waited for, and not given up: it is read
+    again.
+    """
     bench = pg_bench
     bench.tick()
     plain, strict = bench.claim_one("plain"), bench.claim_one("strict")
@@ -96,19 +117,27 @@ def test_skipped_is_not_lost(pg_bench: Bench) -> None:
 
 
 def test_skipped_and_taken_is_lost(pg_bench: Bench) -> None:
-    """Locked by the very transaction that takes it over: still held until that commits, lost after it."""
+    """Locked by the very transaction that takes it over: still held until that commits, lost after
+    it.
+    """
     bench = pg_bench
     bench.tick()
     claim = bench.claim_one("plain")
     with locked(bench, claim) as connection:
         tasks = bench.tables.tasks
-        connection.execute(tasks.update().where(tasks.c.task_name == "plain").values(version=tasks.c.version + 1))
+        connection.execute(
+            tasks.update()
+            .where(tasks.c.task_name == "plain")
+            .values(version=tasks.c.version + 1)
+        )
         assert bench.store.held.beat("host:1:a", [claim]) == set()
     assert bench.store.held.beat("host:1:a", [claim]) == {claim.fence}
 
 
 def test_a_heartbeat_waits_for_no_other(pg_bench: Bench) -> None:
-    """A poller with all connections in use, a ledger row locked by a user's guard: the heart beats on."""
+    """A poller with all connections in use, a ledger row locked by a user's guard: the heart beats
+    on.
+    """
     bench = pg_bench
     bench.tick()
     claim = bench.claim_one("plain")
@@ -125,12 +154,18 @@ def test_a_heartbeat_waits_for_no_other(pg_bench: Bench) -> None:
 
 
 def test_what_a_worker_holds_without_knowing(bench: Bench) -> None:
-    """A claim whose reply was lost is found by its boot id, with all that is needed to hand it back."""
+    """A claim whose reply was lost is found by its boot id, with all that is needed to hand it
+    back.
+    """
     bench.tick()
     bench.claim_one("strict", "host:2:b")
     bench.claim_one("plain", "host:1:a")
     (found,) = bench.store.held.held_by("host:1:a")
-    assert (found.key, found.holder, found.slot) == (bench.row("plain").key, "host:1:a", at(1))
+    assert (found.key, found.holder, found.slot) == (
+        bench.row("plain").key,
+        "host:1:a",
+        at(1),
+    )
     bench.settle(found, HandedBack("unknown"))
     assert bench.slots("plain") == []
     assert bench.claim_one("plain", "host:2:b").row.attempt == 1

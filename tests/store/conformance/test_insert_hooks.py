@@ -33,7 +33,10 @@ class Notes:
     def __call__(self, rows: Sequence[Inserted], tx: Any) -> None:
         self.calls.append([row.id for row in rows])
         for row in rows:
-            tx.execute(sa.text("INSERT INTO notes VALUES (:said)"), {"said": f"{row.task}/{row.id} {row.priority}"})
+            tx.execute(
+                sa.text("INSERT INTO notes VALUES (:said)"),
+                {"said": f"{row.task}/{row.id} {row.priority}"},
+            )
         if self.error is not None:
             raise self.error
 
@@ -53,14 +56,18 @@ def client(bench: Bench, notes: Notes) -> Client:
     return Client(lambda: store)
 
 
-def test_a_task_and_what_a_hook_writes_are_one(client: Client, notes: Notes, bench: Bench) -> None:
+def test_a_task_and_what_a_hook_writes_are_one(
+    client: Client, notes: Notes, bench: Bench
+) -> None:
     """In a transaction of our own."""
     client.schedule("mail", id="1", priority=90)
     assert notes.written() == ["mail/1 90"]
     assert bench.find("mail", "1") is not None
 
 
-def test_a_hook_that_fails_takes_the_task_back(client: Client, notes: Notes, bench: Bench) -> None:
+def test_a_hook_that_fails_takes_the_task_back(
+    client: Client, notes: Notes, bench: Bench
+) -> None:
     """The caller gets its error, and nothing is written."""
     notes.error = RuntimeError("no")
     with pytest.raises(RuntimeError, match="no"):
@@ -69,7 +76,9 @@ def test_a_hook_that_fails_takes_the_task_back(client: Client, notes: Notes, ben
     assert bench.find("mail", "1") is None
 
 
-def test_in_the_callers_transaction_it_is_the_callers(client: Client, notes: Notes, bench: Bench) -> None:
+def test_in_the_callers_transaction_it_is_the_callers(
+    client: Client, notes: Notes, bench: Bench
+) -> None:
     """What is rolled back there was never written."""
     with bench.store.transaction() as connection:
         client.schedule("mail", id="1", connection=connection)
@@ -79,7 +88,11 @@ def test_in_the_callers_transaction_it_is_the_callers(client: Client, notes: Not
     assert bench.find("mail", "1") is None
 
 
-@pytest.mark.parametrize("options", [{}, {"copy": True}, {"if_exists": "replace"}], ids=["new", "copy", "replace"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"copy": True}, {"if_exists": "replace"}],
+    ids=["new", "copy", "replace"],
+)
 def test_many_tasks(client: Client, notes: Notes, options: dict[str, Any]) -> None:
     """Each chunk with what was written for it."""
     assert client.schedule_many("mail", range(5), chunk_size=3, **options).scheduled == 5
@@ -93,7 +106,9 @@ def test_follow_ups_are_inserted_with_the_settlement(notes: Notes, bench: Bench)
     def follow(ctx: JobContext) -> None:
         ctx.then("second", id="2")
 
-    registry = JobRegistry(tasks=[task(name="first")(follow), task(name="second")(print)], at_insert=[notes])
+    registry = JobRegistry(
+        tasks=[task(name="first")(follow), task(name="second")(print)], at_insert=[notes]
+    )
     with ManualWorker(registry, bench.database, bench.clock) as worker:
         worker.client.schedule("first", id="1")
         worker.run_due()
@@ -111,6 +126,9 @@ def test_nothing_inserts_past_the_hooks() -> None:
     """The statements that insert are called by the queue alone."""
     call = re.compile(r"\.rows\.(put|put_many|put_new)\(")
     source = Path(slotwise.__file__).parent
-    files = ((file.relative_to(source).as_posix(), file.read_text()) for file in source.rglob("*.py"))
+    files = (
+        (file.relative_to(source).as_posix(), file.read_text())
+        for file in source.rglob("*.py")
+    )
     callers = {file for file, text in files if call.search(text)}
     assert callers == {"store/queue/queue.py"}

@@ -1,4 +1,6 @@
-"""Orders to one of a task's recurring instances, and what becomes of them when it is deleted, on both databases."""
+"""Orders to one of a task's recurring instances, and what becomes of them when it is deleted, on
+both databases.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from slotwise.store.reading.facts import facts
 
 EACH = Every(MINUTE)
 DEFINITIONS = (
-    a_job("feed", Disabled(), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+    a_job(
+        "feed",
+        Disabled(),
+        retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)),
+    ),
     a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
 )
 
@@ -51,11 +57,15 @@ def endings(bench: Bench, name: str, instance: str) -> list[tuple[object, ...]]:
     ]
 
 
-# -- cancel -----------------------------------------------------------------------------------------------------
+# -- cancel ---------------------------------------------------------------------------------------
 
 
-def test_cancel_is_about_one_instance_or_about_all(bench: Bench, operations: Operations) -> None:
-    """What runs of the one that is named; without a name, what runs of the job and of all its instances."""
+def test_cancel_is_about_one_instance_or_about_all(
+    bench: Bench, operations: Operations
+) -> None:
+    """What runs of the one that is named; without a name, what runs of the job and of all its
+    instances.
+    """
     bench.tick()
     claims = bench.claim("feed")
     assert [claim.row.task_instance for claim in claims] == ["a", "b"]
@@ -64,11 +74,15 @@ def test_cancel_is_about_one_instance_or_about_all(bench: Bench, operations: Ope
     assert operations.cancel("feed", id=RECURRING) == []
     assert operations.cancel("feed") == [at(1), at(1)]
     assert [(order.id, order.slot) for order in bench.inspect.audit("feed")] == [
-        ("b", at(1)), ("a", at(1)), ("b", at(1)),
-    ]  # fmt: skip
+        ("b", at(1)),
+        ("a", at(1)),
+        ("b", at(1)),
+    ]
 
 
-def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: Bench, operations: Operations) -> None:
+def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(
+    bench: Bench, operations: Operations
+) -> None:
     """Instances share their slots' times, and nobody else's slot is ended by mistake."""
     bench.tick()
     for claim in bench.claim("feed"):
@@ -84,55 +98,81 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: 
 def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
     """Whatever the order: said before the database is asked, with the cure."""
     orders: list[Callable[..., object]] = [
-        operations.trigger, operations.skip_next, operations.cancel, 
+        operations.trigger,
+        operations.skip_next,
+        operations.cancel,
         partial(operations.backfill, first=at(0), last=at(1)),
-        partial(operations.retry, slot=at(1)), operations.cancel_backfill,
-    ]  # fmt: skip
+        partial(operations.retry, slot=at(1)),
+        operations.cancel_backfill,
+    ]
     for order in orders:
-        with pytest.raises(ConfigurationError, match=r"^id=3: expected a string; write id='3'$"):
+        with pytest.raises(
+            ConfigurationError, match=r"^id=3: expected a string; write id='3'$"
+        ):
             order("plain", id=3)
 
 
-def test_cancel_of_an_instance_that_is_not_there(bench: Bench, operations: Operations) -> None:
+def test_cancel_of_an_instance_that_is_not_there(
+    bench: Bench, operations: Operations
+) -> None:
     """One line, with the cure."""
-    with pytest.raises(UnknownTask, match="no recurring instance 'c'; see: slotwise jobs instances feed"):
+    with pytest.raises(
+        UnknownTask, match="no recurring instance 'c'; see: slotwise jobs instances feed"
+    ):
         operations.cancel("feed", id="c")
 
 
-def test_a_backfill_of_one_instance_is_called_off(bench: Bench, operations: Operations) -> None:
+def test_a_backfill_of_one_instance_is_called_off(
+    bench: Bench, operations: Operations
+) -> None:
     """That of another one goes on; without a name all are called off."""
     for id in "ab":
         operations.backfill("feed", at(-3), at(-1), id=id)
     assert operations.cancel_backfill("feed", id="a") == 3
     assert [claim.row.plan_instance for claim in bench.claim("feed")] == ["b"]
-    assert endings(bench, "feed", "a") == [(at(minute), "cancelled", "operator") for minute in (-3, -2, -1)]
+    assert endings(bench, "feed", "a") == [
+        (at(minute), "cancelled", "operator") for minute in (-3, -2, -1)
+    ]
     assert operations.cancel_backfill("feed") == 2
 
 
-def test_an_order_to_one_instance_explains_no_other(bench: Bench, operations: Operations) -> None:
+def test_an_order_to_one_instance_explains_no_other(
+    bench: Bench, operations: Operations
+) -> None:
     """Each is told of its own orders, though slots have the same time."""
     operations.skip_next("feed", id="b", note="a holiday")
-    told = {id: " ".join(explain(facts(bench.store, "feed", at(1), id)).sentences) for id in "ab"}
+    told = {
+        id: " ".join(explain(facts(bench.store, "feed", at(1), id)).sentences)
+        for id in "ab"
+    }
     assert "a holiday" in told["b"]
     assert "ada" not in told["a"]
 
 
-# -- deleted ----------------------------------------------------------------------------------------------------
+# -- deleted --------------------------------------------------------------------------------------
 
 
 def test_what_waits_ends_with_its_instance(bench: Bench, operations: Operations) -> None:
-    """Triggers and backfills were for that instance: none of them starts, and the ledger says why. Others go on."""
+    """Triggers and backfills were for that instance: none of them starts, and the ledger says why.
+    Others go on.
+    """
     triggers = {id: operations.trigger("feed", id=id) for id in "ab"}
     operations.backfill("feed", at(-2), at(-1), id="a")
     bench.client.unschedule_recurring("feed", "a")
     assert endings(bench, "feed", "a") == [
         (slot, "cancelled", "deleted") for slot in (at(-2), at(-1), triggers["a"])
-    ]  # fmt: skip
-    assert [(claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")] == [("b", triggers["b"])]
+    ]
+    assert [(claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")] == [
+        ("b", triggers["b"])
+    ]
 
 
-def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, operations: Operations) -> None:
-    """It keeps its claim; a good end counts, and what would wait for another attempt does not come back."""
+def test_what_runs_beside_a_deleted_instance_runs_to_its_end(
+    bench: Bench, operations: Operations
+) -> None:
+    """It keeps its claim; a good end counts, and what would wait for another attempt does not come
+    back.
+    """
     slots = [operations.trigger("feed", id="a") for _ in range(2)]
     claims = sorted(bench.claim("feed"), key=lambda claim: str(claim.slot))
     bench.client.unschedule_recurring("feed", "a")
@@ -141,7 +181,10 @@ def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, opera
     bench.settle(claims[1], Failed("oops"))
     bench.tick()
     assert [claim.row.task_instance for claim in bench.claim("feed")] == ["b"]
-    assert endings(bench, "feed", "a") == [(slots[0], "succeeded", None), (slots[1], "cancelled", "deleted")]
+    assert endings(bench, "feed", "a") == [
+        (slots[0], "succeeded", None),
+        (slots[1], "cancelled", "deleted"),
+    ]
 
 
 def test_slots_beside_each_other_end_with_their_instance(bench: Bench) -> None:
@@ -156,8 +199,12 @@ def test_slots_beside_each_other_end_with_their_instance(bench: Bench) -> None:
     assert bench.find("abreast", mine.row.task_instance) is None
 
 
-def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(bench: Bench, operations: Operations) -> None:
-    """It only runs to its end: a trigger would never find its row, and what runs can be asked to stop."""
+def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(
+    bench: Bench, operations: Operations
+) -> None:
+    """It only runs to its end: a trigger would never find its row, and what runs can be asked to
+    stop.
+    """
     bench.tick()
     claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
     bench.client.unschedule_recurring("feed", "a")
@@ -168,7 +215,9 @@ def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(bench: Bench, o
     assert endings(bench, "feed", "a") == [(at(1), "cancelled", "operator")]
 
 
-def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, operations: Operations) -> None:
+def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(
+    bench: Bench, operations: Operations
+) -> None:
     """Deleted while it ran, and wanted again before its end: the pause is the job's."""
     bench.tick()
     claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
@@ -181,7 +230,7 @@ def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, 
     assert bench.claim("feed") == []
 
 
-# -- orders to many ---------------------------------------------------------------------------------------------
+# -- orders to many -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -197,26 +246,35 @@ def many(database: Database, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def states(bench: Bench) -> list[str]:
     tasks = bench.tables.tasks
     with bench.store.transaction() as connection:
-        return [str(state) for state in connection.scalars(sa.select(tasks.c.state).where(tasks.c.task_name == "feed"))]
+        return [
+            str(state)
+            for state in connection.scalars(
+                sa.select(tasks.c.state).where(tasks.c.task_name == "feed")
+            )
+        ]
 
 
 def test_orders_to_many_lock_a_chunk_at_a_time(many: Bench) -> None:
-    """Between two of them no row is locked, so heartbeats and settlements wait for no more than one. Held rows keep
-    their claims; what runs is parked at its end.
+    """Between two of them no row is locked, so heartbeats and settlements wait for no more than
+    one. Held rows keep their claims; what runs is parked at its end.
     """
     many.tick()
     held = [*many.claim("feed", limit=3), *many.claim("feed", limit=3, holder="host:2:b")]
     orders, progress, locked = many.client.operations.by("ada"), list[int](), list[int]()
 
     def count(_connection: object, cursor: Any, statement: str, *_: object) -> None:
-        if statement.endswith("FOR UPDATE") or statement.startswith("UPDATE scheduled_tasks"):
+        if statement.endswith("FOR UPDATE") or statement.startswith(
+            "UPDATE scheduled_tasks"
+        ):
             locked.append(cursor.rowcount)
 
     def between(rows: int) -> None:
         progress.append(rows)
         if many.database.dialect_name == "postgresql":
             with many.database.main.begin() as free:
-                free.exec_driver_sql("SELECT FROM scheduled_tasks WHERE task_name = 'feed' FOR UPDATE NOWAIT")
+                free.exec_driver_sql(
+                    "SELECT FROM scheduled_tasks WHERE task_name = 'feed' FOR UPDATE NOWAIT"
+                )
         for claim in held:
             assert not many.store.held.beat(claim.holder, [claim])
 
@@ -244,7 +302,9 @@ def test_an_order_to_many_that_was_interrupted_continues(many: Bench) -> None:
 
     def stop(rows: int) -> None:
         if rows == 20:
-            many.client.schedule_recurring("feed", "id-00-new", EACH)  # it was deleted, at the second order
+            many.client.schedule_recurring(
+                "feed", "id-00-new", EACH
+            )  # it was deleted, at the second order
             raise KeyboardInterrupt
 
     orders = many.client.operations.by("ada")
@@ -260,7 +320,9 @@ def test_an_order_to_many_that_was_interrupted_continues(many: Bench) -> None:
 
 
 def test_an_instance_that_is_created_between_two_chunks_is_paused(many: Bench) -> None:
-    """Its id lies before the rows that are left, and the job's own row, by which it would sleep, is not paused yet."""
+    """Its id lies before the rows that are left, and the job's own row, by which it would sleep,
+    is not paused yet.
+    """
 
     def create(rows: int) -> None:
         if rows == 20:

@@ -1,4 +1,6 @@
-"""Recurring instances: rows with schedules of their own, made, changed and deleted at run time, on both databases."""
+"""Recurring instances: rows with schedules of their own, made, changed and deleted at run time, on
+both databases.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,26 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule, UnknownTask
+from slotwise.errors import (
+    ConfigurationError,
+    InstanceExists,
+    InvalidJob,
+    InvalidSchedule,
+    UnknownTask,
+)
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import Failed, HandedBack
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once, parse_schedule
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    parse_schedule,
+)
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.calendars import CalendarChanges
 from slotwise.store.reading.reader import Reader
@@ -22,7 +40,11 @@ DEFINITIONS = (
     a_job("strict", Disabled(), on_lost="give_up"),
     a_job("all", Disabled(), catch_up=CatchUp.all()),
     a_job("queue", Disabled(), overlap=Overlap.queue(2)),
-    a_job("retried", Disabled(), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
+    a_job(
+        "retried",
+        Disabled(),
+        retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)),
+    ),
     a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
     a_job("tagged", Disabled(), runs_on=["gpu"], priority=90, spread=MINUTE),
     a_task("mail"),
@@ -37,17 +59,24 @@ def bench(database: Database) -> Bench:
 
 
 def test_each_instance_has_its_own_slots_data_and_ledger(bench: Bench) -> None:
-    """Two of one job, at different rates: each claim carries its data, each ledger row its instance."""
+    """Two of one job, at different rates: each claim carries its data, each ledger row its
+    instance.
+    """
     assert bench.client.schedule_recurring("feed", "a", EACH, {"url": "a"}) == at(1)
     assert bench.client.schedule_recurring("feed", "b", "EVERY|2m", {"url": "b"}) == at(2)
     bench.tick(2)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
-    assert {id: claim.row.task_data for id, claim in claims.items()} == {"a": b'{"url":"a"}', "b": b'{"url":"b"}'}
+    assert {id: claim.row.task_data for id, claim in claims.items()} == {
+        "a": b'{"url":"a"}',
+        "b": b'{"url":"b"}',
+    }
     for claim in claims.values():
         bench.settle(claim)
     assert {(found["task_instance"], found["slot"]) for found in bench.slots("feed")} == {
-        ("a", at(1)), ("a", at(2)), ("b", at(2))
-    }  # fmt: skip
+        ("a", at(1)),
+        ("a", at(2)),
+        ("b", at(2)),
+    }
     assert [bench.row("feed", id).slot for id in "ab"] == [at(3), at(4)]
 
 
@@ -56,7 +85,10 @@ def test_a_task_can_recur(bench: Bench) -> None:
     bench.client.schedule_recurring("mail", "weekly", EACH)
     bench.client.schedule("mail", id="now")
     bench.tick()
-    assert {claim.row.task_instance: claim.slot for claim in bench.claim("mail")} == {"weekly": at(1), "now": None}
+    assert {claim.row.task_instance: claim.slot for claim in bench.claim("mail")} == {
+        "weekly": at(1),
+        "now": None,
+    }
 
 
 def test_a_changed_instance_follows(bench: Bench) -> None:
@@ -64,9 +96,16 @@ def test_a_changed_instance_follows(bench: Bench) -> None:
     bench.client.schedule_recurring("feed", "a", EACH, 1)
     bench.tick()
     bench.settle(bench.claim_one("feed"))
-    assert bench.client.schedule_recurring("feed", "a", "EVERY|1h", 2, priority=90) == at(60)
+    assert bench.client.schedule_recurring("feed", "a", "EVERY|1h", 2, priority=90) == at(
+        60
+    )
     row = bench.row("feed", "a")
-    assert (row.slot, row.task_data, row.priority, row.last_success) == (at(60), b"2", 90, at(1))
+    assert (row.slot, row.task_data, row.priority, row.last_success) == (
+        at(60),
+        b"2",
+        90,
+        at(1),
+    )
 
 
 def test_the_same_once_more_changes_nothing(bench: Bench) -> None:
@@ -80,7 +119,10 @@ def test_the_same_once_more_changes_nothing(bench: Bench) -> None:
 
 def test_h_spreads_the_instances(bench: Bench) -> None:
     """Task and id decide together, so a thousand instances are no herd."""
-    slots = {bench.client.schedule_recurring("feed", str(number), "H * * * *") for number in range(40)}
+    slots = {
+        bench.client.schedule_recurring("feed", str(number), "H * * * *")
+        for number in range(40)
+    }
     assert len(slots) > 20
 
 
@@ -91,7 +133,11 @@ def test_a_held_row_gets_the_text_and_keeps_its_hold(bench: Bench) -> None:
     claim = bench.claim_one("feed")
     bench.client.schedule_recurring("feed", "a", "EVERY|1h")
     row = bench.row("feed", "a")
-    assert (row.slot, row.version, row.picked_by) == (at(1), claim.row.version, claim.holder)
+    assert (row.slot, row.version, row.picked_by) == (
+        at(1),
+        claim.row.version,
+        claim.holder,
+    )
     bench.settle(claim)
     assert bench.row("feed", "a").slot == at(60)
 
@@ -115,7 +161,12 @@ def test_due_slots_of_a_deleted_instance_are_accounted_for(bench: Bench) -> None
         bench.tick(minutes)
         bench.client.unschedule_recurring("feed", id)
     (one,) = bench.slots("feed")
-    assert (one["task_instance"], one["slot"], one["outcome"], one["reason"]) == ("one", at(1), "skipped", "deleted")
+    assert (one["task_instance"], one["slot"], one["outcome"], one["reason"]) == (
+        "one",
+        at(1),
+        "skipped",
+        "deleted",
+    )
     assert bench.gaps("feed") == [(2, 6, 5, "deleted")]
 
 
@@ -139,7 +190,9 @@ def test_one_that_runs_goes_when_it_has_ended(bench: Bench) -> None:
     [(Failed("oops"), ("cancelled", "deleted")), (HandedBack(), ("cancelled", "deleted"))],
     ids=["retry", "handed-back"],
 )
-def test_a_deleted_run_does_not_come_back(bench: Bench, outcome: Failed, recorded: tuple[str, str]) -> None:
+def test_a_deleted_run_does_not_come_back(
+    bench: Bench, outcome: Failed, recorded: tuple[str, str]
+) -> None:
     """What would wait for another attempt goes; the ledger says that it was deleted."""
     bench.client.schedule_recurring("retried", "a", EACH)
     bench.tick()
@@ -169,7 +222,11 @@ def test_a_retry_that_waits_ends_with_its_instance(bench: Bench) -> None:
     bench.settle(bench.claim_one("retried"), Failed("oops"))
     bench.client.unschedule_recurring("retried", "a")
     found = bench.slot("retried")
-    assert (found["outcome"], found["reason"], found["finished"]) == ("cancelled", "deleted", at(1))
+    assert (found["outcome"], found["reason"], found["finished"]) == (
+        "cancelled",
+        "deleted",
+        at(1),
+    )
     assert bench.gaps("retried") == []
 
 
@@ -218,13 +275,19 @@ def test_a_fixed_delay_begins_at_once(bench: Bench) -> None:
 
 def test_joined_to_the_callers_transaction(bench: Bench) -> None:
     """It exists if and only if that commits; so does its end."""
-    with bench.store.database.main.connect() as connection, connection.begin() as transaction:
+    with (
+        bench.store.database.main.connect() as connection,
+        connection.begin() as transaction,
+    ):
         bench.client.schedule_recurring("feed", "a", EACH, connection=connection)
         transaction.rollback()
     assert bench.find("feed", "a") is None
     with bench.store.transaction() as connection:
         bench.client.schedule_recurring("feed", "a", EACH, connection=connection)
-    with bench.store.database.main.connect() as connection, connection.begin() as transaction:
+    with (
+        bench.store.database.main.connect() as connection,
+        connection.begin() as transaction,
+    ):
         assert bench.client.unschedule_recurring("feed", "a", connection=connection) is True
         transaction.rollback()
     assert bench.row("feed", "a").slot == at(1)
@@ -237,9 +300,13 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
         bench.client.schedule_recurring("feed", "a", nine)
     changes = CalendarChanges(bench.store, "tester")
     changes.change("CO", lambda before: Calendar(name="CO"), "calendar add")
-    assert bench.client.schedule_recurring("feed", "a", nine) == datetime(2026, 1, 2, 9, tzinfo=UTC)
+    assert bench.client.schedule_recurring("feed", "a", nine) == datetime(
+        2026, 1, 2, 9, tzinfo=UTC
+    )
     change = changes.change(
-        "CO", lambda before: Calendar(name="CO", days=frozenset({date(2026, 1, 2)})), "calendar add"
+        "CO",
+        lambda before: Calendar(name="CO", days=frozenset({date(2026, 1, 2)})),
+        "calendar add",
     )
     assert [(one.job, one.instance) for one in change.followed] == [("feed", "a")]
     assert bench.row("feed", "a").slot == datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -248,8 +315,16 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        (("feed", "recurring", EACH), ConfigurationError, "this id is reserved for job rows"),
-        (("feed", "trigger:1", EACH), ConfigurationError, "this id is reserved for job rows"),
+        (
+            ("feed", "recurring", EACH),
+            ConfigurationError,
+            "this id is reserved for job rows",
+        ),
+        (
+            ("feed", "trigger:1", EACH),
+            ConfigurationError,
+            "this id is reserved for job rows",
+        ),
         (("feed", " ", EACH), ConfigurationError, "an id cannot be blank"),
         (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute must be 0–59, got "61"'),
         (("feed", "a", 5), ConfigurationError, "5 is not a schedule"),
@@ -260,7 +335,9 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_mistakes(bench: Bench, arguments: tuple[object, ...], error: type[Exception], words: str) -> None:
+def test_mistakes(
+    bench: Bench, arguments: tuple[object, ...], error: type[Exception], words: str
+) -> None:
     """One line, and nothing is written."""
     before = bench.backup()
     with pytest.raises(error, match=words):
@@ -270,9 +347,14 @@ def test_mistakes(bench: Bench, arguments: tuple[object, ...], error: type[Excep
 
 @pytest.mark.parametrize(
     ("name", "cure"),
-    [("fed", "did you mean 'feed'?"), ("xxxx", "register it here, too: its policies come from the code")],
+    [
+        ("fed", "did you mean 'feed'?"),
+        ("xxxx", "register it here, too: its policies come from the code"),
+    ],
 )
-def test_a_name_that_the_registry_does_not_have_is_refused(bench: Bench, name: str, cure: str) -> None:
+def test_a_name_that_the_registry_does_not_have_is_refused(
+    bench: Bench, name: str, cure: str
+) -> None:
     """Its policies are not known, and perhaps nobody runs it. One that is there can be deleted."""
     words = f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
     with pytest.raises(UnknownTask, match=f"^{re.escape(words)}$"):
@@ -307,7 +389,9 @@ def test_workers_leave_instances_alone_at_their_start(bench: Bench) -> None:
     bench.plan()
     assert bench.row("feed", "a") == before
     with bench.store.transaction() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(bench.tables.tasks)) == len(DEFINITIONS)
+        assert connection.scalar(
+            sa.select(sa.func.count()).select_from(bench.tables.tasks)
+        ) == len(DEFINITIONS)
     assert before.slot == NOON + MINUTE
 
 
@@ -322,12 +406,16 @@ def test_tags_priority_and_spread_are_the_tasks(bench: Bench) -> None:
     assert {row.priority for row in rows} == {90}
     tasks = bench.tables.tasks
     with bench.store.transaction() as connection:
-        found = connection.scalars(sa.select(tasks.c.plan).where(tasks.c.task_instance != "recurring"))
+        found = connection.scalars(
+            sa.select(tasks.c.plan).where(tasks.c.task_instance != "recurring")
+        )
         assert all(plan == {"runs_on": ["gpu"]} for plan in found)
 
 
 def test_an_instance_of_a_paused_job_sleeps(bench: Bench) -> None:
-    """A pause is the job's, also for what comes later; a change does not wake it, and it goes on with the job."""
+    """A pause is the job's, also for what comes later; a change does not wake it, and it goes on
+    with the job.
+    """
     bench.client.schedule_recurring("feed", "a", EACH)
     bench.client.operations.pause("feed")
     bench.client.schedule_recurring("feed", "b", EACH)
@@ -341,7 +429,9 @@ def test_an_instance_of_a_paused_job_sleeps(bench: Bench) -> None:
 
 
 def test_runs_beside_each_other_are_the_instances_own(bench: Bench) -> None:
-    """With allow, its slots start beside each other, up to two of each instance, each with the instance's data."""
+    """With allow, its slots start beside each other, up to two of each instance, each with the
+    instance's data.
+    """
     for id in "ab":
         bench.client.schedule_recurring("abreast", id, EACH, id)
     for _ in range(3):
@@ -349,8 +439,12 @@ def test_runs_beside_each_other_are_the_instances_own(bench: Bench) -> None:
         bench.claim("abreast")
     tasks = bench.tables.tasks
     with bench.store.transaction() as connection:
-        held = connection.execute(sa.select(tasks.c.plan_instance, tasks.c.task_data).where(tasks.c.picked)).all()
-    assert sorted((id, bytes(data)) for id, data in held) == [(id, f'"{id}"'.encode()) for id in "aabb"]
+        held = connection.execute(
+            sa.select(tasks.c.plan_instance, tasks.c.task_data).where(tasks.c.picked)
+        ).all()
+    assert sorted((id, bytes(data)) for id, data in held) == [
+        (id, f'"{id}"'.encode()) for id in "aabb"
+    ]
 
 
 def _long(name: str, cron: str) -> str:
@@ -362,15 +456,26 @@ def _long(name: str, cron: str) -> str:
 @pytest.fixture
 def closed(bench: Bench) -> Bench:
     """With a calendar of many days under two names."""
-    days = frozenset(date(year, month, day) for year in (2027, 2028) for month in range(1, 13) for day in range(1, 29))
+    days = frozenset(
+        date(year, month, day)
+        for year in (2027, 2028)
+        for month in range(1, 13)
+        for day in range(1, 29)
+    )
     changes = CalendarChanges(bench.store, "tests")
     for name in ("Y", "Z"):
-        changes.change(name, lambda before: Calendar(name="X", weekend=frozenset(), days=days), "calendar add")
+        changes.change(
+            name,
+            lambda before: Calendar(name="X", weekend=frozenset(), days=days),
+            "calendar add",
+        )
     return bench
 
 
 def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) -> None:
-    """What owns no slot is left out, however often; the slots up to each change stay with the text of their time."""
+    """What owns no slot is left out, however often; the slots up to each change stay with the text
+    of their time.
+    """
     closed.client.schedule_recurring("all", "a", "EVERY|1s")
     closed.tick(1 / 60)
     first = closed.row("all", "a").slot
@@ -393,7 +498,9 @@ def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) 
 def test_an_instance_that_is_changed_twice_while_late_skips_its_oldest_slots(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A row remembers one earlier schedule. A WARNING says what is skipped, and the ledger has it."""
+    """A row remembers one earlier schedule. A WARNING says what is skipped, and the ledger has
+    it.
+    """
     bench.client.schedule_recurring("all", "a", EACH)
     bench.tick(2.5)
     bench.client.schedule_recurring("all", "a", "EVERY|90s")
@@ -413,8 +520,13 @@ def test_a_schedule_that_nobody_could_read_again_is_refused(closed: Bench) -> No
     """One line, and the row stays as it is."""
     closed.client.schedule_recurring("all", "a", EACH)
     before = closed.backup()
-    parts = [parse_schedule(_long("YZ"[number % 2], f"{number} * * * *")) for number in range(20)]
-    with pytest.raises(InvalidSchedule, match=r"^all/a: a schedule of \d+ characters; at most 65536; make it shorter$"):
+    parts = [
+        parse_schedule(_long("YZ"[number % 2], f"{number} * * * *")) for number in range(20)
+    ]
+    with pytest.raises(
+        InvalidSchedule,
+        match=r"^all/a: a schedule of \d+ characters; at most 65536; make it shorter$",
+    ):
         closed.client.schedule_recurring("all", "a", AnyOf(*parts))
     assert closed.backup() == before
 
@@ -446,8 +558,12 @@ def test_an_instance_that_nobody_can_read_can_be_changed(bench: Bench) -> None:
     assert ran == [at(1), at(3.5)]
 
 
-def test_a_held_instance_that_nobody_can_read_can_be_changed_and_deleted(bench: Bench) -> None:
-    """Changed, it goes on by the new text from its settlement on; deleted, it is gone then. Its slot is settled."""
+def test_a_held_instance_that_nobody_can_read_can_be_changed_and_deleted(
+    bench: Bench,
+) -> None:
+    """Changed, it goes on by the new text from its settlement on; deleted, it is gone then. Its
+    slot is settled.
+    """
     for name in "ab":
         bench.client.schedule_recurring("all", name, EACH)
     bench.tick(3)
@@ -461,12 +577,15 @@ def test_a_held_instance_that_nobody_can_read_can_be_changed_and_deleted(bench: 
         bench.settle(claim)
     assert (bench.row("all", "a").slot, bench.find("all", "b")) == (at(3.5), None)
     assert [(slot["task_instance"], slot["outcome"]) for slot in bench.slots("all")] == [
-        ("a", "succeeded"), ("b", "succeeded"),
-    ]  # fmt: skip
+        ("a", "succeeded"),
+        ("b", "succeeded"),
+    ]
 
 
 def test_of_a_text_that_nobody_can_read_only_the_beginning_is_told(bench: Bench) -> None:
-    """Also where it became so while the row was held: the outcome counts, and the row says why it waits."""
+    """Also where it became so while the row was held: the outcome counts, and the row says why it
+    waits.
+    """
     bench.client.schedule_recurring("all", "a", EACH)
     bench.tick()
     claim = bench.claim_one("all")
@@ -474,23 +593,35 @@ def test_of_a_text_that_nobody_can_read_only_the_beginning_is_told(bench: Bench)
     bench.settle(claim)
     with bench.store.transaction() as connection:
         tasks = bench.tables.tasks
-        kept = connection.scalar(sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a"))
+        kept = connection.scalar(
+            sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a")
+        )
     assert kept.startswith("unreadable: schedule 'MOONPHASE|" + "x" * 189 + ": ")
     assert len(kept) < 500
     assert bench.outcomes("all") == [(1, "succeeded")]
 
 
-def test_an_instance_that_nobody_can_read_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_instance_that_nobody_can_read_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """By a warning with job, instance and the beginning of the value; health counts it."""
     bench.client.schedule_recurring("feed", "a", EACH)
     bench.tick()
     bench.change("feed", "a", schedule=UNREADABLE)
     assert bench.claim("feed") == []
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said.startswith("feed: rows that are quarantined: 1; the last is 'a': schedule 'MOONPHASE|xxx")
+    (said,) = [
+        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+    ]
+    assert said.startswith(
+        "feed: rows that are quarantined: 1; the last is 'a': schedule 'MOONPHASE|xxx"
+    )
     with bench.store.transaction() as connection:
         tasks = bench.tables.tasks
-        kept = connection.scalar(sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a"))
+        kept = connection.scalar(
+            sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a")
+        )
     assert kept.startswith("unreadable: schedule 'MOONPHASE|xxx")
     assert max(len(said), len(kept)) < 500
-    assert [one.task for one in Reader(bench.store).health(timedelta(minutes=1)).unreadable] == ["feed"]
+    assert [
+        one.task for one in Reader(bench.store).health(timedelta(minutes=1)).unreadable
+    ] == ["feed"]

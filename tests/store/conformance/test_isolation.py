@@ -24,10 +24,14 @@ def whose(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["serializable", "repeatable read"])
 def strict(pg_url: str, whose: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """A bench on a database where transactions are isolated like this, unless they say otherwise."""
+    """A bench on a database where transactions are isolated like this, unless they say
+    otherwise.
+    """
     with psycopg.connect(pg_url, autocommit=True) as operator:
         place = whose.format(database=f'"{operator.info.dbname}"')
-        operator.execute(f"ALTER {place} SET default_transaction_isolation = '{request.param}'")
+        operator.execute(
+            f"ALTER {place} SET default_transaction_isolation = '{request.param}'"
+        )
     with psycopg.connect(pg_url) as other:
         assert other.execute("SHOW transaction_isolation").fetchone() == (request.param,)
     database = Database(Settings(database_url=pg_url))
@@ -37,13 +41,22 @@ def strict(pg_url: str, whose: str, request: pytest.FixtureRequest) -> Iterator[
 
 def test_ours_is_read_committed(strict: Bench) -> None:
     """On every connection, whatever role and database have for a default."""
-    for engine in (strict.database.main, strict.database.heart, strict.database.migrations()):
+    for engine in (
+        strict.database.main,
+        strict.database.heart,
+        strict.database.migrations(),
+    ):
         with engine.begin() as connection:
-            assert connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() == "read committed"
+            assert (
+                connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+                == "read committed"
+            )
 
 
 def test_workers_beside_each_other_meet_no_conflict(strict: Bench) -> None:
-    """Claims, heartbeats and settlements of four: none is told to try again, and each row runs once."""
+    """Claims, heartbeats and settlements of four: none is told to try again, and each row runs
+    once.
+    """
     bench, rows = strict, 200
     for number in range(rows):
         bench.client.schedule("mail", id=f"{number}")
@@ -52,7 +65,9 @@ def test_workers_beside_each_other_meet_no_conflict(strict: Bench) -> None:
         count = 0
         while claims := bench.claim("mail", holder=holder, limit=10):
             assert bench.store.held.beat(holder, claims) == set()
-            done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+            done = bench.store.settlements.settle(
+                [(claim, Succeeded()) for claim in claims]
+            )
             count += sum(one.transition is not None for one in done)
         return count
 

@@ -45,7 +45,9 @@ EXPECTED: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 def _outage(bench: Bench) -> None:
-    """Five slots of each job are missed; of some, the ledger knows more than the queue, which was restored."""
+    """Five slots of each job are missed; of some, the ledger knows more than the queue, which was
+    restored.
+    """
     tables = bench.tables
     with bench.store.transaction() as connection:
         for table in (tables.tasks, tables.slots, tables.gaps, tables.attempts):
@@ -71,7 +73,11 @@ def _end(name: str, claims: Sequence[Claim], bench: Bench) -> None:
 def _seen(bench: Bench) -> Mapping[str, Any]:
     names = [found.name for found in JOBS]
     rows = {(row["task_name"], row["task_instance"]): dict(row) for row in bench.backup()}
-    return {"rows": rows, "slots": [*map(bench.slots, names)], "gaps": [*map(bench.gaps, names)]}
+    return {
+        "rows": rows,
+        "slots": [*map(bench.slots, names)],
+        "gaps": [*map(bench.gaps, names)],
+    }
 
 
 def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
@@ -82,32 +88,45 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
         _outage(bench)
         taken, claims = 1, list[Any]()
         while taken:
-            taken, some = claim_due(bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            taken, some = claim_due(
+                bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions)
+            )
             claims += some
         found.append((sorted(claim.key for claim in claims), _seen(bench)))
     assert found[0] == found[1]
     for job in JOBS:
-        assert (bench.outcomes(job.name), bench.gaps(job.name)) == EXPECTED.get(job.name, LATEST), job.name
+        assert (bench.outcomes(job.name), bench.gaps(job.name)) == EXPECTED.get(
+            job.name, LATEST
+        ), job.name
 
 
 #: Of each kind enough for one decision to serve them.
 ALIKE_JOBS = [
     a_job(f"{kind}-{number}", **policies)
     for kind, policies in (
-        ("latest", {}), ("first", {"catch_up": CatchUp.first()}), ("strict", {"on_lost": "give_up"}),
+        ("latest", {}),
+        ("first", {"catch_up": CatchUp.first()}),
+        ("strict", {"on_lost": "give_up"}),
         ("all", {"catch_up": CatchUp.all(max=2)}),
     )
     for number in range(ALIKE + 2)
-]  # fmt: skip
+]
 
 
 def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
-    """And nothing can tell; the ledger is ahead of some, whose rows were restored, and decides about those."""
+    """And nothing can tell; the ledger is ahead of some, whose rows were restored, and decides
+    about those.
+    """
     found = []
     for limit in (500, 1):
         bench = Bench(database, ALIKE_JOBS)
         with bench.store.transaction() as connection:
-            for table in (bench.tables.tasks, bench.tables.slots, bench.tables.gaps, bench.tables.attempts):
+            for table in (
+                bench.tables.tasks,
+                bench.tables.slots,
+                bench.tables.gaps,
+                bench.tables.attempts,
+            ):
                 connection.execute(table.delete())
         bench.clock.set(at(0))
         bench.plan(revision="1")
@@ -116,46 +135,71 @@ def test_one_decision_serves_rows_that_are_alike(database: Database) -> None:
         _end("latest-0", bench.claim("latest-0", "strict-0"), bench)
         bench.tick(2.5)
         _end("latest-1", bench.claim("latest-1", "strict-1"), bench)
-        too_late = bench.beside(a_job("latest-2", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+        too_late = bench.beside(
+            a_job("latest-2", catch_up=CatchUp.none(grace=timedelta(seconds=1)))
+        )
         assert too_late.claim("latest-2") == []
         bench.restore(backup)
         bench.clock.set(at(5.5))
         taken = 1
         while taken:
-            taken, _ = claim_due(bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            taken, _ = claim_due(
+                bench.store, "host:1:a", limit, lease=LEASE, names=sorted(bench.definitions)
+            )
         names = [job.name for job in ALIKE_JOBS]
-        found.append(([*map(bench.row, names)], [*map(bench.slots, names)], [*map(bench.gaps, names)]))
+        found.append(
+            (
+                [*map(bench.row, names)],
+                [*map(bench.slots, names)],
+                [*map(bench.gaps, names)],
+            )
+        )
     assert found[0] == found[1]
     assert (bench.outcomes("latest-9"), bench.gaps("latest-9")) == LATEST
-    assert bench.gaps("latest-1") == [(1, 2, 2, "collapsed")]  # 3 ran, 4 was left out, 5 runs
+    assert bench.gaps("latest-1") == [
+        (1, 2, 2, "collapsed")
+    ]  # 3 ran, 4 was left out, 5 runs
     assert bench.outcomes("latest-1") == [(3, "succeeded"), (4, "skipped"), (5, "running")]
-    assert bench.gaps("latest-2") == [(1, 3, 3, "late")]  # the gap was ahead: 4 was left out, 5 runs
+    assert bench.gaps("latest-2") == [
+        (1, 3, 3, "late")
+    ]  # the gap was ahead: 4 was left out, 5 runs
     assert bench.outcomes("latest-2") == [(4, "skipped"), (5, "running")]
 
 
 def test_rows_with_data_share_a_decision(pg_bench: Bench) -> None:
     """Only a version that this release does not know sets a row apart."""
     names = [f"versioned-{number}" for number in range(ALIKE)]
-    bench = Bench(pg_bench.database, [a_job(name, payload_version=2) for name in names]).planned()
+    bench = Bench(
+        pg_bench.database, [a_job(name, payload_version=2) for name in names]
+    ).planned()
     bench.tick(5.5)
     with hearing(bench.database) as heard:
         assert len(bench.claim(*names)) == ALIKE
-    assert [statement.count("several AS (") for statement, _ in heard if "begun AS (" in statement] == [1]
+    assert [
+        statement.count("several AS (")
+        for statement, _ in heard
+        if "begun AS (" in statement
+    ] == [1]
 
 
-# -- gaps that go on --------------------------------------------------------------------------------------------
+# -- gaps that go on ------------------------------------------------------------------------------
 
 
 def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     """One row for an outage that several claims look at; what follows a run is another one."""
-    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    too_late = bench.beside(
+        a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1)))
+    )
     for minutes in (5.5, 4, 3):
         bench.tick(minutes)
         assert too_late.claim("plain") == []
     assert bench.gaps("plain") == [(1, 12, 12, "late")]
     bench.tick(3)
     claim = bench.claim_one("plain")
-    assert (claim.slot, bench.gaps("plain")[1:]) == (at(15), [(13, 14, 2, "collapsed")])  # another reason
+    assert (claim.slot, bench.gaps("plain")[1:]) == (
+        at(15),
+        [(13, 14, 2, "collapsed")],
+    )  # another reason
     bench.settle(claim, HandedBack())
     bench.tick(3)
     claim = bench.claim_one("plain")  # it never began: its slot is one of those missed
@@ -166,22 +210,30 @@ def test_a_gap_goes_on_while_nothing_runs(bench: Bench) -> None:
     assert bench.gaps("plain")[1:] == [(13, 17, 5, "collapsed"), (19, 20, 2, "collapsed")]
 
 
-# -- the queue was restored alone -------------------------------------------------------------------------------
+# -- the queue was restored alone -----------------------------------------------------------------
 
 
 def test_what_a_gap_has_decided_does_not_run_after_a_restore(bench: Bench) -> None:
     """Law 2: the gaps know of newer slots than the row and the ledger, and outrank both."""
     backup = bench.backup()
     bench.tick(5.5)
-    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    too_late = bench.beside(
+        a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1)))
+    )
     assert too_late.claim("plain") == []
     assert bench.gaps("plain") == [(1, 5, 5, "late")]
     bench.restore(backup)
     assert bench.claim("plain") == []
-    assert (bench.row("plain").slot, bench.outcomes("plain"), bench.gaps("plain")) == (at(6), [], [(1, 5, 5, "late")])
+    assert (bench.row("plain").slot, bench.outcomes("plain"), bench.gaps("plain")) == (
+        at(6),
+        [],
+        [(1, 5, 5, "late")],
+    )
 
 
-def test_a_skipped_slot_of_an_older_schedule_may_start_after_a_restore(bench: Bench) -> None:
+def test_a_skipped_slot_of_an_older_schedule_may_start_after_a_restore(
+    bench: Bench,
+) -> None:
     """Once: it never had. A claim on time looks at no gaps, which would cost each slot a look."""
     too_late = CatchUp.none(grace=timedelta(milliseconds=1))
     hasty = bench.beside(a_job("plain", Every("1s"), catch_up=too_late))
@@ -198,8 +250,12 @@ def test_a_skipped_slot_of_an_older_schedule_may_start_after_a_restore(bench: Be
 
 
 def test_a_gap_does_not_go_on_across_an_open_slot(bench: Bench) -> None:
-    """Law 8: a slot that began before the restore ends in the ledger, and no gap counts it a second time."""
-    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    """Law 8: a slot that began before the restore ends in the ledger, and no gap counts it a
+    second time.
+    """
+    too_late = bench.beside(
+        a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1)))
+    )
     bench.tick(5.5)
     assert too_late.claim("plain") == []
     backup = bench.backup()
@@ -213,7 +269,9 @@ def test_a_gap_does_not_go_on_across_an_open_slot(bench: Bench) -> None:
 
 
 def test_a_strict_slot_is_not_claimed_again_after_a_restore(bench: Bench) -> None:
-    """Law 3: a late slot that stands in the ledger as claimed has had its only claim, and the row moves past it."""
+    """Law 3: a late slot that stands in the ledger as claimed has had its only claim, and the row
+    moves past it.
+    """
     backup = bench.backup()
     bench.tick(5)
     orphan = bench.claim_one("strict", "host:1:a")
@@ -222,12 +280,17 @@ def test_a_strict_slot_is_not_claimed_again_after_a_restore(bench: Bench) -> Non
     bench.tick(0.5)
     assert bench.claim("strict", holder="host:2:b") == []
     assert bench.row("strict").slot == at(6)
-    assert (bench.outcomes("strict"), bench.gaps("strict")) == ([(5, "cancelled")], [(1, 4, 4, "collapsed")])
+    assert (bench.outcomes("strict"), bench.gaps("strict")) == (
+        [(5, "cancelled")],
+        [(1, 4, 4, "collapsed")],
+    )
     assert not bench.store.held.mark_running(orphan)
 
 
 def test_a_strict_slot_that_started_is_decided(bench: Bench) -> None:
-    """Law 2: nothing that may still run is counted among the missed slots. It ends as lost, and newer ones start."""
+    """Law 2: nothing that may still run is counted among the missed slots. It ends as lost, and
+    newer ones start.
+    """
     backup = bench.backup()
     bench.tick(5)
     assert bench.store.held.mark_running(bench.claim_one("strict", "host:1:a"))
@@ -243,12 +306,17 @@ def test_a_late_slot_that_gives_up_begins_with_its_mark(bench: Bench) -> None:
     """It is claimed and has not started; a slot that reruns has."""
     bench.tick(5)
     bench.claim("plain", "strict")
-    begun = {name: (bench.slots(name)[-1]["outcome"], bench.slots(name)[-1]["started"]) for name in ("plain", "strict")}
+    begun = {
+        name: (bench.slots(name)[-1]["outcome"], bench.slots(name)[-1]["started"])
+        for name in ("plain", "strict")
+    }
     assert begun == {"plain": ("running", at(5)), "strict": ("claimed", None)}
 
 
 def test_a_gap_never_becomes_narrower(bench: Bench) -> None:
-    """Law 8: a restored holder skips fewer slots than were skipped before. No slot drops out of a gap."""
+    """Law 8: a restored holder skips fewer slots than were skipped before. No slot drops out of a
+    gap.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     backup = bench.backup()
@@ -262,12 +330,15 @@ def test_a_gap_never_becomes_narrower(bench: Bench) -> None:
     assert bench.gaps("plain") == [(2, 5, 4, "overlap")]
 
 
-def test_a_gap_that_was_written_beside_a_held_row_never_becomes_narrower(bench: Bench) -> None:
-    """Law 8: two deploys have skipped slots behind a running one. Its settlement does not look for that: nothing tells
-    that the row was restored since.
+def test_a_gap_that_was_written_beside_a_held_row_never_becomes_narrower(
+    bench: Bench,
+) -> None:
+    """Law 8: two deploys have skipped slots behind a running one. Its settlement does not look for
+    that: nothing tells that the row was restored since.
     """
     old, second, third = (
-        bench.beside(a_job("plain", Every(minutes * MINUTE), overlap=Overlap.queue(3))) for minutes in (1, 2, 3)
+        bench.beside(a_job("plain", Every(minutes * MINUTE), overlap=Overlap.queue(3)))
+        for minutes in (1, 2, 3)
     )
     bench.tick()
     claim = old.claim_one("plain")
@@ -282,7 +353,7 @@ def test_a_gap_that_was_written_beside_a_held_row_never_becomes_narrower(bench: 
     assert bench.gaps("plain") == [(2, 4, 3, "superseded")]
 
 
-# -- jobs that stay behind --------------------------------------------------------------------------------------
+# -- jobs that stay behind ------------------------------------------------------------------------
 
 
 def test_health_names_jobs_that_skip_slots_at_each_start(bench: Bench) -> None:

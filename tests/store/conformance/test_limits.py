@@ -1,4 +1,6 @@
-"""How many of a task run at a time in the whole cluster; and that a flood of one task keeps no other waiting."""
+"""How many of a task run at a time in the whole cluster; and that a flood of one task keeps no
+other waiting.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from slotwise.testing import ManualClock, ManualWorker
 @pytest.fixture
 def limited(database: Database) -> Bench:
     """Of ``few`` two may run at a time; ``mail`` is as any other; a hundred of each are due."""
-    bench = Bench(database, [a_task("few", concurrency=2), a_task("mail"), a_job("plain")]).planned()
+    bench = Bench(
+        database, [a_task("few", concurrency=2), a_task("mail"), a_job("plain")]
+    ).planned()
     bench.client.schedule_many("few", range(100))
     bench.client.schedule_many("mail", range(100))
     return bench
@@ -48,12 +52,16 @@ def test_a_failed_attempt_makes_room(limited: Bench) -> None:
 
 
 def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
-    """They may still be running; then their place is free, and they are claimed within the limit themselves."""
+    """They may still be running; then their place is free, and they are claimed within the limit
+    themselves.
+    """
     claims = claimed(limited, "host:1:a")
     limited.tick(10)
     assert claimed(limited, "host:2:b") == []
     limited.take_over(*claims)
-    again = limited.store.claims.claim_slots("host:2:b", 50, lease=LEASE, names=["few"], lost=1)[1]
+    again = limited.store.claims.claim_slots(
+        "host:2:b", 50, lease=LEASE, names=["few"], lost=1
+    )[1]
     assert [claim.row.lost_count for claim in again] == [1]
     assert len(claimed(limited, "host:2:b")) == 1
     assert claimed(limited, "host:3:c") == []
@@ -61,11 +69,16 @@ def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
 
 def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
     """In the one statement that knows no limits."""
-    assert len(limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])) == 50
+    assert (
+        len(limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"]))
+        == 50
+    )
 
 
 def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
-    """Else two that count at once would both take the last place; the other does not wait, and looks again."""
+    """Else two that count at once would both take the last place; the other does not wait, and
+    looks again.
+    """
     bench = Bench(pg_database, [a_task("few", concurrency=1)])
     bench.client.schedule_many("few", range(3))
     for _ in range(2):  # the row of its turns is new, and then there
@@ -84,7 +97,9 @@ def paced(database: Database) -> Bench:
 
 
 def test_no_more_start_within_any_window_than_may(paced: Bench) -> None:
-    """Whoever claims, and whatever became of the earlier ones; a place comes back when its window is over."""
+    """Whoever claims, and whatever became of the earlier ones; a place comes back when its window
+    is over.
+    """
     assert len(claimed(paced, "host:1:a", 4)) == 4
     paced.tick(0.5)  # minutes
     second = claimed(paced, "host:2:b")
@@ -125,9 +140,13 @@ def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
 
 
 def test_a_start_outlives_whoever_made_it(paced: Bench) -> None:
-    """It stands in the database: a worker that starts anew finds it; another limit is held by the same starts."""
+    """It stands in the database: a worker that starts anew finds it; another limit is held by the
+    same starts.
+    """
     assert len(claimed(paced, "host:1:a")) == 10
-    deployed = Bench(paced.database, [a_task("few", rate_limit="12/30s")], clock=paced.clock)
+    deployed = Bench(
+        paced.database, [a_task("few", rate_limit="12/30s")], clock=paced.clock
+    )
     assert len(claimed(deployed, "host:2:b")) == 2
     deployed.tick(0.51)
     assert len(claimed(deployed, "host:2:b")) == 12
@@ -137,7 +156,9 @@ def test_a_clock_that_is_put_back_blocks_nobody_for_long(paced: Bench) -> None:
     """Starts that lie in the future by more than the window count no more."""
     paced.client.schedule_many("few", range(25), at=at(-600))
     assert len(claimed(paced, "host:1:a")) == 10
-    earlier = Bench(paced.database, [a_task("few", rate_limit="10/m")], ManualClock(at(-60)))
+    earlier = Bench(
+        paced.database, [a_task("few", rate_limit="10/m")], ManualClock(at(-60))
+    )
     assert len(claimed(earlier, "host:1:a")) == 10
     assert claimed(earlier, "host:1:a") == []
 
@@ -168,14 +189,20 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     bench.client.schedule_recurring("few", "often", Every("1m"))
     bench.client.schedule("few", id="once")
     bench.tick(1)
-    found, (slot,), _ = bench.store.claims.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
+    found, (slot,), _ = bench.store.claims.claim_slots(
+        "host:1:a", 50, lease=LEASE, names=["few"]
+    )
     assert (found, slot.row.task_instance) == (1, "often")
     assert len(claimed(bench, "host:1:a")) == 1
     bench.client.schedule("few", id="again")
     assert claimed(bench, "host:1:a") == []
 
 
-@pytest.mark.parametrize("limit", [{"concurrency": 50}, {"rate_limit": "50/h"}], ids=["concurrency", "rate_limit"])
+@pytest.mark.parametrize(
+    "limit",
+    [{"concurrency": 50}, {"rate_limit": "50/h"}],
+    ids=["concurrency", "rate_limit"],
+)
 def test_many_that_claim_at_once(pg_database: Database, limit: dict[str, Any]) -> None:
     """However their transactions meet: never one more than may, and none is forgotten."""
     bench = Bench(pg_database, [a_task("few", **limit)])
@@ -190,7 +217,9 @@ def test_many_that_claim_at_once(pg_database: Database, limit: dict[str, Any]) -
 
 
 class Floor:
-    """A worker with room for ten, a task of which two may run, and one without a limit; handlers that go on."""
+    """A worker with room for ten, a task of which two may run, and one without a limit; handlers
+    that go on.
+    """
 
     def __init__(self, database: Database, tasks: Iterable[Any], **settings: Any) -> None:
         self.worker = ManualWorker(tasks, database, ManualClock(NOON), **settings)
@@ -206,7 +235,11 @@ def nothing(ctx: Any) -> None:
 
 def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> None:
     """Its other threads run what may run."""
-    floor = Floor(database, [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor = Floor(
+        database,
+        [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)],
+        threads=10,
+    )
     floor.client.schedule_many("few", range(20))
     floor.client.schedule_many("many", range(20))
     names = floor.names(floor.worker.poll())
@@ -219,7 +252,11 @@ def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> N
 
 def test_a_task_with_a_limit_may_take_the_last_place(database: Database) -> None:
     """Whose turn comes after it finds no room, and that is no error."""
-    floor = Floor(database, [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor = Floor(
+        database,
+        [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)],
+        threads=10,
+    )
     floor.client.schedule_many("few", range(3))
     floor.client.schedule_many("many", range(3))
     taken = []
@@ -230,8 +267,14 @@ def test_a_task_with_a_limit_may_take_the_last_place(database: Database) -> None
 
 
 def test_a_flood_of_one_task(database: Database) -> None:
-    """Among 2,000 older rows of another task, a row is claimed with the next claim but one, whatever their names."""
-    floor = Floor(database, [task(name=name)(nothing) for name in ("aaa", "flood", "rare", "zzz")], threads=10)
+    """Among 2,000 older rows of another task, a row is claimed with the next claim but one,
+    whatever their names.
+    """
+    floor = Floor(
+        database,
+        [task(name=name)(nothing) for name in ("aaa", "flood", "rare", "zzz")],
+        threads=10,
+    )
     floor.client.schedule_many("flood", range(2_000), at=at(-60))
     floor.client.schedule("rare", id="1", at=at(-1))
     floor.client.schedule("zzz", id="1", at=at(-1))
@@ -247,20 +290,48 @@ def test_a_flood_of_one_task(database: Database) -> None:
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (task(name="t", concurrency=0)(nothing), "concurrency is 0; expected a whole number, 1 or more"),
-        (task(name="t", concurrency="2")(nothing), "concurrency is '2', expected int or None; write a whole number"),
-        (task(name="t", rate_limit="100")(nothing), "rate_limit: '100' is not a rate; write a count and a period"),
+        (
+            task(name="t", concurrency=0)(nothing),
+            "concurrency is 0; expected a whole number, 1 or more",
+        ),
+        (
+            task(name="t", concurrency="2")(nothing),
+            "concurrency is '2', expected int or None; write a whole number",
+        ),
+        (
+            task(name="t", rate_limit="100")(nothing),
+            "rate_limit: '100' is not a rate; write a count and a period",
+        ),
         (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is not a rate"),
         (
             task(name="t", rate_limit="5/fortnight")(nothing),
             "rate_limit: '5/fortnight' is not a rate; write a count and a period",
         ),
-        (task(name="t", rate_limit="5/10ms")(nothing), "the period must be from 100ms to 366d"),
-        (task(name="t", rate_limit=5)(nothing), 'rate_limit is 5, expected str or None; write "100/m"'),
+        (
+            task(name="t", rate_limit="5/10ms")(nothing),
+            "the period must be from 100ms to 366d",
+        ),
+        (
+            task(name="t", rate_limit=5)(nothing),
+            'rate_limit is 5, expected str or None; write "100/m"',
+        ),
         (task(name="t", max_rate="5/s")(nothing), "did you mean rate_limit?"),
-        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "overlap or min_interval limit its starts"),
+        (
+            job(name="t", schedule=Every("1h"), concurrency=1)(nothing),
+            "overlap or min_interval limit its starts",
+        ),
     ],
-    ids=["zero", "text", "no time", "none", "no unit", "too short", "a number", "another word", "job"],
+    ids=[
+        "zero",
+        "text",
+        "no time",
+        "none",
+        "no unit",
+        "too short",
+        "a number",
+        "another word",
+        "job",
+    ],
 )
 def test_a_limit_that_cannot_be(subject: Any, words: str) -> None:
     """Is refused at registration."""

@@ -20,13 +20,26 @@ from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 def a_member(bench: Bench, name: str = "host:1:a", lease: timedelta = LEASE) -> Membership:
     badge = Badge(
-        worker=name, host="host", pid=1, boot_id="a", version="1", capacity=1, tags=[], tasks=[], lease=lease,
-        started=at(0), revision=None, refused=[], passed_over={},
-    )  # fmt: skip
+        worker=name,
+        host="host",
+        pid=1,
+        boot_id="a",
+        version="1",
+        capacity=1,
+        tags=[],
+        tasks=[],
+        lease=lease,
+        started=at(0),
+        revision=None,
+        refused=[],
+        passed_over={},
+    )
     return Membership(WorkerRegistry(bench.store), lambda: badge)
 
 
-def told(bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks: int = 1) -> list[str]:
+def told(
+    bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks: int = 1
+) -> list[str]:
     """What a worker says whose host is so far ahead of its database."""
     member = a_member(bench)
     with caplog.at_level(logging.WARNING, "slotwise"):
@@ -50,19 +63,30 @@ def test_a_clock_that_is_off_is_measured_and_told_once(
 ) -> None:
     """Either way, with each heartbeat, in the row for everybody; said once."""
     (line,) = told(bench, caplog, timedelta(hours=hours), looks=3)
-    assert re.match(rf"this host's clock is {'-' * (hours < 0)}(3600|3599)\.\d s off the database's; ", line)
+    assert re.match(
+        rf"this host's clock is {'-' * (hours < 0)}(3600|3599)\.\d s off the database's; ",
+        line,
+    )
 
 
-def test_a_clock_that_is_right_is_not_spoken_of(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_that_is_right_is_not_spoken_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """Within a second, hosts differ as they like."""
     assert told(bench, caplog, timedelta(seconds=-0.5)) == []
 
 
-def test_an_answer_that_took_long_shows_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database read its clock at some time between question and answer: whoever was frozen then is not off."""
+def test_an_answer_that_took_long_shows_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database read its clock at some time between question and answer: whoever was frozen
+    then is not off.
+    """
     member, asked = a_member(bench), itertools.count()
     monkeypatch.setattr(
-        worker_registry, "host_now", lambda: bench.clock.now() + timedelta(seconds=-9 + 10 * (next(asked) % 2))
+        worker_registry,
+        "host_now",
+        lambda: bench.clock.now() + timedelta(seconds=-9 + 10 * (next(asked) % 2)),
     )
     member.join()
     assert [member.renew() for _ in range(2)] == [0.0, 0.0]
@@ -76,7 +100,9 @@ def states(bench: Bench) -> dict[str, str]:
 
 
 def test_a_worker_that_vanished_is_gone_for_others_to_read(bench: Bench) -> None:
-    """The next heartbeat of any worker writes it, and its own heartbeat takes it back: it was frozen."""
+    """The next heartbeat of any worker writes it, and its own heartbeat takes it back: it was
+    frozen.
+    """
     frozen, live = a_member(bench, "frozen"), a_member(bench, "live")
     for member in (frozen, live):
         member.join()
@@ -100,7 +126,9 @@ def test_a_worker_with_a_longer_lease_is_not_gone(bench: Bench) -> None:
     assert states(bench) == {"patient": "running", "hasty": "running"}
 
 
-def test_workers_that_were_frozen_together_do_not_wait_for_each_other(pg_bench: Bench) -> None:
+def test_workers_that_were_frozen_together_do_not_wait_for_each_other(
+    pg_bench: Bench,
+) -> None:
     """Race: each finds the other silent. No lock is waited for."""
     members = [a_member(pg_bench, name) for name in ("a", "b")]
     for member in members:
@@ -108,6 +136,8 @@ def test_workers_that_were_frozen_together_do_not_wait_for_each_other(pg_bench: 
     pg_bench.clock.tick(2 * LEASE)
     with pg_bench.store.transaction() as connection:
         workers = pg_bench.tables.workers
-        connection.execute(workers.update().where(workers.c.worker == "b").values(capacity=2))
+        connection.execute(
+            workers.update().where(workers.c.worker == "b").values(capacity=2)
+        )
         members[0].renew()
     assert states(pg_bench) == {"a": "running", "b": "running"}

@@ -24,9 +24,16 @@ from slotwise.testing import ManualClock, ManualWorker
     ],
     ids=["any", "with tags", "with tags, of one task", "of one task"],
 )
-def test_who_takes_which_tasks(database: Database, settings: dict[str, Any], taken: set[str]) -> None:
-    """By the tags that a worker carries, and by the tasks that it serves; the others wait for somebody else."""
-    tasks = [task(name="mail")(lambda ctx: None), task(name="render", runs_on={"gpu"})(lambda ctx: None)]
+def test_who_takes_which_tasks(
+    database: Database, settings: dict[str, Any], taken: set[str]
+) -> None:
+    """By the tags that a worker carries, and by the tasks that it serves; the others wait for
+    somebody else.
+    """
+    tasks = [
+        task(name="mail")(lambda ctx: None),
+        task(name="render", runs_on={"gpu"})(lambda ctx: None),
+    ]
     worker = ManualWorker(tasks, database, ManualClock(NOON), **settings)
     for name in ("mail", "render"):
         worker.client.schedule(name)
@@ -38,7 +45,11 @@ def test_of_many_workers_the_one_with_the_tags_takes_it(database: Database) -> N
     """Its retries too: whoever lacks a tag leaves them alone, however often it looks."""
     tried: list[str] = []
 
-    @task(name="render", runs_on={"gpu", "big"}, retry=Retry(max_attempts=2, wait=wait_fixed(60)))
+    @task(
+        name="render",
+        runs_on={"gpu", "big"},
+        retry=Retry(max_attempts=2, wait=wait_fixed(60)),
+    )
     def render(ctx: JobContext) -> None:
         tried.append(ctx.worker)
         if ctx.attempt == 1:
@@ -46,7 +57,9 @@ def test_of_many_workers_the_one_with_the_tags_takes_it(database: Database) -> N
 
     clock = ManualClock(NOON)
     able, *lacking = (
-        ManualWorker([render], database, clock, worker_name="-".join(tags) or "none", tags=tags)
+        ManualWorker(
+            [render], database, clock, worker_name="-".join(tags) or "none", tags=tags
+        )
         for tags in (("big", "fast", "gpu"), (), ("gpu",), ("big", "fast"))
     )
     able.client.schedule(render)

@@ -25,13 +25,21 @@ def test_a_paused_job_does_not_start(bench: Bench, operations: Operations) -> No
     assert operations.pause("plain", note="disk is full")
     assert not operations.pause("plain")
     bench.tick()
-    assert {claim.row.task_name for claim in bench.claim()} == {"strict", "delayed", "retried"}
+    assert {claim.row.task_name for claim in bench.claim()} == {
+        "strict",
+        "delayed",
+        "retried",
+    }
     row = bench.row("plain")
     assert (row.state, row.execution_time, row.slot) == ("paused", FOREVER, at(1))
     (order,) = bench.inspect.audit("plain")
     assert (order.operation, order.author, order.note, order.job, order.at) == (
-        "pause", "ada", "disk is full", "plain", at(0),
-    )  # fmt: skip
+        "pause",
+        "ada",
+        "disk is full",
+        "plain",
+        at(0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,11 @@ def test_slots_of_the_pause_are_skipped(
     assert bench.claim("plain") == []
     bench.clock.set(at(int(minutes) + 1))
     claim = bench.claim_one("plain")
-    assert (claim.slot, claim.row.origin, claim.row.collapsed) == (at(int(minutes) + 1), None, 0)
+    assert (claim.slot, claim.row.origin, claim.row.collapsed) == (
+        at(int(minutes) + 1),
+        None,
+        0,
+    )
 
 
 def test_resume_replays_when_asked(bench: Bench, operations: Operations) -> None:
@@ -72,7 +84,9 @@ def test_resume_replays_when_asked(bench: Bench, operations: Operations) -> None
     assert bench.gaps("plain") == [(1, 4, 4, "collapsed")]
 
 
-def test_resume_of_what_is_not_paused_changes_nothing(bench: Bench, operations: Operations) -> None:
+def test_resume_of_what_is_not_paused_changes_nothing(
+    bench: Bench, operations: Operations
+) -> None:
     """And is not an order: nothing stands in the audit."""
     before = bench.row("plain")
     assert operations.resume("plain") == []
@@ -81,19 +95,26 @@ def test_resume_of_what_is_not_paused_changes_nothing(bench: Bench, operations: 
     assert list(bench.inspect.audit()) == []
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom"), HandedBack()], ids=lambda outcome: outcome.name)
+@pytest.mark.parametrize(
+    "outcome", [Succeeded(), Failed("boom"), HandedBack()], ids=lambda outcome: outcome.name
+)
 def test_a_pause_leaves_the_claim_alone(
     bench: Bench, operations: Operations, outcome: Succeeded | Failed | HandedBack
 ) -> None:
-    """Neither version, slot nor due time of a held row change; its settlement puts the row to sleep."""
+    """Neither version, slot nor due time of a held row change; its settlement puts the row to
+    sleep.
+    """
     bench.tick()
     claim = bench.claim_one("retried")
     before = bench.row("retried")
     operations.pause("retried")
     held = bench.row("retried")
     assert (held.version, held.slot, held.execution_time, held.picked) == (
-        before.version, before.slot, before.execution_time, True,
-    )  # fmt: skip
+        before.version,
+        before.slot,
+        before.execution_time,
+        True,
+    )
     assert bench.store.held.beat(claim.holder, [claim]) == set()
     bench.settle(claim, outcome)
     row = bench.row("retried")
@@ -119,7 +140,9 @@ def test_a_holder_may_die_under_a_pause(bench: Bench, operations: Operations) ->
     assert bench.claim_one("plain").slot == at(1)
 
 
-def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, operations: Operations) -> None:
+def test_a_pending_retry_sleeps_through_a_pause(
+    bench: Bench, operations: Operations
+) -> None:
     """It goes on as the same slot, next attempt; the slots that came meanwhile are skipped."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
@@ -136,7 +159,9 @@ def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, operations: Operat
     assert bench.outcomes("retried") == [(1, "succeeded")]
 
 
-def test_what_came_while_it_was_held_is_overlaps(bench: Bench, operations: Operations) -> None:
+def test_what_came_while_it_was_held_is_overlaps(
+    bench: Bench, operations: Operations
+) -> None:
     """A pause that begins and ends during a run decides nothing."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -148,8 +173,12 @@ def test_what_came_while_it_was_held_is_overlaps(bench: Bench, operations: Opera
     assert bench.row("plain").slot == at(5)
 
 
-@pytest.mark.parametrize("policy", [{"overlap": Overlap.queue_all()}, {"catch_up": CatchUp.all()}], ids=str)
-def test_a_tail_of_slots_is_skipped_with_the_pause(bench: Bench, policy: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "policy", [{"overlap": Overlap.queue_all()}, {"catch_up": CatchUp.all()}], ids=str
+)
+def test_a_tail_of_slots_is_skipped_with_the_pause(
+    bench: Bench, policy: dict[str, object]
+) -> None:
     """What was queued when the pause began, and had not begun, does not run after it."""
     tail = bench.beside(a_job("tail", **policy))
     tail.plan("tail")
@@ -165,7 +194,9 @@ def test_a_tail_of_slots_is_skipped_with_the_pause(bench: Bench, policy: dict[st
     assert tail.gaps("tail")[-1][1:] == (6, tail.gaps("tail")[-1][2], "paused")
 
 
-def test_a_fixed_delay_skips_the_slot_that_waited(bench: Bench, operations: Operations) -> None:
+def test_a_fixed_delay_skips_the_slot_that_waited(
+    bench: Bench, operations: Operations
+) -> None:
     """The next one is its delay after the resumption."""
     operations.pause("delayed")
     bench.tick(10)
@@ -184,11 +215,15 @@ def test_detached_rows_sleep_too(bench: Bench, operations: Operations) -> None:
     assert [claim.slot for claim in bench.claim("plain")] == [first, second]
 
 
-def test_an_operator_may_run_a_paused_job_by_hand(bench: Bench, operations: Operations) -> None:
+def test_an_operator_may_run_a_paused_job_by_hand(
+    bench: Bench, operations: Operations
+) -> None:
     """In the foreground, under a pause of the job or of all."""
     operations.pause("plain")
     operations.pause_all()
-    assert claim_trigger(bench.store, "host:1:a", "plain", lease=timedelta(minutes=1), strict=False)
+    assert claim_trigger(
+        bench.store, "host:1:a", "plain", lease=timedelta(minutes=1), strict=False
+    )
 
 
 def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operations) -> None:
@@ -204,7 +239,9 @@ def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operation
 
 
 def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operations) -> None:
-    """Also for jobs and tasks that come later; the poller sleeps, instead of looking again and again."""
+    """Also for jobs and tasks that come later; the poller sleeps, instead of looking again and
+    again.
+    """
     assert operations.pause_all(note="maintenance")
     assert not operations.pause_all()
     later = bench.beside(a_job("later", Every("1m")))
@@ -219,8 +256,12 @@ def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operation
     resumed = operations.resume_all()
     assert resumed is not None
     assert {line.job: line.skipped for line in resumed} == {
-        "plain": 3, "strict": 3, "retried": 3, "later": 3, "delayed": 1,
-    }  # fmt: skip
+        "plain": 3,
+        "strict": 3,
+        "retried": 3,
+        "later": 3,
+        "delayed": 1,
+    }
     assert later.gaps("later") == [(1, 3, 3, "paused")]
     assert [claim.row.task_name for claim in later.claim()] == ["mail"]
 

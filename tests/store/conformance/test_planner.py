@@ -1,4 +1,6 @@
-"""Planning: code proposes, the row's text decides; no redeploy reopens, loses or repeats a slot."""
+"""Planning: code proposes, the row's text decides; no redeploy reopens, loses or repeats a
+slot.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 
 
 def redeployed(
-    bench: Bench, name: str, schedule: Schedule, revision: str | None = None, started: datetime | None = None
+    bench: Bench,
+    name: str,
+    schedule: Schedule,
+    revision: str | None = None,
+    started: datetime | None = None,
 ) -> tuple[Bench, str]:
     """A worker with this schedule for the job has planned; its bench, and what planning did."""
     other = bench.beside(a_job(name, schedule))
@@ -44,18 +50,29 @@ def waits_for(bench: Bench, name: str) -> tuple[Any, Any, Any]:
         pytest.param("off", None, None, FOREVER, id="disabled: a row, parked"),
     ],
 )
-def test_a_new_job_gets_its_row(bench: Bench, name: str, slot: Any, next_slot: Any, due: Any) -> None:
+def test_a_new_job_gets_its_row(
+    bench: Bench, name: str, slot: Any, next_slot: Any, due: Any
+) -> None:
     """The first slot after the activation; the first version is the database's time."""
     assert waits_for(bench, name) == (slot, next_slot, due)
     row = bench.row(name)
     assert row.version == row.created_version == to_micros(NOON)
-    assert (row.schedule, row.watermark, row.attempt) == (str(bench.definitions[name].schedule), None, 0)
+    assert (row.schedule, row.watermark, row.attempt) == (
+        str(bench.definitions[name].schedule),
+        None,
+        0,
+    )
 
 
 def test_a_row_of_another_kind_under_the_key_of_a_job_is_left_alone(bench: Bench) -> None:
-    """As db-scheduler's recurring task in an adopted table: its data is not overwritten, and the start fails."""
+    """As db-scheduler's recurring task in an adopted table: its data is not overwritten, and the
+    start fails.
+    """
     bench.insert("shared", "recurring", task_data=b"java")
-    with pytest.raises(ConfigurationError, match=r"job 'shared': .* is a task's; .*slotwise tasks cancel shared recur"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"job 'shared': .* is a task's; .*slotwise tasks cancel shared recur",
+    ):
         bench.beside(a_job("shared", HALF_PAST)).plan("shared")
     row = bench.row("shared")
     assert (row.kind, row.task_data, row.schedule) == ("task", b"java", None)
@@ -75,20 +92,36 @@ def test_planning_again_keeps_everything(bench: Bench) -> None:
 
 
 def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
-    """However many there are: one look, and one write that names the deploy; none if it is named already."""
+    """However many there are: one look, and one write that names the deploy; none if it is named
+    already.
+    """
     jobs = [a_job(f"job-{number:03}") for number in range(100)]
 
     def writes(revision: str, *others: Definition) -> tuple[int, int]:
-        """Of a start: how many jobs it has changed, and in how many statements it has written rows."""
+        """Of a start: how many jobs it has changed, and in how many statements it has written
+        rows.
+        """
         with hearing(bench.database) as heard:
-            plans = Planner(bench.store).plan([*jobs[len(others) :], *others], Revision(text=revision))
+            plans = Planner(bench.store).plan(
+                [*jobs[len(others) :], *others], Revision(text=revision)
+            )
         written = [sent for sent in heard if sent[0].startswith("UPDATE scheduled_tasks")]
-        assert not any(isinstance(given, list) for _, given in written)  # else it is sent once for each row
+        assert not any(
+            isinstance(given, list) for _, given in written
+        )  # else it is sent once for each row
         return len([plan for plan in plans if plan.change != "kept"]), len(written)
 
     assert writes("1")[0] == 100
-    assert [writes("1"), writes("2"), writes("2"), writes("1")] == [(0, 0), (0, 1), (0, 0), (0, 0)]
-    assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (1, 3)
+    assert [writes("1"), writes("2"), writes("2"), writes("1")] == [
+        (0, 0),
+        (0, 1),
+        (0, 0),
+        (0, 0),
+    ]
+    assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (
+        1,
+        3,
+    )
 
 
 def test_a_kept_row_names_the_deploy_and_keeps_the_rest(bench: Bench) -> None:
@@ -102,9 +135,12 @@ def test_a_kept_row_names_the_deploy_and_keeps_the_rest(bench: Bench) -> None:
         if hour == 0:
             bench.change("tagged", plan={**_plan(bench, read), "newer": [1]})
         assert _plan(bench, read) == {
-            "fingerprint": tagged.fingerprint, "runs_on": ["gpu"], "newer": [1],
-            "deployed": (NOON + hour * 60 * MINUTE).isoformat(), **({"revision": text} if text else {}),
-        }  # fmt: skip
+            "fingerprint": tagged.fingerprint,
+            "runs_on": ["gpu"],
+            "newer": [1],
+            "deployed": (NOON + hour * 60 * MINUTE).isoformat(),
+            **({"revision": text} if text else {}),
+        }
 
 
 def _plan(bench: Bench, read: sa.Select[Any]) -> dict[str, Any]:
@@ -113,10 +149,17 @@ def _plan(bench: Bench, read: sa.Select[Any]) -> dict[str, Any]:
     return found
 
 
-def test_new_jobs_are_planned_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one transaction, with the rows that they would get one by one; those with a history are planned one by one."""
+def test_new_jobs_are_planned_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one transaction, with the rows that they would get one by one; those with a history are
+    planned one by one.
+    """
     kinds = (Every(MINUTE), FixedDelay(MINUTE), Disabled(), Every("1d"))
-    many = [a_job(f"new-{number:03}", kinds[number % 4], priority=number) for number in range(60)]
+    many = [
+        a_job(f"new-{number:03}", kinds[number % 4], priority=number)
+        for number in range(60)
+    ]
     began = a_job("began", on_lost="give_up")
     bench = bench.beside(*many, began)
     bench.plan("began")
@@ -141,12 +184,19 @@ def test_new_jobs_are_planned_together(bench: Bench, monkeypatch: pytest.MonkeyP
     ("schedule", "slot", "next_slot"),
     [
         pytest.param(Every("5m"), at(5), at(10), id="rarer"),
-        pytest.param(Every("10s"), at(10 / 60), at(20 / 60), id="more often: earlier than the old slot"),
+        pytest.param(
+            Every("10s"),
+            at(10 / 60),
+            at(20 / 60),
+            id="more often: earlier than the old slot",
+        ),
         pytest.param(FixedDelay("10m"), at(1), None, id="fixed delay: at the slot it had"),
         pytest.param(FixedDelay("10s"), at(1 / 6), None, id="a short fixed delay: sooner"),
     ],
 )
-def test_a_waiting_row_follows_a_new_schedule(bench: Bench, schedule: Schedule, slot: Any, next_slot: Any) -> None:
+def test_a_waiting_row_follows_a_new_schedule(
+    bench: Bench, schedule: Schedule, slot: Any, next_slot: Any
+) -> None:
     """Slots after the activation belong to the new text."""
     other, change = redeployed(bench, "plain", schedule)
     assert change == "changed"
@@ -168,21 +218,27 @@ def test_disabling_parks_the_row_and_enabling_wakes_it(bench: Bench) -> None:
 
 
 def test_what_was_due_before_the_change_still_runs(bench: Bench) -> None:
-    """Slots up to the activation belong to the old text: the newest of both runs, the others are accounted for."""
+    """Slots up to the activation belong to the old text: the newest of both runs, the others are
+    accounted for.
+    """
     bench.tick(3.2)
     other, _ = redeployed(bench, "plain", HALF_PAST)
     assert other.row("plain").schedule == str(succeed(Every(MINUTE), at(3.2), HALF_PAST))
     bench.tick(2)
     claim = other.claim_one("plain")
     assert claim.slot == at(4.5)
-    assert other.gaps("plain") == [(1, 3.5, 4, "collapsed")]  # 1, 2, 3 of the old text, 3.5 of the new one
+    assert other.gaps("plain") == [
+        (1, 3.5, 4, "collapsed")
+    ]  # 1, 2, 3 of the old text, 3.5 of the new one
     other.settle(claim)
     assert waits_for(other, "plain")[:2] == (at(5.5), at(6.5))
     assert other.row("plain").schedule == str(HALF_PAST)
 
 
 def test_a_held_row_gets_the_text_only(bench: Bench) -> None:
-    """Its version, slot and due time are the holder's; the next slot comes at settlement, by the new text."""
+    """Its version, slot and due time are the holder's; the next slot comes at settlement, by the
+    new text.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     before = bench.row("plain")
@@ -191,10 +247,16 @@ def test_a_held_row_gets_the_text_only(bench: Bench) -> None:
     row = other.row("plain")
     assert change == "changed"
     assert (row.version, row.slot, row.next_slot, row.execution_time, row.picked) == (
-        before.version, before.slot, before.next_slot, before.execution_time, True,
-    )  # fmt: skip
+        before.version,
+        before.slot,
+        before.next_slot,
+        before.execution_time,
+        True,
+    )
     assert bench.store.held.beat(claim.holder, [claim]) == set()
-    bench.settle(claim)  # by a worker that still has the old definition: the row's text decides
+    bench.settle(
+        claim
+    )  # by a worker that still has the old definition: the row's text decides
     assert waits_for(bench, "plain") == (at(5), at(10), at(5))
 
 
@@ -240,14 +302,18 @@ def test_no_redeploy_reopens_a_slot(bench: Bench, back: float) -> None:
         pytest.param("9", "10", "changed", id="higher, as a number"),
         pytest.param("8", "8", "changed", id="the same"),
         pytest.param("8", "7", "outdated", id="lower"),
-        pytest.param("2026-01-02T00:00:00", "2026-01-01T00:00:00", "outdated", id="earlier"),
+        pytest.param(
+            "2026-01-02T00:00:00", "2026-01-01T00:00:00", "outdated", id="earlier"
+        ),
         pytest.param("v9", "v10", "changed", id="higher, as a version"),
         pytest.param("8", None, "outdated", id="none after one"),
         pytest.param(None, "8", "changed", id="one after none"),
         pytest.param("9fceb02", "1ab4c55", "changed", id="another hash, started later"),
     ],
 )
-def test_a_lower_revision_never_replans(bench: Bench, first: str | None, second: str | None, change: str) -> None:
+def test_a_lower_revision_never_replans(
+    bench: Bench, first: str | None, second: str | None, change: str
+) -> None:
     """A straggler of the last deploy, restarted, does not put the old schedule back."""
     redeployed(bench, "plain", Every("5m"), first)
     before = bench.row("plain")
@@ -258,7 +324,8 @@ def test_a_lower_revision_never_replans(bench: Bench, first: str | None, second:
 
 
 def test_a_job_whose_version_was_raised_is_left_to_newer_workers(bench: Bench) -> None:
-    """By the data of its row, and of a trigger's: an older release cannot read either, and does not run the slot.
+    """By the data of its row, and of a trigger's: an older release cannot read either, and does
+    not run the slot.
 
     An older deploy changes nothing; a newer one with the old code takes it back.
     """
@@ -276,9 +343,14 @@ def test_a_job_whose_version_was_raised_is_left_to_newer_workers(bench: Bench) -
     assert bench.row("plain").task_data is None
 
 
-def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(bench: Bench) -> None:
-    """Its policies would drop slots that the newer ones catch up. The row waits, and comes up again."""
-    old, new = bench, bench.beside(a_job("plain", payload_version=2, catch_up=CatchUp.all()))
+def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(
+    bench: Bench,
+) -> None:
+    """Its policies would drop slots that the newer ones catch up. The row waits, and comes up
+    again.
+    """
+    old = bench
+    new = bench.beside(a_job("plain", payload_version=2, catch_up=CatchUp.all()))
     new.plan("plain", revision="2")
     bench.tick(5)
     assert old.claim("plain") == []
@@ -286,20 +358,30 @@ def test_an_older_release_decides_nothing_about_slots_of_a_newer_version(bench: 
     assert (row.slot, row.picked, row.attempt) == (at(1), False, 0)
     explained = explain_now(bench.store, "plain")
     assert explained is not None
-    assert "It waits for a newer worker: task_data has version 2, this worker knows 1." in str(explained)
+    assert (
+        "It waits for a newer worker: task_data has version 2, this worker knows 1."
+        in str(explained)
+    )
     (told,) = bench.inspect.health().unreadable
-    assert (told.newer, told.error) == (True, "task_data has version 2, this worker knows 1")
+    assert (told.newer, told.error) == (
+        True,
+        "task_data has version 2, this worker knows 1",
+    )
     assert bench.outcomes("plain") == []
     bench.tick()
     (claim,) = new.claim("plain")
     assert claim.slot == at(1)
 
 
-def test_an_older_release_does_not_give_up_a_detached_slot_of_a_newer_version(bench: Bench) -> None:
+def test_an_older_release_does_not_give_up_a_detached_slot_of_a_newer_version(
+    bench: Bench,
+) -> None:
     """Handed back, it is too late by the older policies, and not by its own."""
     beside = {"overlap": Overlap.allow(2)}
     old = bench.beside(a_job("plain", start_within=timedelta(seconds=30), **beside))
-    new = bench.beside(a_job("plain", payload_version=2, start_within=timedelta(hours=1), **beside))
+    new = bench.beside(
+        a_job("plain", payload_version=2, start_within=timedelta(hours=1), **beside)
+    )
     new.plan("plain", revision="2")
     bench.tick()
     (claim,) = new.claim("plain")
@@ -325,9 +407,15 @@ def test_without_a_revision_the_start_orders(bench: Bench) -> None:
     assert bench.plan("plain")["plain"].change == "changed"
 
 
-@pytest.mark.parametrize(("first", "second"), [("9fceb02", "1ab4c55"), (None, None)], ids=["hashes", "none"])
-def test_without_an_order_an_earlier_start_never_replans(bench: Bench, first: str | None, second: str | None) -> None:
-    """A child of the old pool is started again: its deploy started before the one that has planned."""
+@pytest.mark.parametrize(
+    ("first", "second"), [("9fceb02", "1ab4c55"), (None, None)], ids=["hashes", "none"]
+)
+def test_without_an_order_an_earlier_start_never_replans(
+    bench: Bench, first: str | None, second: str | None
+) -> None:
+    """A child of the old pool is started again: its deploy started before the one that has
+    planned.
+    """
     start = bench.clock.now()
     bench.tick(0.1)
     redeployed(bench, "plain", Every("5m"), second)
@@ -340,7 +428,9 @@ def test_without_an_order_an_earlier_start_never_replans(bench: Bench, first: st
 
 
 def test_a_restart_makes_a_deploy_no_newer(bench: Bench) -> None:
-    """One host of the old deploy starts again while the new one starts: the new one plans all the same."""
+    """One host of the old deploy starts again while the new one starts: the new one plans all the
+    same.
+    """
     redeployed(bench, "plain", Every("5m"), "9fceb02")
     new_started = bench.tick(0.1)
     bench.tick(0.1)
@@ -353,7 +443,10 @@ def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:
     """By whoever has the newest revision; what it meant is unknown."""
     bench.change("plain", schedule="MOON|full")
     assert bench.plan("plain")["plain"].change == "changed"
-    assert (bench.row("plain").schedule, bench.row("plain").slot) == (str(Every(MINUTE)), at(1))
+    assert (bench.row("plain").schedule, bench.row("plain").slot) == (
+        str(Every(MINUTE)),
+        at(1),
+    )
 
 
 def test_removed_from_code_the_row_stays(bench: Bench) -> None:
@@ -372,11 +465,13 @@ def test_a_missing_row_is_named(bench: Bench) -> None:
     Planner(bench.store).verify(jobs)
     bench.delete("plain")
     bench.delete("off")
-    with pytest.raises(PlanMissing, match=r"no row in scheduled_tasks for: (plain, off|off, plain)"):
+    with pytest.raises(
+        PlanMissing, match=r"no row in scheduled_tasks for: (plain, off|off, plain)"
+    ):
         Planner(bench.store).verify(jobs)
 
 
-# -- one predecessor --------------------------------------------------------------------------------------------
+# -- one predecessor ------------------------------------------------------------------------------
 
 FIVES = Every("5m")
 #: What runs of the slots 3.5 and 4.5 that the newer schedule still owes, and what is skipped.
@@ -388,8 +483,12 @@ OWED = [
 ]
 
 
-def twice(bench: Bench, name: str, *schedules: Schedule, **policies: Any) -> tuple[Bench, Plan]:
-    """Deploy each of them 2 minutes after the one before; return the last one's bench, and what its planning did."""
+def twice(
+    bench: Bench, name: str, *schedules: Schedule, **policies: Any
+) -> tuple[Bench, Plan]:
+    """Deploy each of them 2 minutes after the one before; return the last one's bench, and what
+    its planning did.
+    """
     for number, schedule in enumerate(schedules):
         bench.tick(2 if number else 0)
         bench = bench.beside(a_job(name, schedule, **policies))
@@ -398,9 +497,18 @@ def twice(bench: Bench, name: str, *schedules: Schedule, **policies: Any) -> tup
 
 
 def decided(bench: Bench, name: str) -> list[tuple[float, str]]:
-    """Each slot in ledger and gaps with its outcome or the reason why it was skipped; gaps by their first and last."""
-    slots = [((slot["slot"] - NOON) / MINUTE, slot["reason"] or slot["outcome"]) for slot in bench.slots(name)]
-    gaps = [(slot, reason) for first, last, _, reason in bench.gaps(name) for slot in (first, last)]
+    """Each slot in ledger and gaps with its outcome or the reason why it was skipped; gaps by
+    their first and last.
+    """
+    slots = [
+        ((slot["slot"] - NOON) / MINUTE, slot["reason"] or slot["outcome"])
+        for slot in bench.slots(name)
+    ]
+    gaps = [
+        (slot, reason)
+        for first, last, _, reason in bench.gaps(name)
+        for slot in (first, last)
+    ]
     return sorted(slots + gaps)
 
 
@@ -408,7 +516,9 @@ def decided(bench: Bench, name: str) -> list[tuple[float, str]]:
 def test_a_second_change_skips_what_the_first_schedule_still_owes(
     bench: Bench, catch_up: CatchUp, run: list[float], skipped: list[tuple[float, str]]
 ) -> None:
-    """The row remembers one earlier text. Catch-up decides about what that one owes; each slot is accounted for."""
+    """The row remembers one earlier text. Catch-up decides about what that one owes; each slot is
+    accounted for.
+    """
     bench.tick(3.2)
     newer, plan = twice(bench, "plain", HALF_PAST, FIVES, catch_up=catch_up)
     assert newer.gaps("plain") == [(1, 3, 3, "superseded")]
@@ -417,18 +527,27 @@ def test_a_second_change_skips_what_the_first_schedule_still_owes(
     while claims := newer.claim("plain"):
         newer.settle(claims[0])
     ran = [(slot, "succeeded") for slot in run]
-    assert decided(newer, "plain") == sorted([(1, "superseded"), (3, "superseded"), *skipped, *ran])
+    assert decided(newer, "plain") == sorted(
+        [(1, "superseded"), (3, "superseded"), *skipped, *ran]
+    )
     assert waits_for(newer, "plain")[0] == at(10)
 
 
-@pytest.mark.parametrize("catch_up", [found.values[0] for found in OWED], ids=[found.id for found in OWED])
-def test_a_third_change_skips_what_the_second_schedule_still_owes(bench: Bench, catch_up: CatchUp) -> None:
+@pytest.mark.parametrize(
+    "catch_up", [found.values[0] for found in OWED], ids=[found.id for found in OWED]
+)
+def test_a_third_change_skips_what_the_second_schedule_still_owes(
+    bench: Bench, catch_up: CatchUp
+) -> None:
     """And so on: never more than one predecessor."""
     bench.tick(3.2)
     newest, plan = twice(bench, "plain", HALF_PAST, Every("40s"), FIVES, catch_up=catch_up)
     assert decided(newest, "plain") == [
-        (1, "superseded"), (3, "superseded"), (3.5, "superseded"), (4.5, "superseded"),
-    ]  # fmt: skip
+        (1, "superseded"),
+        (3, "superseded"),
+        (3.5, "superseded"),
+        (4.5, "superseded"),
+    ]
     assert [gap.count for gap in plan.superseded] == [2]
     assert newest.row("plain").schedule == str(succeed(Every("40s"), at(7.2), FIVES))
     assert waits_for(newest, "plain")[0] == at(16 / 3)
@@ -442,7 +561,9 @@ def test_changes_between_which_no_slot_falls_count_as_one(bench: Bench) -> None:
     bench.tick(0.5)
     bench = bench.beside(a_job("plain"))
     assert bench.plan("plain")["plain"].superseded == ()
-    assert bench.row("plain").schedule == str(succeed(Every(MINUTE), at(1.7), Every(MINUTE)))
+    assert bench.row("plain").schedule == str(
+        succeed(Every(MINUTE), at(1.7), Every(MINUTE))
+    )
     bench.settle(bench.claim_one("plain"))
     bench.tick()
     bench.settle(bench.claim_one("plain"))
@@ -450,7 +571,9 @@ def test_changes_between_which_no_slot_falls_count_as_one(bench: Bench) -> None:
 
 
 def test_a_worker_of_the_older_deploy_goes_on_with_its_slot(bench: Bench) -> None:
-    """Held during two deploys: its heartbeats and its settlement count. The rest is skipped, or overlap's."""
+    """Held during two deploys: its heartbeats and its settlement count. The rest is skipped, or
+    overlap's.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     bench.tick(2.2)
@@ -459,19 +582,32 @@ def test_a_worker_of_the_older_deploy_goes_on_with_its_slot(bench: Bench) -> Non
     row = newer.row("plain")
     assert [(gap.first, gap.last) for gap in plan.superseded] == [(at(2), at(3))]
     assert (row.version, row.slot, row.execution_time, row.picked_by) == (
-        before.version, before.slot, before.execution_time, claim.holder,
-    )  # fmt: skip
+        before.version,
+        before.slot,
+        before.execution_time,
+        claim.holder,
+    )
     assert bench.store.held.beat(claim.holder, [claim]) == set()
     bench.settle(claim)
     assert decided(bench, "plain") == [
-        (1, "succeeded"), (2, "superseded"), (3, "superseded"), (3.5, "overlap"), (4.5, "overlap"),
-    ]  # fmt: skip
+        (1, "succeeded"),
+        (2, "superseded"),
+        (3, "superseded"),
+        (3.5, "overlap"),
+        (4.5, "overlap"),
+    ]
     assert waits_for(bench, "plain")[0] == at(10)
 
 
-@pytest.mark.parametrize("ends", [HandedBack("shutdown"), Failed("boom"), None], ids=["back", "failed", "lost"])
-def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(bench: Bench, ends: Any) -> None:
-    """Handed back, failed or lost after two deploys: it runs again, and what was skipped meanwhile does not."""
+@pytest.mark.parametrize(
+    "ends", [HandedBack("shutdown"), Failed("boom"), None], ids=["back", "failed", "lost"]
+)
+def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(
+    bench: Bench, ends: Any
+) -> None:
+    """Handed back, failed or lost after two deploys: it runs again, and what was skipped meanwhile
+    does not.
+    """
     bench.tick()
     claim = bench.claim_one("retried")
     bench.tick(2.2)
@@ -482,7 +618,11 @@ def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(bench: Bench, ends:
     again = newer.claim_one("retried")
     assert again.slot == at(1)
     newer.settle(again)
-    assert decided(newer, "retried")[:3] == [(1, "succeeded"), (2, "superseded"), (3, "superseded")]
+    assert decided(newer, "retried")[:3] == [
+        (1, "succeeded"),
+        (2, "superseded"),
+        (3, "superseded"),
+    ]
     while claims := newer.claim("retried"):
         newer.settle(claims[0])
     assert {slot for slot, _ in decided(newer, "retried")} == {1, 2, 3, 3.5, 4.5}
@@ -490,7 +630,9 @@ def test_a_slot_of_the_first_schedule_that_has_begun_goes_on(bench: Bench, ends:
 
 
 def test_a_paused_job_sleeps_through_two_changes(bench: Bench) -> None:
-    """With replay, what the last schedule but one owes runs afterwards; what came before that does not."""
+    """With replay, what the last schedule but one owes runs afterwards; what came before that does
+    not.
+    """
     bench.client.operations.pause("plain")
     bench.tick(3.2)
     newer, _ = twice(bench, "plain", HALF_PAST, FIVES)
@@ -498,18 +640,27 @@ def test_a_paused_job_sleeps_through_two_changes(bench: Bench) -> None:
     newer.client.operations.resume("plain", replay=True)
     assert newer.claim_one("plain").slot == at(4.5)
     assert decided(newer, "plain") == [
-        (1, "superseded"), (3, "superseded"), (3.5, "collapsed"), (4.5, "running"),
-    ]  # fmt: skip
+        (1, "superseded"),
+        (3, "superseded"),
+        (3.5, "collapsed"),
+        (4.5, "running"),
+    ]
 
 
 def test_before_a_fixed_delay_one_slot_is_owed(bench: Bench) -> None:
-    """It has one slot at a time: the one that waits still runs, the others are skipped and accounted for."""
+    """It has one slot at a time: the one that waits still runs, the others are skipped and
+    accounted for.
+    """
     bench.tick(3.2)
     newer, plan = twice(bench, "plain", FixedDelay("10m"))
     assert [(gap.first, gap.last) for gap in plan.superseded] == [(at(2), at(3))]
     assert newer.claim_one("plain").slot == at(1)
     newer.settle(newer.store.held.held_by("host:1:a")[0])
-    assert decided(newer, "plain") == [(1, "succeeded"), (2, "superseded"), (3, "superseded")]
+    assert decided(newer, "plain") == [
+        (1, "succeeded"),
+        (2, "superseded"),
+        (3, "superseded"),
+    ]
     assert waits_for(newer, "plain")[0] == at(13.2)
 
 
@@ -523,7 +674,7 @@ def test_after_a_fixed_delay_one_slot_is_owed(bench: Bench) -> None:
     assert waits_for(newer, "delayed")[0] == at(9.5)
 
 
-# -- deleted and made again, restored ---------------------------------------------------------------------------
+# -- deleted and made again, restored -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("back", [0, 0.5, 30])
@@ -558,8 +709,8 @@ def test_a_gap_outlives_the_row_too(bench: Bench) -> None:
 
 
 def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench) -> None:
-    """Race: planning waits for the row's lock, and slots pass meanwhile. Law 2: those belong to the old text, and the
-    new one begins after the time at which planning has the lock.
+    """Race: planning waits for the row's lock, and slots pass meanwhile. Law 2: those belong to
+    the old text, and the new one begins after the time at which planning has the lock.
     """
     bench, engine = pg_bench, pg_bench.database.main
     other = bench.beside(a_job("plain", HALF_PAST))
@@ -599,7 +750,9 @@ def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "strict"])
 @pytest.mark.parametrize("lived", [1, 3, 10], ids=["one slot", "three slots", "ten slots"])
-def test_restoring_the_queue_alone_reopens_nothing(bench: Bench, name: str, lived: int) -> None:
+def test_restoring_the_queue_alone_reopens_nothing(
+    bench: Bench, name: str, lived: int
+) -> None:
     """The row is back in the past, the ledger is not: whatever it knows does not start again."""
     backup = bench.backup()
     for _ in range(lived):
@@ -617,7 +770,9 @@ def test_restoring_the_queue_alone_reopens_nothing(bench: Bench, name: str, live
 
 
 def test_restoring_a_held_row_reopens_nothing(bench: Bench) -> None:
-    """The backup was taken while a slot ran that has ended since: its restored holder is dead, and the slot is done."""
+    """The backup was taken while a slot ran that has ended since: its restored holder is dead, and
+    the slot is done.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     backup = bench.backup()
@@ -631,22 +786,33 @@ def test_restoring_a_held_row_reopens_nothing(bench: Bench) -> None:
 
 
 def test_a_slot_that_ran_during_the_restore_is_taken_up(bench: Bench) -> None:
-    """Begun after the backup, its holder's row gone: no queue row vouches for it, so rerun runs it again."""
+    """Begun after the backup, its holder's row gone: no queue row vouches for it, so rerun runs it
+    again.
+    """
     backup = bench.backup()
     bench.tick()
     orphan = bench.claim_one("plain", "host:1:a")
     bench.restore(backup)
     assert bench.settle(orphan) is None
     again = bench.claim_one("plain", "host:2:b")
-    assert (again.slot, again.token) == (at(1), orphan.token)  # told apart by their holders, here and in every guard
+    assert (again.slot, again.token) == (
+        at(1),
+        orphan.token,
+    )  # told apart by their holders, here and in every guard
     assert bench.settle(orphan) is None
     bench.settle(again)
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["worker"], entry["lost"]) == ("succeeded", "host:2:b", 1)
+    assert (entry["outcome"], entry["worker"], entry["lost"]) == (
+        "succeeded",
+        "host:2:b",
+        1,
+    )
 
 
 def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
-    """A slot of the gap that somebody began and nobody can end any more says so, and is not left open."""
+    """A slot of the gap that somebody began and nobody can end any more says so, and is not left
+    open.
+    """
     backup = bench.backup()
     bench.tick(2)
     bench.settle(bench.claim_one("plain"))
@@ -656,7 +822,12 @@ def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
     bench.tick(3)
     claim = bench.claim_one("plain")
     assert claim.slot == at(6)
-    assert bench.outcomes("plain") == [(1, "skipped"), (2, "succeeded"), (3, "lost"), (6, "running")]
+    assert bench.outcomes("plain") == [
+        (1, "skipped"),
+        (2, "succeeded"),
+        (3, "lost"),
+        (6, "running"),
+    ]
     assert bench.gaps("plain") == [(4, 5, 2, "collapsed")]
 
 
@@ -676,7 +847,9 @@ def test_an_orphan_beside_its_plan_is_ended(bench: Bench) -> None:
 
 
 def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
-    """A gap that was written once never shrinks, whoever comes to settle with an older view of it."""
+    """A gap that was written once never shrinks, whoever comes to settle with an older view of
+    it.
+    """
     bench.tick()
     bench.claim_one("plain")
     backup = bench.backup()
@@ -695,8 +868,12 @@ def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
     assert waits_for(bench, "plain")[0] == at(7)
 
 
-def test_a_restored_retry_of_a_slot_that_has_ended_counts_for_no_other(bench: Bench) -> None:
-    """The backup was taken while the slot waited for its retry, and another slot starts from its row: anew."""
+def test_a_restored_retry_of_a_slot_that_has_ended_counts_for_no_other(
+    bench: Bench,
+) -> None:
+    """The backup was taken while the slot waited for its retry, and another slot starts from its
+    row: anew.
+    """
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     bench.tick(0.1)
@@ -706,14 +883,21 @@ def test_a_restored_retry_of_a_slot_that_has_ended_counts_for_no_other(bench: Be
     bench.tick(3)
     bench.restore(backup)
     claim = bench.claim_one("retried")
-    assert (claim.slot, claim.row.attempt, claim.row.lost_count, claim.row.origin) == (at(4), 1, 0, "catch_up")
+    assert (claim.slot, claim.row.attempt, claim.row.lost_count, claim.row.origin) == (
+        at(4),
+        1,
+        0,
+        "catch_up",
+    )
     row = bench.row("retried")
     assert (row.attempt, row.lost_count, row.trying_since) == (1, 0, None)
     assert bench.slots("retried")[-1]["attempts"] == 1
 
 
 def test_no_token_comes_again_after_a_restore(bench: Bench) -> None:
-    """A claim's token is the database's time, or what comes after the row's: a backup cannot bring one back."""
+    """A claim's token is the database's time, or what comes after the row's: a backup cannot bring
+    one back.
+    """
     backup = bench.backup()
     bench.tick()
     orphan = bench.claim_one("strict", "host:1:a")
@@ -727,7 +911,9 @@ def test_no_token_comes_again_after_a_restore(bench: Bench) -> None:
 
 @pytest.mark.parametrize("end", ["take-over", "settlement"])
 def test_a_restored_holder_leaves_nothing_open(bench: Bench, end: str) -> None:
-    """A backup from while the slot was held: it has been begun again since, under a token that no row has now."""
+    """A backup from while the slot was held: it has been begun again since, under a token that no
+    row has now.
+    """
     bench.tick()
     restored = bench.claim_one("strict", "host:1:a")
     backup = bench.backup()
@@ -743,11 +929,17 @@ def test_a_restored_holder_leaves_nothing_open(bench: Bench, end: str) -> None:
     assert bench.settle(again) is None
     assert not bench.row("strict").picked
     entry = bench.slot("strict")
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("lost", "orphaned", at(1.1))
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        "lost",
+        "orphaned",
+        at(1.1),
+    )
 
 
 def test_a_restored_holder_of_a_slot_that_was_forgotten(bench: Bench) -> None:
-    """Handed back after the backup, the slot is in no ledger; what its holder comes to is entered all the same."""
+    """Handed back after the backup, the slot is in no ledger; what its holder comes to is entered
+    all the same.
+    """
     bench.tick()
     claims = bench.claim("strict", "plain")
     backup = bench.backup()
@@ -759,14 +951,17 @@ def test_a_restored_holder_of_a_slot_that_was_forgotten(bench: Bench) -> None:
             bench.take_over(claim)
         else:
             bench.settle(claim)
-    assert (bench.outcomes("strict"), bench.outcomes("plain")) == ([(1, "lost")], [(1, "succeeded")])
+    assert (bench.outcomes("strict"), bench.outcomes("plain")) == (
+        [(1, "lost")],
+        [(1, "succeeded")],
+    )
     assert (bench.row("strict").slot, bench.row("plain").slot) == (at(2), at(2))
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
 def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
-    """At most one start ever: what may have started is not started again, whatever became of its row; nor can what
-    had not started do so from then on.
+    """At most one start ever: what may have started is not started again, whatever became of its
+    row; nor can what had not started do so from then on.
     """
     backup = bench.backup()
     bench.tick()
@@ -779,8 +974,10 @@ def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     assert waits_for(bench, "strict")[0] == at(2)
     entry = bench.slot("strict")
     assert (entry["outcome"], entry["reason"], entry["finished"]) == (
-        "lost" if marked else "cancelled", "orphaned", at(1)
-    )  # fmt: skip
+        "lost" if marked else "cancelled",
+        "orphaned",
+        at(1),
+    )
     assert not bench.store.held.mark_running(orphan)
     bench.tick()
     assert bench.claim_one("strict", "host:2:b").slot == at(2)
@@ -788,7 +985,9 @@ def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "strict", "retried"])
 def test_a_deleted_row_leaves_no_slot_open(bench: Bench, name: str) -> None:
-    """What was begun and stands in no row any more has ended, and says so, once the job is planned again."""
+    """What was begun and stands in no row any more has ended, and says so, once the job is planned
+    again.
+    """
     bench.tick()
     claim = bench.claim_one(name)
     bench.store.held.mark_running(claim)
@@ -798,12 +997,19 @@ def test_a_deleted_row_leaves_no_slot_open(bench: Bench, name: str) -> None:
     bench.tick()
     bench.plan(name)
     entry = bench.slot(name)
-    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == ("lost", "orphaned", 1, at(2))
+    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == (
+        "lost",
+        "orphaned",
+        1,
+        at(2),
+    )
     assert bench.settle(claim) is None
 
 
 def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
-    """It is as the code wants it, and stands at an older slot than the one that was begun: that one has ended."""
+    """It is as the code wants it, and stands at an older slot than the one that was begun: that
+    one has ended.
+    """
     backup = bench.backup()
     bench.tick()
     bench.settle(bench.claim_one("plain"))
@@ -811,13 +1017,17 @@ def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
     bench.claim_one("plain")
     bench.restore(backup)
     assert bench.plan("plain")["plain"].change == "kept"
-    ended = {entry["slot"]: (entry["outcome"], entry["reason"]) for entry in bench.slots("plain")}
+    ended = {
+        entry["slot"]: (entry["outcome"], entry["reason"]) for entry in bench.slots("plain")
+    }
     assert ended == {at(1): ("succeeded", None), at(2): ("lost", "orphaned")}
 
 
 @pytest.mark.parametrize("state", ["held", "waiting for its retry", "triggered"])
 def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
-    """A slot is open for as long as its row stands at it: held, between two attempts, or beside the plan row."""
+    """A slot is open for as long as its row stands at it: held, between two attempts, or beside
+    the plan row.
+    """
     from slotwise.store.operations.slot_operations import trigger
 
     if state == "triggered":
@@ -847,14 +1057,18 @@ def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:
 
 
 def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> None:
-    """Law 2: its settlement starts from the newest of row, ledger and gaps. No gap covers a slot that has run."""
+    """Law 2: its settlement starts from the newest of row, ledger and gaps. No gap covers a slot
+    that has run.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     bench.tick(2.2)
     bench.store.held.beat(claim.holder, [claim])
     backup = bench.backup()
     bench.tick(0.1)
-    bench.store.settlements.settle([(claim, Succeeded())], ended_ago=lambda claim: timedelta(minutes=1.1))
+    bench.store.settlements.settle(
+        [(claim, Succeeded())], ended_ago=lambda claim: timedelta(minutes=1.1)
+    )
     bench.settle(bench.claim_one("plain"))
     before = bench.outcomes("plain"), bench.gaps("plain")
     assert before == ([(1, "succeeded"), (2, "skipped"), (3, "succeeded")], [])
@@ -865,8 +1079,12 @@ def test_a_held_row_that_was_restored_decides_nothing_again(bench: Bench) -> Non
     assert bench.row("plain").slot == at(4)
 
 
-def test_a_restored_row_whose_next_slot_is_decided_decides_nothing_again(bench: Bench) -> None:
-    """Law 2, where an operator had skipped the slot after it: what ledger and gaps know beyond that counts."""
+def test_a_restored_row_whose_next_slot_is_decided_decides_nothing_again(
+    bench: Bench,
+) -> None:
+    """Law 2, where an operator had skipped the slot after it: what ledger and gaps know beyond
+    that counts.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     bench.client.operations.skip_next("plain")
@@ -896,7 +1114,10 @@ def test_a_restored_holder_whose_slot_has_ended_decides_nothing_again(bench: Ben
     bench.restore(backup)
     bench.tick(2)
     bench.settle(claim)
-    assert (bench.outcomes("plain"), bench.gaps("plain")) == (before, [(4, 5, 2, "overlap")])
+    assert (bench.outcomes("plain"), bench.gaps("plain")) == (
+        before,
+        [(4, 5, 2, "overlap")],
+    )
 
 
 def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Bench) -> None:
@@ -915,8 +1136,12 @@ def test_a_restored_holder_of_a_slot_in_a_gap_does_not_start_it_again(bench: Ben
     assert bench.gaps("plain") == [(1, 3, 3, "collapsed")]
 
 
-def test_an_order_for_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(bench: Bench) -> None:
-    """The same, after an operator has skipped the slot that follows what ledger and gaps have decided."""
+def test_an_order_for_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(
+    bench: Bench,
+) -> None:
+    """The same, after an operator has skipped the slot that follows what ledger and gaps have
+    decided.
+    """
     bench.tick()
     claim, backup = bench.claim_one("plain"), bench.backup()
     bench.settle(claim, HandedBack("shutdown"))
@@ -931,7 +1156,9 @@ def test_an_order_for_a_restored_holder_does_not_hide_that_its_slot_is_in_a_gap(
 
 
 def test_a_restored_row_of_a_running_slot_skips_nothing_again(bench: Bench) -> None:
-    """Law 2: an operator has skipped a slot while the first attempt ran. The restored row does not know it."""
+    """Law 2: an operator has skipped a slot while the first attempt ran. The restored row does not
+    know it.
+    """
     bench.tick()
     claim, backup = bench.claim_one("plain"), bench.backup()
     bench.client.operations.skip_next("plain")
@@ -944,7 +1171,9 @@ def test_a_restored_row_of_a_running_slot_skips_nothing_again(bench: Bench) -> N
 
 
 def test_a_restored_retry_keeps_what_was_skipped_behind_it(bench: Bench) -> None:
-    """Law 2, where the slot is open still: it has its attempts, and then goes on behind the gap."""
+    """Law 2, where the slot is open still: it has its attempts, and then goes on behind the
+    gap.
+    """
     bench.tick()
     bench.take_over(bench.claim_one("plain"))
     bench.client.operations.pause("plain")
@@ -963,7 +1192,9 @@ def test_a_restored_retry_keeps_what_was_skipped_behind_it(bench: Bench) -> None
 
 @pytest.mark.parametrize("order", ["resume", "delete", "deploy twice"])
 def test_an_order_for_a_restored_row_skips_nothing_again(bench: Bench, order: str) -> None:
-    """Law 2: what an operator or a deploy skips begins behind what ledger and gaps have decided."""
+    """Law 2: what an operator or a deploy skips begins behind what ledger and gaps have
+    decided.
+    """
     operations = bench.client.operations
     operations.pause("plain")
     backup = bench.backup()

@@ -27,8 +27,12 @@ class Line(tuple[float, str]):
 
 
 @contextmanager
-def working(database: Database, body: Any = None, **policies: Any) -> Iterator[tuple[ManualWorker, list[float]]]:
-    """A worker with one minutely job, planned just before noon; and the slots that its handler was started for."""
+def working(
+    database: Database, body: Any = None, **policies: Any
+) -> Iterator[tuple[ManualWorker, list[float]]]:
+    """A worker with one minutely job, planned just before noon; and the slots that its handler was
+    started for.
+    """
     started: list[float] = []
 
     def handler(ctx: JobContext) -> None:
@@ -45,11 +49,19 @@ def working(database: Database, body: Any = None, **policies: Any) -> Iterator[t
 def ledger(database: Database) -> dict[float, str]:
     """Minutes after noon: the outcome, and the reason if there is one; gaps slot by slot."""
     with database.main.connect() as connection:
-        slots = connection.execute(sa.text("SELECT slot, outcome, reason FROM scheduled_slots")).all()
-        gaps = connection.execute(sa.text("SELECT first_slot, last_slot, count, reason FROM scheduled_gaps")).all()
-    found = {minute(slot): f"{outcome} {reason or ''}".strip() for slot, outcome, reason in slots}
+        slots = connection.execute(
+            sa.text("SELECT slot, outcome, reason FROM scheduled_slots")
+        ).all()
+        gaps = connection.execute(
+            sa.text("SELECT first_slot, last_slot, count, reason FROM scheduled_gaps")
+        ).all()
+    found = {
+        minute(slot): f"{outcome} {reason or ''}".strip() for slot, outcome, reason in slots
+    }
     for first, last, count, reason in gaps:
-        covered = [minute(first) + step for step in range(int(minute(last) - minute(first)) + 1)]
+        covered = [
+            minute(first) + step for step in range(int(minute(last) - minute(first)) + 1)
+        ]
         assert len(covered) == count
         assert not set(covered) & set(found)
         found |= dict.fromkeys(covered, f"gap {reason}")
@@ -57,7 +69,11 @@ def ledger(database: Database) -> dict[float, str]:
 
 
 def minute(value: Any) -> float:
-    instant = value if isinstance(value, datetime) else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    instant = (
+        value
+        if isinstance(value, datetime)
+        else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    )
     return (instant - NOON) / MINUTE
 
 
@@ -67,7 +83,9 @@ def drain(worker: ManualWorker) -> None:
         pass
 
 
-@pytest.mark.parametrize("policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str)
+@pytest.mark.parametrize(
+    "policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str
+)
 def test_a_slot_that_is_too_late_does_not_start(database: Database, policies: Any) -> None:
     """Also when it is the only one that is due; the next one runs again."""
     with working(database, **policies) as (worker, started):
@@ -144,7 +162,9 @@ def test_a_spread_moves_the_start_and_not_the_slot(database: Database) -> None:
 
 
 def test_min_interval_keeps_starts_apart(database: Database) -> None:
-    """A job of each minute that starts at most every 150 s: what comes due meanwhile is collapsed, as if missed."""
+    """A job of each minute that starts at most every 150 s: what comes due meanwhile is collapsed,
+    as if missed.
+    """
     with working(database, min_interval="150s") as (worker, started):
         starts = []
         for _ in range(40):
@@ -152,8 +172,12 @@ def test_min_interval_keeps_starts_apart(database: Database) -> None:
             if worker.run_due():
                 starts.append(worker.clock.now())
     assert started == [0, 2, 5, 7]
-    assert all(after - before >= timedelta(seconds=150) for before, after in pairwise(starts))
-    assert {slot for slot, said in ledger(database).items() if said == "skipped collapsed"} <= {1, 3, 4, 6, 8, 9}
+    assert all(
+        after - before >= timedelta(seconds=150) for before, after in pairwise(starts)
+    )
+    assert {
+        slot for slot, said in ledger(database).items() if said == "skipped collapsed"
+    } <= {1, 3, 4, 6, 8, 9}
 
 
 def test_a_redeploy_brings_no_two_starts_nearer(database: Database) -> None:
@@ -161,7 +185,9 @@ def test_a_redeploy_brings_no_two_starts_nearer(database: Database) -> None:
     with working(database, min_interval="10m") as (worker, _):
         worker.tick("1s")
         drain(worker)
-        subject = job(name="minutely", schedule=Every("30s"), min_interval="10m")(lambda ctx: None)
+        subject = job(name="minutely", schedule=Every("30s"), min_interval="10m")(
+            lambda ctx: None
+        )
         with ManualWorker([subject], database, worker.clock) as newer:
             (row,) = rows(database)
             assert row["schedule"].startswith("EVERY|30s")
@@ -180,23 +206,37 @@ def planned(row: sa.RowMapping) -> dict[str, Any]:
 def test_what_a_job_wants_stands_in_its_row(database: Database) -> None:
     """Priority and tags, for whoever has no code to look at; a deploy changes them."""
     with working(database, priority=90, runs_on=["gpu", "big"]):
-        assert [(row["priority"], planned(row).get("runs_on")) for row in rows(database)] == [(90, ["big", "gpu"])]
+        assert [
+            (row["priority"], planned(row).get("runs_on")) for row in rows(database)
+        ] == [(90, ["big", "gpu"])]
     with working(database):
-        assert [(row["priority"], planned(row).get("runs_on")) for row in rows(database)] == [(50, None)]
+        assert [
+            (row["priority"], planned(row).get("runs_on")) for row in rows(database)
+        ] == [(50, None)]
 
 
 def test_a_higher_priority_goes_first_where_workers_are_short(database: Database) -> None:
-    """Also of slots that came later; within a priority the oldest first. One-time tasks wait for all of them."""
+    """Also of slots that came later; within a priority the oldest first. One-time tasks wait for
+    all of them.
+    """
     subjects = [
-        job(name=f"{priority}-{number}", schedule=Every("1m"), priority=priority)(lambda ctx: None)
+        job(name=f"{priority}-{number}", schedule=Every("1m"), priority=priority)(
+            lambda ctx: None
+        )
         for priority in (10, 50, 90)
         for number in range(2)
     ]
-    with ManualWorker(subjects, database, ManualClock(NOON - timedelta(seconds=1)), threads=1) as worker:
+    with ManualWorker(
+        subjects, database, ManualClock(NOON - timedelta(seconds=1)), threads=1
+    ) as worker:
         worker.plan()
         with database.main.begin() as connection:
             older = "UPDATE scheduled_tasks SET execution_time = :due WHERE task_name LIKE '%-1'"
-            value = sa.bindparam("due", NOON - timedelta(seconds=1), worker.store.tables.tasks.c.execution_time.type)
+            value = sa.bindparam(
+                "due",
+                NOON - timedelta(seconds=1),
+                worker.store.tables.tasks.c.execution_time.type,
+            )
             connection.execute(sa.text(older).bindparams(value))
         worker.tick("2s")
         order = [ended.job for ended in worker.run_due()]
@@ -208,8 +248,12 @@ def test_a_worker_claims_only_what_it_carries_the_tags_for(database: Database) -
     subject = job(name="minutely", schedule=Every("1m"), runs_on=["gpu"])(lambda ctx: None)
     clock = ManualClock(NOON - timedelta(seconds=1))
     with (
-        ManualWorker([subject], database, clock, worker_name="plain", tags=["big"]) as plain,
-        ManualWorker([subject], database, clock, worker_name="gpu", tags=["gpu", "big"]) as gpu,
+        ManualWorker(
+            [subject], database, clock, worker_name="plain", tags=["big"]
+        ) as plain,
+        ManualWorker(
+            [subject], database, clock, worker_name="gpu", tags=["gpu", "big"]
+        ) as gpu,
     ):
         plain.tick("2s")
         assert plain.poll() == []

@@ -1,4 +1,6 @@
-"""Commands on one-time tasks, whatever state the row is in: what they answer, and what they leave behind."""
+"""Commands on one-time tasks, whatever state the row is in: what they answer, and what they leave
+behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
 
 
 def brought(bench: Bench, state: str) -> Row | None:
-    """The row mail/1 in this state, scheduled at noon with the data 1; the clock stands a minute later."""
+    """The row mail/1 in this state, scheduled at noon with the data 1; the clock stands a minute
+    later.
+    """
     if state != "gone":
         bench.client.schedule("mail", 1, id="1")
     if state in ("running", "retrying", "dead"):
@@ -46,7 +50,9 @@ Command = Callable[[Bench], Receipt]
 
 
 def schedule(**options: Any) -> Command:
-    return lambda bench: bench.client.schedule("mail", 2, id="1", delay="1h", priority=90, **options)
+    return lambda bench: bench.client.schedule(
+        "mail", 2, id="1", delay="1h", priority=90, **options
+    )
 
 
 COMMANDS: dict[str, Command] = {
@@ -69,10 +75,18 @@ ANSWERS = {
 
 @pytest.mark.parametrize(
     ("command", "state", "status"),
-    [(name, state, status) for name, row in ANSWERS.items() for state, status in zip(STATES, row, strict=True)],
+    [
+        (name, state, status)
+        for name, row in ANSWERS.items()
+        for state, status in zip(STATES, row, strict=True)
+    ],
 )
-def test_what_a_command_answers(bench: Bench, command: str, state: str, status: str) -> None:
-    """As a value, whatever the row's state; and an answer that says "nothing was changed" is true."""
+def test_what_a_command_answers(
+    bench: Bench, command: str, state: str, status: str
+) -> None:
+    """As a value, whatever the row's state; and an answer that says "nothing was changed" is
+    true.
+    """
     before = brought(bench, state)
     assert COMMANDS[command](bench) == Receipt(task="mail", id="1", status=status)  # type: ignore[arg-type]
     after = bench.find("mail", "1")
@@ -93,11 +107,16 @@ def test_what_a_command_answers(bench: Bench, command: str, state: str, status: 
         ("waiting", "is already scheduled; choose another id, or if_exists='keep'"),
         ("retrying", "is already scheduled; choose another id, or if_exists='keep'"),
         ("paused", "is already scheduled; choose another id, or if_exists='keep'"),
-        ("dead", "is dead; retry it, or put this one in its place with if_exists='replace'"),
+        (
+            "dead",
+            "is dead; retry it, or put this one in its place with if_exists='replace'",
+        ),
         ("running", "is running; choose another id, or if_exists='keep'"),
     ],
 )
-def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, words: str) -> None:
+def test_an_id_that_is_taken_is_told_with_what_has_it(
+    bench: Bench, state: str, words: str
+) -> None:
     """What helps depends on it."""
     before = brought(bench, state)
     with pytest.raises(InstanceExists) as refused:
@@ -109,10 +128,22 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a string; write id='7'"),
-        (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
-        (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
-        (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskInfo"),
+        (
+            lambda client: client.retry("mail", [7]),
+            "retry('mail', id=7): an id is a string; write id='7'",
+        ),
+        (
+            lambda client: client.list(limit=-1),
+            "list(limit=-1): expected a whole number, 1 or more",
+        ),
+        (
+            lambda client: client.list(limit="3"),
+            "list(limit='3'): expected a whole number, 1 or more",
+        ),
+        (
+            lambda client: client.list(after="a"),
+            "list(after='a'): ids are a task's; name the task, or pass a TaskInfo",
+        ),
         (
             lambda client: client.schedule("mail", countdown=2**31),
             "countdown=2147483648): a whole number, 0 to 2,147,483,647",
@@ -120,7 +151,9 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
     ],
     ids=["a number as id", "below 1", "no number", "no task", "too many"],
 )
-def test_a_call_that_cannot_be_right(bench: Bench, call: Callable[[Any], object], words: str) -> None:
+def test_a_call_that_cannot_be_right(
+    bench: Bench, call: Callable[[Any], object], words: str
+) -> None:
     """In one line, with the value and the cure."""
     with pytest.raises(ConfigurationError) as refused:
         call(bench.client)
@@ -129,12 +162,19 @@ def test_a_call_that_cannot_be_right(bench: Bench, call: Callable[[Any], object]
 
 @pytest.mark.parametrize("state", ["waiting", "retrying", "paused", "dead"])
 def test_a_row_that_is_replaced_begins_anew(bench: Bench, state: str) -> None:
-    """Another task under the same id: its data, its attempts, its idempotency key; and its token has risen."""
+    """Another task under the same id: its data, its attempts, its idempotency key; and its token
+    has risen.
+    """
     before = brought(bench, state)
     bench.client.schedule("mail", 2, id="1", if_exists="replace")
     row = bench.row("mail", "1")
     assert before is not None
-    assert (row.task_data, row.attempt, row.lost_count, row.consecutive_failures) == (b"2", 0, 0, 0)
+    assert (row.task_data, row.attempt, row.lost_count, row.consecutive_failures) == (
+        b"2",
+        0,
+        0,
+        0,
+    )
     assert row.created_version == row.version == to_micros(at(1))
     assert row.version > before.version
     assert row.state == ("paused" if state == "paused" else None)
@@ -146,29 +186,42 @@ def test_a_token_rises_even_where_the_clock_stands(bench: Bench) -> None:
     first = bench.row("mail", "1").version
     bench.client.schedule("mail", id="1", if_exists="replace")
     bench.client.schedule("mail", id="1", if_exists="replace")
-    assert bench.row("mail", "1").version == bench.row("mail", "1").created_version == first + 2
+    assert (
+        bench.row("mail", "1").version
+        == bench.row("mail", "1").created_version
+        == first + 2
+    )
 
 
 @pytest.mark.parametrize("if_exists", ["keep", "replace", "reschedule"])
 def test_a_held_row_keeps_what_it_was_claimed_with(bench: Bench, if_exists: str) -> None:
-    """Version, slot, due time and data of a held row are its holder's: its settlement is as if nobody had asked."""
+    """Version, slot, due time and data of a held row are its holder's: its settlement is as if
+    nobody had asked.
+    """
     bench.client.schedule("mail", 1, id="1")
     claim = bench.claim_one("mail")
     before = bench.row("mail", "1")
     bench.client.schedule("mail", 2, id="1", delay="1h", if_exists=if_exists)  # type: ignore[arg-type]
     after = bench.row("mail", "1")
     assert (after.version, after.slot, after.execution_time, after.task_data) == (
-        before.version, before.slot, before.execution_time, before.task_data,
-    )  # fmt: skip
+        before.version,
+        before.slot,
+        before.execution_time,
+        before.task_data,
+    )
     assert bench.settle(claim) is not None
     assert bench.find("mail", "1") is None
 
 
 @pytest.mark.parametrize(
-    "outcome", [Failed("boom"), Snoozed(timedelta(minutes=5)), HandedBack()], ids=lambda outcome: outcome.name
+    "outcome",
+    [Failed("boom"), Snoozed(timedelta(minutes=5)), HandedBack()],
+    ids=lambda outcome: outcome.name,
 )
 def test_a_held_row_is_rescheduled_when_it_is_let_go(bench: Bench, outcome: Any) -> None:
-    """Its next attempt is at the time that was wished for, once; the wish goes with the settlement."""
+    """Its next attempt is at the time that was wished for, once; the wish goes with the
+    settlement.
+    """
     bench.client.schedule("mail", id="1")
     claim = bench.claim_one("mail")
     assert bench.client.reschedule("mail", "1", at=at(30)).status == "running"
@@ -192,7 +245,9 @@ def test_a_wish_for_a_task_that_succeeds_is_void(bench: Bench) -> None:
 def test_jobs_are_not_touched(bench: Bench) -> None:
     """A job's plan row and its triggers are no tasks, whatever command names them."""
     before, key = bench.row("plain"), Key("plain", RECURRING)
-    other = Bench(bench.database, [], bench.clock).client  # a process that does not know the job
+    other = Bench(
+        bench.database, [], bench.clock
+    ).client  # a process that does not know the job
     with pytest.raises(ConfigurationError, match="this id is reserved for job rows"):
         other.schedule("plain", id=RECURRING, if_exists="replace")
     queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
@@ -206,25 +261,44 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
     assert bench.row("plain") == before
 
 
-# -- many -------------------------------------------------------------------------------------------------------
+# -- many -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
 def test_many(bench: Bench, copy: bool) -> None:
-    """Each with its own data, id, time and priority where it has them, in the order of the chunks."""
+    """Each with its own data, id, time and priority where it has them, in the order of the
+    chunks.
+    """
     told: list[BulkResult] = []
-    items = [7, None, Item("x\\y\n\t,é", id="a\\b,c"), Item({}, at=at(9), priority=90), Item(1, delay="1m")]
-    tally = bench.client.schedule_many("mail", items, delay="2m", chunk_size=2, copy=copy, progress=told.append)
+    items = [
+        7,
+        None,
+        Item("x\\y\n\t,é", id="a\\b,c"),
+        Item({}, at=at(9), priority=90),
+        Item(1, delay="1m"),
+    ]
+    tally = bench.client.schedule_many(
+        "mail", items, delay="2m", chunk_size=2, copy=copy, progress=told.append
+    )
     assert tally == BulkResult(scheduled=5)
     assert [one.total for one in told] == [2, 4, 5]
     rows = [bench.row("mail", line.id) for line in bench.client.list("mail")]
-    assert sorted((row.task_data or b"", row.execution_time, row.priority) for row in rows) == sorted(
+    assert sorted(
+        (row.task_data or b"", row.execution_time, row.priority) for row in rows
+    ) == sorted(
         [
-            (b"7", at(2), 50), (b"", at(2), 50), ('"x\\\\y\\n\\t,é"'.encode(), at(2), 50), (b"{}", at(9), 90),
+            (b"7", at(2), 50),
+            (b"", at(2), 50),
+            ('"x\\\\y\\n\\t,é"'.encode(), at(2), 50),
+            (b"{}", at(9), 90),
             (b"1", at(1), 50),
         ]
-    )  # fmt: skip
-    assert {row.version for row in rows} == {row.created_version for row in rows} == {to_micros(at(0))}
+    )
+    assert (
+        {row.version for row in rows}
+        == {row.created_version for row in rows}
+        == {to_micros(at(0))}
+    )
     assert all(row.slot == row.execution_time and not row.picked for row in rows)
     assert bench.row("mail", "a\\b,c").task_data == '"x\\\\y\\n\\t,é"'.encode()
     bench.tick(10)
@@ -250,9 +324,18 @@ def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
     """An error; its chunk is not written, chunks before it stay."""
     bench.client.schedule("mail", id="3")
     told: list[BulkResult] = []
-    with pytest.raises(InstanceExists, match=r"^items\[3\]: task 'mail' with id '3' is already scheduled; choose"):
-        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], if_exists="raise", chunk_size=2,
-                                   copy=copy, progress=told.append)  # fmt: skip
+    with pytest.raises(
+        InstanceExists,
+        match=r"^items\[3\]: task 'mail' with id '3' is already scheduled; choose",
+    ):
+        bench.client.schedule_many(
+            "mail",
+            [Item(0, id=str(n)) for n in range(6)],
+            if_exists="raise",
+            chunk_size=2,
+            copy=copy,
+            progress=told.append,
+        )
     assert [one.scheduled for one in told] == [2]
     assert [line.id for line in bench.client.list("mail")] == ["0", "1", "3"]
 
@@ -276,14 +359,19 @@ def test_an_id_that_stands_twice(
         with pytest.raises(InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"):
             bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists="raise")
     else:
-        assert bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists=if_exists) == tally
+        assert (
+            bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists=if_exists)
+            == tally
+        )
     assert bench.row("mail", "a").task_data == data
     assert len(bench.client.list("mail")) == (2 if tally is None else 3)
 
 
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
 def test_many_from_a_stream_that_takes_its_time(bench: Bench, copy: bool) -> None:
-    """Each chunk is written as soon as it is full, whether or not another item ever comes; if one fails, it stays."""
+    """Each chunk is written as soon as it is full, whether or not another item ever comes; if one
+    fails, it stays.
+    """
     told: list[BulkResult] = []
 
     def items() -> Iterator[Item[int]]:
@@ -294,7 +382,9 @@ def test_many_from_a_stream_that_takes_its_time(bench: Bench, copy: bool) -> Non
         raise LookupError("no more")
 
     with pytest.raises(LookupError):
-        bench.client.schedule_many("mail", items(), chunk_size=2, copy=copy, progress=told.append)
+        bench.client.schedule_many(
+            "mail", items(), chunk_size=2, copy=copy, progress=told.append
+        )
     assert [one.scheduled for one in told] == [2, 4]
     assert len(bench.client.list("mail")) == 4
 
@@ -312,7 +402,7 @@ def test_many_from_a_stream(bench: Bench) -> None:
     assert written == [0, 0, 2, 2, 4]
 
 
-# -- dead letters -----------------------------------------------------------------------------------------------
+# -- dead letters ---------------------------------------------------------------------------------
 
 
 def killed(bench: Bench, *names: str) -> None:
@@ -327,27 +417,42 @@ def told(receipts: list[Receipt]) -> dict[str, str]:
 
 
 def test_one_retry_is_for_one_or_for_many_whatever_they_are(bench: Bench) -> None:
-    """A dead one has all its attempts again; one that waits for its next attempt has it now; the others stay."""
+    """A dead one has all its attempts again; one that waits for its next attempt has it now; the
+    others stay.
+    """
     killed(bench, "dead")
     bench.client.schedule("mail", id="waits")
     bench.settle(bench.claim_one("mail"), Failed("boom"))
     bench.client.schedule("mail", id="runs")
     claim = bench.claim_one("mail")
     assert told(bench.client.retry("mail", "dead")) == {"dead": "scheduled"}
-    statuses = {"dead": "scheduled", "waits": "scheduled", "runs": "running", "never": "gone"}
+    statuses = {
+        "dead": "scheduled",
+        "waits": "scheduled",
+        "runs": "running",
+        "never": "gone",
+    }
     assert told(bench.client.retry("mail", statuses)) == statuses
     rows = [bench.row("mail", id) for id in ("dead", "waits")]
     assert [(row.attempt, row.execution_time) for row in rows] == [(0, at(0)), (1, at(0))]
     bench.settle(claim)
-    assert sorted(claim.row.task_instance for claim in bench.claim("mail")) == ["dead", "waits"]
+    assert sorted(claim.row.task_instance for claim in bench.claim("mail")) == [
+        "dead",
+        "waits",
+    ]
 
 
 def test_dead_tasks_are_driven_again(bench: Bench) -> None:
-    """Those named, or all: with all their attempts, due now, the same task as before by its key; once."""
+    """Those named, or all: with all their attempts, due now, the same task as before by its key;
+    once.
+    """
     killed(bench, "1", "2", "3")
     before = bench.row("mail", "1")
     assert told(bench.client.retry("mail", ["1", "9"])) == {"1": "scheduled", "9": "gone"}
-    assert told(bench.client.retry("mail", delay="5m")) == {"2": "scheduled", "3": "scheduled"}
+    assert told(bench.client.retry("mail", delay="5m")) == {
+        "2": "scheduled",
+        "3": "scheduled",
+    }
     assert bench.client.retry("mail") == []
     row = bench.row("mail", "1")
     assert (row.state, row.execution_time, row.attempt) == (None, at(0), 0)
@@ -384,12 +489,14 @@ def test_more_dead_tasks_than_one_statement_takes(bench: Bench) -> None:
     """All of them, 500 at a time."""
     bench.client.schedule_many("mail", range(501))
     with bench.store.transaction() as connection:
-        connection.execute(bench.tables.tasks.update().values(state="dead", execution_time=FOREVER))
+        connection.execute(
+            bench.tables.tasks.update().values(state="dead", execution_time=FOREVER)
+        )
     assert len(bench.client.retry("mail")) == 501
     assert bench.client.list("mail", state="dead") == []
 
 
-# -- reading ----------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -415,7 +522,9 @@ def test_all_are_cancelled(bench: Bench, state: str | None, left: list[str]) -> 
     client.schedule_recurring("mail", "often", Every("1h"))
     client.schedule("plain-task", id="other")
     assert client.cancel_all("mail", state=state) == 6 - len(left)
-    ids = [line.id for line in client.list("mail")] + (["often"] if bench.find("mail", "often") else [])
+    ids = [line.id for line in client.list("mail")] + (
+        ["often"] if bench.find("mail", "often") else []
+    )
     assert sorted(ids) == left
     assert client.get("plain-task", "other") is not None
 
@@ -424,7 +533,9 @@ def test_more_are_cancelled_than_one_statement_takes(bench: Bench) -> None:
     """500 at a time; all of them."""
     bench.client.schedule_many("mail", range(1_001))
     assert bench.client.cancel_all("mail") == 1_001
-    with pytest.raises(ConfigurationError, match="expected waiting, paused, blocked or dead"):
+    with pytest.raises(
+        ConfigurationError, match="expected waiting, paused, blocked or dead"
+    ):
         bench.client.cancel_all("mail", state="running")
 
 
@@ -434,7 +545,13 @@ def test_a_task_as_it_is_read(bench: Bench) -> None:
     bench.client.schedule("mail", {"n": 1}, id="1", delay="1m", priority=10)
     line = bench.client.get("mail", "1")
     assert line is not None
-    assert (line.state, line.due, line.scheduled, line.priority, line.data) == ("waiting", at(1), at(0), 10, {"n": 1})
+    assert (line.state, line.due, line.scheduled, line.priority, line.data) == (
+        "waiting",
+        at(1),
+        at(0),
+        10,
+        {"n": 1},
+    )
     bench.tick()
     claim = bench.claim_one("mail")
     line = bench.client.get("mail", "1")
@@ -447,7 +564,9 @@ def test_a_task_as_it_is_read(bench: Bench) -> None:
 
 
 def test_pages(bench: Bench) -> None:
-    """In the order of name and id, which never change: nothing is missed or seen twice, whatever ends meanwhile."""
+    """In the order of name and id, which never change: nothing is missed or seen twice, whatever
+    ends meanwhile.
+    """
     bench.client.schedule_many("mail", [Item(0, id=f"{number:02}") for number in range(7)])
     bench.client.schedule("once", id="x")
     page, seen = bench.client.list(limit=3), []
@@ -467,6 +586,14 @@ def test_filters(bench: Bench) -> None:
     bench.client.schedule("once", id="other")
     bench.client.schedule("mail", id="paused")
     bench.change("mail", "paused", state="paused")
-    found = {state: [line.id for line in bench.client.list("mail", state=state)] for state in STATES[1:2] + STATES[3:]}
-    assert found == {"waiting": ["waits"], "running": ["held"], "paused": ["paused"], "dead": ["dead"]}
+    found = {
+        state: [line.id for line in bench.client.list("mail", state=state)]
+        for state in STATES[1:2] + STATES[3:]
+    }
+    assert found == {
+        "waiting": ["waits"],
+        "running": ["held"],
+        "paused": ["paused"],
+        "dead": ["dead"],
+    }
     assert [line.id for line in bench.client.list(state="waiting")] == ["waits", "other"]

@@ -12,15 +12,23 @@ from slotwise.store.dialects.port import FIRST, LAST, Range
 SECOND = timedelta(seconds=1)
 
 
-def claim(bench: Bench, ranges: Sequence[Range] | None, *names: str, limit: int = 100) -> list[str]:
+def claim(
+    bench: Bench, ranges: Sequence[Range] | None, *names: str, limit: int = 100
+) -> list[str]:
     """The ids, in their order."""
-    found = bench.store.claims.claim_tasks("host:1:a", limit, lease=LEASE, names=names or ("mail",), ranges=ranges)
+    found = bench.store.claims.claim_tasks(
+        "host:1:a", limit, lease=LEASE, names=names or ("mail",), ranges=ranges
+    )
     return [one.row.task_instance for one in found]
 
 
 def around(name: str, rank: int, since: datetime | None) -> list[Range]:
     """One queue is known."""
-    return [Range(name, FIRST, rank - 1, None), Range(name, rank, rank, since), Range(name, rank + 1, LAST, None)]
+    return [
+        Range(name, FIRST, rank - 1, None),
+        Range(name, rank, rank, since),
+        Range(name, rank + 1, LAST, None),
+    ]
 
 
 def fill(bench: Bench) -> None:
@@ -30,7 +38,9 @@ def fill(bench: Bench) -> None:
 
 
 def test_from_the_mark_on(bench: Bench) -> None:
-    """The row at the mark is looked at, those behind it are left, and found by a claim without marks."""
+    """The row at the mark is looked at, those behind it are left, and found by a claim without
+    marks.
+    """
     fill(bench)
     assert claim(bench, around("mail", -50, at(0.2))) == ["2", "3", "4"]
     assert claim(bench, around("mail", -50, at(0.2))) == []
@@ -44,7 +54,9 @@ def test_a_mark_that_cannot_be_told(bench: Bench) -> None:
 
 
 def test_other_priorities_have_no_part_in_it(bench: Bench) -> None:
-    """Rows of priorities that are not known are found behind the marks of others, in their turn."""
+    """Rows of priorities that are not known are found behind the marks of others, in their
+    turn.
+    """
     fill(bench)
     bench.client.schedule("mail", id="urgent", at=at(0), priority=90)
     bench.client.schedule("mail", id="idle", at=at(0), priority=10)

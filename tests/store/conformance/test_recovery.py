@@ -1,4 +1,6 @@
-"""The day after a restore of all tables: nobody of before gets in, and what may have run does not run again."""
+"""The day after a restore of all tables: nobody of before gets in, and what may have run does not
+run again.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,20 @@ def operations(bench: Bench) -> Operations:
 def installation(bench: Bench) -> str:
     meta = bench.tables.meta
     with bench.store.transaction() as connection:
-        return str(connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id")))
+        return str(
+            connection.scalar(
+                sa.select(meta.c.value).where(meta.c.key == "installation_id")
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["plain", "strict"])
-def test_a_new_epoch_ends_all_claims(bench: Bench, operations: Operations, name: str) -> None:
-    """Their holders are refused, and a reaper takes over; the slot is settled as after any death."""
+def test_a_new_epoch_ends_all_claims(
+    bench: Bench, operations: Operations, name: str
+) -> None:
+    """Their holders are refused, and a reaper takes over; the slot is settled as after any
+    death.
+    """
     before = installation(bench)
     bench.tick()
     claim = bench.claim_one(name)
@@ -41,8 +51,12 @@ def test_a_new_epoch_ends_all_claims(bench: Bench, operations: Operations, name:
     assert bench.claim_one(name).token > row.version
 
 
-def test_a_slot_that_ran_at_the_dump_can_be_cancelled(bench: Bench, operations: Operations) -> None:
-    """It has begun, so it is not settled; cancelled before anything resumes, it does not start again."""
+def test_a_slot_that_ran_at_the_dump_can_be_cancelled(
+    bench: Bench, operations: Operations
+) -> None:
+    """It has begun, so it is not settled; cancelled before anything resumes, it does not start
+    again.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     operations.new_epoch()
@@ -69,18 +83,25 @@ def test_slots_up_to_now_are_settled(bench: Bench, operations: Operations) -> No
     bench.tick(4)
     found = {one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))}
     assert found == {
-        "plain": (5, at(6)), "strict": (5, at(6)), "retried": (5, at(6)), "delayed": (1, at(7)),
-    }  # fmt: skip
+        "plain": (5, at(6)),
+        "strict": (5, at(6)),
+        "retried": (5, at(6)),
+        "delayed": (1, at(7)),
+    }
     assert bench.claim() == []
     assert bench.gaps("plain") == [(1, 5, 5, "settled")]
     entry = bench.slots("retried")[0]
     assert (entry["outcome"], entry["reason"]) == ("cancelled", "settled")
-    assert bench.gaps("retried") == [(2, 5, 4, "settled")]  # its first slot has a row of its own
+    assert bench.gaps("retried") == [
+        (2, 5, 4, "settled")
+    ]  # its first slot has a row of its own
     bench.tick()
     assert bench.claim_one("plain").slot == at(6)
 
 
-def test_slots_after_one_that_ran_at_the_dump_are_settled(bench: Bench, operations: Operations) -> None:
+def test_slots_after_one_that_ran_at_the_dump_are_settled(
+    bench: Bench, operations: Operations
+) -> None:
     """That one has begun and runs again; those that came due in the time that is lost do not."""
     bench.tick()
     claim = bench.claim_one("plain")

@@ -16,8 +16,12 @@ from slotwise.store.slots.retention import Page, Pruner
 HOUR = timedelta(hours=1)
 
 
-def prune(bench: Bench, keep: timedelta = HOUR, failure_retention: timedelta = 2 * HOUR) -> Page:
-    pages = list(Pruner(bench.store, keep=keep, failure_retention=failure_retention).pages())
+def prune(
+    bench: Bench, keep: timedelta = HOUR, failure_retention: timedelta = 2 * HOUR
+) -> Page:
+    pages = list(
+        Pruner(bench.store, keep=keep, failure_retention=failure_retention).pages()
+    )
     return Page(sum(page.slots for page in pages), sum(page.gaps for page in pages))
 
 
@@ -33,14 +37,19 @@ def test_what_is_too_old_goes_by_its_outcome(bench: Bench) -> None:
     ran(bench, "plain", range(1, 11), failing=2)
     bench.clock.set(at(65))
     assert prune(bench) == Page(slots=3)
-    assert bench.outcomes("plain") == [(2, "failed"), *((minute, "succeeded") for minute in range(5, 11))]
+    assert bench.outcomes("plain") == [
+        (2, "failed"),
+        *((minute, "succeeded") for minute in range(5, 11)),
+    ]
     bench.clock.set(at(1000))
     assert prune(bench) == Page(slots=6)
     assert bench.outcomes("plain") == [(10, "succeeded")]
 
 
 def test_the_newest_decided_slot_stays(bench: Bench) -> None:
-    """However old it is, beside newer triggers, which decide nothing; so no slot that has started starts again."""
+    """However old it is, beside newer triggers, which decide nothing; so no slot that has started
+    starts again.
+    """
     ran(bench, "plain", range(1, 4))
     bench.clock.set(at(3.5))
     bench.client.operations.trigger("plain")
@@ -65,7 +74,9 @@ def test_the_newest_gap_stays(bench: Bench) -> None:
 
 
 def test_nothing_goes_above_the_watermark(bench: Bench) -> None:
-    """A row whose watermark was set back, by a restore of the queue, gets no slot free that the ledger holds."""
+    """A row whose watermark was set back, by a restore of the queue, gets no slot free that the
+    ledger holds.
+    """
     ran(bench, "plain", range(1, 6))
     bench.change("plain", watermark=at(2))
     bench.clock.set(at(1000))
@@ -89,7 +100,9 @@ def test_what_has_not_ended_stays(bench: Bench) -> None:
         pytest.param(HOUR, timedelta(0), [2, 4], id="failures stay"),
     ],
 )
-def test_zero_keeps_for_ever(bench: Bench, keep: timedelta, failure_retention: timedelta, left: list[int]) -> None:
+def test_zero_keeps_for_ever(
+    bench: Bench, keep: timedelta, failure_retention: timedelta, left: list[int]
+) -> None:
     """Of one kind, or of the other."""
     ran(bench, "plain", range(1, 5), failing=2)
     bench.clock.set(at(100_000))
@@ -98,7 +111,9 @@ def test_zero_keeps_for_ever(bench: Bench, keep: timedelta, failure_retention: t
 
 
 def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page is a transaction of its own, of so many rows at the most, also where it has those of several jobs."""
+    """Each page is a transaction of its own, of so many rows at the most, also where it has those
+    of several jobs.
+    """
     monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
     ran(bench, "plain", range(1, 12))
     ran(bench, "strict", range(12, 17))
@@ -108,13 +123,19 @@ def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(page.slots for page in pages) == 10 + 4
 
 
-def test_however_many_ids_a_task_has_its_rows_go_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many transactions as pages, also where more rows than a page have the same slot, and some of them stay."""
+def test_however_many_ids_a_task_has_its_rows_go_in_pages(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many transactions as pages, also where more rows than a page have the same slot, and some
+    of them stay.
+    """
     monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 10)
     bench = bench.beside(a_task("kept", record="all"))
     for number in range(35):
         bench.client.schedule("kept", id=str(number))
-        bench.settle(bench.claim_one("kept"), Failed("boom", final=True) if number % 3 == 0 else None)
+        bench.settle(
+            bench.claim_one("kept"), Failed("boom", final=True) if number % 3 == 0 else None
+        )
     bench.clock.set(at(90))
     pages = list(Pruner(bench.store, keep=HOUR, failure_retention=2 * HOUR).pages())
     assert [page.slots for page in pages if page.slots] == [10, 10, 3]
@@ -123,22 +144,30 @@ def test_however_many_ids_a_task_has_its_rows_go_in_pages(bench: Bench, monkeypa
     assert prune(bench) == Page(slots=12)
 
 
-def test_a_walk_continues_where_it_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the end of its process a few minutes later, by another worker; after an error at once, by itself. A process
-    that was frozen meanwhile stops after the transaction that it was in.
+def test_a_walk_continues_where_it_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the end of its process a few minutes later, by another worker; after an error at once,
+    by itself. A process that was frozen meanwhile stops after the transaction that it was in.
     """
     monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
     ran(bench, "plain", range(1, 20))
     bench.clock.set(at(100_000))
-    frozen, other = (Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2))
+    frozen, other = (
+        Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2)
+    )
     assert frozen.take_turn(HOUR)
     walk = frozen.pages()
-    assert sum(next(walk).slots for _ in range(3)) == 8  # the first page is that of expired results
+    assert (
+        sum(next(walk).slots for _ in range(3)) == 8
+    )  # the first page is that of expired results
     assert not other.take_turn(HOUR)
     assert frozen.take_turn(HOUR)
     bench.tick(6)
     assert other.take_turn(HOUR)
-    with always(Pruner._next_name, None).at_large():  # no task is searched from its beginning
+    with always(
+        Pruner._next_name, None
+    ).at_large():  # no task is searched from its beginning
         assert sum(page.slots for page in other.pages()) == 10
     assert len(list(walk)) <= 2
     assert not frozen.take_turn(HOUR)
@@ -155,11 +184,15 @@ def test_workers_take_turns(bench: Bench) -> None:
     assert two.take_turn(HOUR)
     assert not one.take_turn(HOUR)
     bench.tick(60)
-    assert Pruner(bench.store, keep=timedelta(0), failure_retention=timedelta(0)).take_turn(HOUR)  # for kept results
+    assert Pruner(bench.store, keep=timedelta(0), failure_retention=timedelta(0)).take_turn(
+        HOUR
+    )  # for kept results
 
 
 def test_pruning_reopens_nothing(bench: Bench) -> None:
-    """Neither for the queue's backup, nor for a backfill, unless one says that forgotten slots may run again."""
+    """Neither for the queue's backup, nor for a backfill, unless one says that forgotten slots may
+    run again.
+    """
     bench.tick()
     backup = bench.backup()
     bench.settle(bench.claim_one("plain"))
@@ -169,7 +202,10 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
     operations = bench.client.operations
     with pytest.raises(ConfigurationError, match="it is unknown what ran"):
         operations.backfill("plain", at(1), at(5))
-    assert len(operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots) == 4
+    assert (
+        len(operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots)
+        == 4
+    )
     bench.restore(backup)
     assert bench.claim_one("plain").slot == at(100_000)
 
@@ -180,7 +216,9 @@ def test_pruning_amid_a_backfill_reopens_nothing(pg_bench: Bench) -> None:
     pg_bench.clock.set(at(100_000))
     pages: list[Page] = []
 
-    def prune_first(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+    def prune_first(
+        _connection: object, _cursor: object, statement: str, *_: object
+    ) -> None:
         if "FROM scheduled_slots" in statement and not pages:
             pages.append(Page())
             pages[0] = prune(pg_bench)
@@ -220,7 +258,9 @@ def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
 
 
 def test_without_its_floor_a_pruner_reopens_a_slot(bench: Bench) -> None:
-    """A broken pruner is found out: where the newest decided slot goes, too, a job that is made anew runs it again."""
+    """A broken pruner is found out: where the newest decided slot goes, too, a job that is made
+    anew runs it again.
+    """
     ran(bench, "plain", range(1, 4))
     bench.clock.set(at(100_000))
     with always(Pruner._is_spare, sa.true()).at_large():

@@ -44,7 +44,9 @@ def found(bench: Bench) -> list[Moved]:
 
 
 def test_any_number_of_names_can_be_asked_for(bench: Bench) -> None:
-    """A statement takes at most 65,535 parameters, on SQLite 32,766: a worker with more jobs would never start."""
+    """A statement takes at most 65,535 parameters, on SQLite 32,766: a worker with more jobs would
+    never start.
+    """
     names = [*bench.definitions, *(f"job-{number}" for number in range(70_000))]
     assert moved(bench.store, names) == []
     assert Reader(bench.store).jobs_among(names) == set(bench.definitions) - {"mail"}
@@ -52,7 +54,9 @@ def test_any_number_of_names_can_be_asked_for(bench: Bench) -> None:
 
 
 def test_nothing_has_moved_by_itself(bench: Bench) -> None:
-    """Whatever a row has been through: missed, overlapped, retried, changed, skipped by a calendar, spread."""
+    """Whatever a row has been through: missed, overlapped, retried, changed, skipped by a
+    calendar, spread.
+    """
     bench.client.schedule("mail")
     bench.client.schedule_recurring("plain", "instance", "H * * * *")
     assert found(bench) == []
@@ -68,9 +72,15 @@ def test_nothing_has_moved_by_itself(bench: Bench) -> None:
     assert found(bench) == []
 
 
-@pytest.mark.parametrize("catch_up", [CatchUp.first(), CatchUp.latest(), CatchUp.all(max=3)], ids=lambda one: one.mode)
+@pytest.mark.parametrize(
+    "catch_up",
+    [CatchUp.first(), CatchUp.latest(), CatchUp.all(max=3)],
+    ids=lambda one: one.mode,
+)
 def test_what_was_handed_back_has_not_moved(bench: Bench, catch_up: CatchUp) -> None:
-    """The slots that were left out with it are decided: its row says what comes after them, as it should."""
+    """The slots that were left out with it are decided: its row says what comes after them, as it
+    should.
+    """
     bench = bench.beside(a_job("plain", catch_up=catch_up))
     bench.tick(10)
     claim = bench.claim_one("plain")
@@ -87,7 +97,12 @@ def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
     bench.change("daily", slot=before.slot + MINUTE, execution_time=before.slot + MINUTE)
     bench.plan()
     assert found(bench) == [
-        Moved(job="daily", id="recurring", stored=before.slot + MINUTE, computed=before.slot + timedelta(days=1))
+        Moved(
+            job="daily",
+            id="recurring",
+            stored=before.slot + MINUTE,
+            computed=before.slot + timedelta(days=1),
+        )
     ]
     assert bench.row("daily").slot == before.slot + MINUTE
 
@@ -95,7 +110,9 @@ def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
 def test_the_slot_after_the_next_counts(bench: Bench) -> None:
     """The next one is right, the one after is not: said before it surprises anybody."""
     bench.change("plain", next_slot=at(2.5))
-    assert found(bench) == [Moved(job="plain", id="recurring", stored=at(2.5), computed=at(2))]
+    assert found(bench) == [
+        Moved(job="plain", id="recurring", stored=at(2.5), computed=at(2))
+    ]
 
 
 def test_instances_are_counted_not_listed(bench: Bench) -> None:
@@ -109,7 +126,9 @@ def test_instances_are_counted_not_listed(bench: Bench) -> None:
 
 def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
     """As an event, for each job once."""
-    bench.change("plain", slot=at(10**6), next_slot=at(10**6 + 1.5), execution_time=at(10**6))
+    bench.change(
+        "plain", slot=at(10**6), next_slot=at(10**6 + 1.5), execution_time=at(10**6)
+    )
     told: list[events.Event] = []
     plain = job(name="plain", schedule=Every(MINUTE))(lambda ctx: None)
     registry = JobRegistry(jobs=[plain], database_url=url, listeners=[told.append])
@@ -118,7 +137,12 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
     finally:
         registry.database.close()
     (said,) = [event for event in told if isinstance(event, events.SlotsMoved)]
-    assert (said.job, said.stored, said.computed, said.count) == ("plain", at(10**6 + 1.5), at(10**6 + 1), 1)
+    assert (said.job, said.stored, said.computed, said.count) == (
+        "plain",
+        at(10**6 + 1.5),
+        at(10**6 + 1),
+        1,
+    )
 
 
 def test_a_row_that_cannot_be_read_holds_up_no_start(bench: Bench) -> None:

@@ -1,4 +1,6 @@
-"""The settlement: the fence, what each outcome writes on row and ledger, and that batches stand by each other."""
+"""The settlement: the fence, what each outcome writes on row and ledger, and that batches stand by
+each other.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,29 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 
-from slotwise.model.records import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
+from slotwise.model.records import (
+    FOREVER,
+    Aborted,
+    AttemptOutcome,
+    Died,
+    Failed,
+    HandedBack,
+    Succeeded,
+)
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.slot_operations import trigger
 
-OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died()]
+OUTCOMES = [
+    Succeeded(),
+    Failed("boom"),
+    Aborted("shutdown"),
+    HandedBack("shutdown"),
+    Died(),
+]
 
 
-# -- the fence --------------------------------------------------------------------------------------------------
+# -- the fence ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: one.name)
@@ -33,7 +49,9 @@ OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdo
 def test_a_write_outside_its_fence_changes_nothing(
     bench: Bench, wrong: dict[str, Any], outcome: AttemptOutcome
 ) -> None:
-    """Key, version and holder: with any of them wrong, zero rows, which is a normal answer: lost."""
+    """Key, version and holder: with any of them wrong, zero rows, which is a normal answer:
+    lost.
+    """
     bench.tick()
     claim = bench.claim_one("plain", "host:1:a")
     before, ledger = bench.row("plain"), bench.slots("plain")
@@ -65,11 +83,16 @@ def test_a_zombie_cannot_settle_its_successors_claim(bench: Bench) -> None:
     assert bench.settle(zombie) is None
     assert bench.slot("plain")["outcome"] == "running"
     assert bench.settle(heir) is not None
-    assert (bench.slot("plain")["outcome"], bench.slot("plain")["token"]) == ("succeeded", heir.token)
+    assert (bench.slot("plain")["outcome"], bench.slot("plain")["token"]) == (
+        "succeeded",
+        heir.token,
+    )
 
 
 def test_a_zombie_cannot_settle_a_reused_id(bench: Bench) -> None:
-    """A one-time task that was deleted and scheduled again under its id has a token that was never seen before."""
+    """A one-time task that was deleted and scheduled again under its id has a token that was never
+    seen before.
+    """
     bench.client.schedule("mail", id="order-7")
     zombie = bench.claim_one("mail", "host:1:a")
     bench.delete("mail", "order-7")
@@ -85,7 +108,9 @@ def test_a_zombie_cannot_settle_a_reused_id(bench: Bench) -> None:
 
 
 def test_tokens_rise_over_delete_and_reuse_at_one_instant(bench: Bench) -> None:
-    """Even where the clock stands still: the holder tells the two claims apart, and neither settles for the other."""
+    """Even where the clock stands still: the holder tells the two claims apart, and neither
+    settles for the other.
+    """
     bench.client.schedule("mail", id="order-7")
     zombie = bench.claim_one("mail", "host:1:a")
     bench.delete("mail", "order-7")
@@ -95,7 +120,7 @@ def test_tokens_rise_over_delete_and_reuse_at_one_instant(bench: Bench) -> None:
     assert bench.settle(heir) is not None
 
 
-# -- what each outcome writes -----------------------------------------------------------------------------------
+# -- what each outcome writes ---------------------------------------------------------------------
 
 
 def test_success(bench: Bench) -> None:
@@ -107,12 +132,35 @@ def test_success(bench: Bench) -> None:
     assert transition is not None
     assert transition.label == "succeeded"
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["finished"], entry["attempts"]) == ("succeeded", at(1.5), 1)
-    assert (entry["token"], entry["worker"], entry["started"]) == (claim.token, claim.holder, at(1))
+    assert (entry["outcome"], entry["finished"], entry["attempts"]) == (
+        "succeeded",
+        at(1.5),
+        1,
+    )
+    assert (entry["token"], entry["worker"], entry["started"]) == (
+        claim.token,
+        claim.holder,
+        at(1),
+    )
     row = bench.row("plain")
-    assert (row.picked, row.picked_by, row.last_heartbeat, row.lease) == (False, None, None, None)
-    assert (row.version, row.slot, row.next_slot, row.execution_time) == (claim.token + 1, at(2), at(3), at(2))
-    assert (row.watermark, row.last_success, row.consecutive_failures, row.attempt) == (at(1), at(1.5), 0, 0)
+    assert (row.picked, row.picked_by, row.last_heartbeat, row.lease) == (
+        False,
+        None,
+        None,
+        None,
+    )
+    assert (row.version, row.slot, row.next_slot, row.execution_time) == (
+        claim.token + 1,
+        at(2),
+        at(3),
+        at(2),
+    )
+    assert (row.watermark, row.last_success, row.consecutive_failures, row.attempt) == (
+        at(1),
+        at(1.5),
+        0,
+        0,
+    )
 
 
 def test_a_failure_without_retry(bench: Bench) -> None:
@@ -126,21 +174,34 @@ def test_a_failure_without_retry(bench: Bench) -> None:
 
 
 def test_a_retry_stays_with_its_slot(bench: Bench) -> None:
-    """Same slot, same ledger row, one attempt more; the ledger ends with how the last one ended."""
+    """Same slot, same ledger row, one attempt more; the ledger ends with how the last one
+    ended.
+    """
     bench.tick()
     first = bench.claim_one("retried")
     bench.settle(first, Failed("boom"))
     entry, row = bench.slot("retried"), bench.row("retried")
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("failed", "retry", None)
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        "failed",
+        "retry",
+        None,
+    )
     assert (row.slot, row.attempt, row.consecutive_failures) == (at(1), 1, 1)
-    assert at(1) + timedelta(seconds=1) <= row.execution_time <= at(1) + timedelta(seconds=2)
+    assert (
+        at(1) + timedelta(seconds=1) <= row.execution_time <= at(1) + timedelta(seconds=2)
+    )
     assert bench.claim("retried") == []
     bench.tick(0.1)
     second = bench.claim_one("retried")
     assert (second.slot, second.row.attempt) == (at(1), 2)
     assert second.token > first.token
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["attempts"], entry["token"], entry["reason"]) == ("running", 2, second.token, None)
+    assert (entry["outcome"], entry["attempts"], entry["token"], entry["reason"]) == (
+        "running",
+        2,
+        second.token,
+        None,
+    )
     bench.settle(second)
     entry = bench.slot("retried")
     assert (entry["outcome"], entry["attempts"], entry["error"]) == ("succeeded", 2, None)
@@ -182,8 +243,11 @@ def test_a_hand_back_leaves_no_trace(bench: Bench) -> None:
     assert bench.slots("plain") == []
     row = bench.row("plain")
     assert (row.slot, row.next_slot, row.execution_time, row.attempt) == (
-        before.slot, before.next_slot, before.execution_time, 0,
-    )  # fmt: skip
+        before.slot,
+        before.next_slot,
+        before.execution_time,
+        0,
+    )
     again = bench.claim_one("plain", "host:2:b")
     assert (again.slot, again.row.attempt) == (at(1), 1)
     assert bench.slot("plain")["attempts"] == 1
@@ -211,21 +275,44 @@ def test_a_hand_back_after_a_restore_keeps_what_the_ledger_knows(bench: Bench) -
     bench.tick(0.1)
     bench.settle(bench.claim_one("plain"), HandedBack("shutdown"))
     entry = bench.slot("plain")
-    assert (entry["attempts"], entry["lost"], entry["started"], entry["finished"]) == (1, 1, at(1), None)
+    assert (entry["attempts"], entry["lost"], entry["started"], entry["finished"]) == (
+        1,
+        1,
+        at(1),
+        None,
+    )
     bench.claim_one("plain")
     assert bench.slot("plain")["attempts"] == 2
 
 
-@pytest.mark.parametrize(("name", "outcome"), [("plain", "lost"), ("strict", "skipped")], ids=["begun", "claimed"])
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [("plain", "lost"), ("strict", "skipped")],
+    ids=["begun", "claimed"],
+)
 def test_an_open_slot_of_a_gap_ends_with_it(bench: Bench, name: str, outcome: str) -> None:
-    """The queue was restored alone, to before a claim whose slot is now one of several missed ones."""
+    """The queue was restored alone, to before a claim whose slot is now one of several missed
+    ones.
+    """
     bench.tick()
     bench.claim_one(name)
-    bench.change(name, picked=False, picked_by=None, last_heartbeat=None, lease=None, attempt=0, watermark=None)
+    bench.change(
+        name,
+        picked=False,
+        picked_by=None,
+        last_heartbeat=None,
+        lease=None,
+        attempt=0,
+        watermark=None,
+    )
     bench.tick(2)
     assert bench.claim_one(name).slot == at(3)
     entry = bench.slots(name)[0]
-    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(1), outcome, "collapsed")
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (
+        at(1),
+        outcome,
+        "collapsed",
+    )
 
 
 def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench) -> None:
@@ -250,8 +337,11 @@ def test_an_aborted_attempt_is_counted(bench: Bench) -> None:
     bench.settle(bench.claim_one("plain"), Aborted("shutdown"))
     entry = bench.slot("plain")
     assert (entry["outcome"], entry["reason"], entry["aborted"], entry["finished"]) == (
-        "cancelled", "shutdown", 1, None,
-    )  # fmt: skip
+        "cancelled",
+        "shutdown",
+        1,
+        None,
+    )
     again = bench.claim_one("plain")
     assert (again.slot, again.row.attempt) == (at(1), 2)
     bench.settle(again)
@@ -279,7 +369,11 @@ def test_a_detached_row_goes_when_its_slot_is_final(bench: Bench) -> None:
     bench.settle(bench.claim_one("retried"))
     assert bench.find("retried", instance) is None
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["origin"], entry["attempts"]) == ("succeeded", "trigger", 2)
+    assert (entry["outcome"], entry["origin"], entry["attempts"]) == (
+        "succeeded",
+        "trigger",
+        2,
+    )
 
 
 def test_a_task_that_succeeded_is_gone(bench: Bench) -> None:
@@ -300,7 +394,9 @@ def test_a_task_that_failed_for_good_stays(bench: Bench) -> None:
 
 
 def test_a_cancel_request_ends_with_the_claim(bench: Bench) -> None:
-    """Commands on a held row write columns of their own; the settlement clears what is done with."""
+    """Commands on a held row write columns of their own; the settlement clears what is done
+    with.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     bench.change("plain", cancel_requested=at(1))
@@ -308,15 +404,19 @@ def test_a_cancel_request_ends_with_the_claim(bench: Bench) -> None:
     assert bench.row("plain").cancel_requested is None
 
 
-# -- batches ----------------------------------------------------------------------------------------------------
+# -- batches --------------------------------------------------------------------------------------
 
 
 def test_a_batch_settles_each_under_its_own_fence(bench: Bench) -> None:
-    """Success, failure, hand-back, a stale one, jobs and tasks: each gets its own answer, in the order asked."""
+    """Success, failure, hand-back, a stale one, jobs and tasks: each gets its own answer, in the
+    order asked.
+    """
     for number in range(4):
         bench.client.schedule("mail", id=f"{number}")
     bench.tick()
-    claims = {(claim.row.task_name, claim.row.task_instance): claim for claim in bench.claim()}
+    claims = {
+        (claim.row.task_name, claim.row.task_instance): claim for claim in bench.claim()
+    }
     mails = [claims["mail", f"{number}"] for number in range(4)]
     endings: list[Any] = [
         (mails[3], Succeeded()),
@@ -327,11 +427,30 @@ def test_a_batch_settles_each_under_its_own_fence(bench: Bench) -> None:
         (claims["delayed", "recurring"], Succeeded()),
         (mails[2], Failed("retry me")),
     ]
-    labels = [done.transition.label if done.transition else None for done in bench.store.settlements.settle(endings)]
-    assert labels == ["succeeded", "handed-back", None, "failed", "dead", "succeeded", "failed"]
+    labels = [
+        done.transition.label if done.transition else None
+        for done in bench.store.settlements.settle(endings)
+    ]
+    assert labels == [
+        "succeeded",
+        "handed-back",
+        None,
+        "failed",
+        "dead",
+        "succeeded",
+        "failed",
+    ]
     left = {instance: bench.find("mail", instance) for instance in "0123"}
-    states = {instance: row and (row.state, row.picked, row.attempt) for instance, row in left.items()}
-    assert states == {"0": ("dead", False, 1), "1": (None, True, 1), "2": (None, False, 1), "3": None}
+    states = {
+        instance: row and (row.state, row.picked, row.attempt)
+        for instance, row in left.items()
+    }
+    assert states == {
+        "0": ("dead", False, 1),
+        "1": (None, True, 1),
+        "2": (None, False, 1),
+        "3": None,
+    }
     assert bench.slots("strict") == []
     assert bench.outcomes("plain") == [(1, "failed")]
 
@@ -346,12 +465,16 @@ def test_a_large_batch(bench: Bench) -> None:
     assert all(settlement.transition for settlement in done)
     with bench.store.transaction() as connection:
         tasks = bench.tables.tasks
-        left = connection.scalar(sa.select(sa.func.count()).where(tasks.c.task_name == "mail"))
+        left = connection.scalar(
+            sa.select(sa.func.count()).where(tasks.c.task_name == "mail")
+        )
     assert left == 0
 
 
 def test_the_same_ending_twice_in_a_batch(bench: Bench) -> None:
-    """A handler that ends while its worker gives up on it: one of the two counts, the other changes nothing."""
+    """A handler that ends while its worker gives up on it: one of the two counts, the other
+    changes nothing.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     bench.store.settlements.settle([(claim, Aborted("shutdown")), (claim, Succeeded())])
@@ -360,7 +483,9 @@ def test_the_same_ending_twice_in_a_batch(bench: Bench) -> None:
 
 
 def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
-    """A batch that meets a bad outcome is halved until it stands alone; the others settle, and it fails for good."""
+    """A batch that meets a bad outcome is halved until it stands alone; the others settle, and it
+    fails for good.
+    """
     bench = pg_bench
     for number in range(9):
         bench.client.schedule("mail", id=f"{number}")
@@ -370,15 +495,21 @@ def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
     done = bench.store.settlements.settle(endings)
     assert [settlement.claim for settlement in done] == claims
     assert all(settlement.transition for settlement in done)
-    assert [bench.find("mail", f"{number}") is None for number in range(9)] == [number != 4 for number in range(9)]
+    assert [bench.find("mail", f"{number}") is None for number in range(9)] == [
+        number != 4 for number in range(9)
+    ]
     assert (bench.row("mail", "4").state, bench.row("mail", "4").picked) == ("dead", False)
 
 
 @pytest.mark.parametrize("table", ["tasks", "slots"])
 def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
-    """Somebody's lock costs the settlement of that row, for as long as it lasts; the others wait for it once."""
+    """Somebody's lock costs the settlement of that row, for as long as it lasts; the others wait
+    for it once.
+    """
     # lock_timeout is half a heartbeat interval
-    database = Database(Settings(database_url=pg_url, heartbeat_interval=timedelta(seconds=1)))
+    database = Database(
+        Settings(database_url=pg_url, heartbeat_interval=timedelta(seconds=1))
+    )
     bench = Bench(database, [a_job(f"job-{number}") for number in range(40)]).planned()
     bench.tick()
     claims = bench.claim()
@@ -391,7 +522,9 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
             waits.append(str(context.statement))
 
     with database.main.begin() as connection:
-        locked = sa.select(found.c.slot).where(found.c.task_name == "job-7").with_for_update()
+        locked = (
+            sa.select(found.c.slot).where(found.c.task_name == "job-7").with_for_update()
+        )
         connection.execute(locked).one()
         done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
         assert len(waits) == 1
@@ -406,8 +539,12 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: one.name)
-def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: AttemptOutcome) -> None:
-    """A newer release re-planned the row while it was held: the outcome is written, the row is left for readers."""
+def test_a_schedule_that_cannot_be_read_loses_no_outcome(
+    bench: Bench, outcome: AttemptOutcome
+) -> None:
+    """A newer release re-planned the row while it was held: the outcome is written, the row is
+    left for readers.
+    """
     bench.tick()
     claims = bench.claim("plain", "strict")
     bench.change("plain", schedule="MOON|full")
@@ -420,9 +557,13 @@ def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: 
     bench.clock.set(at(10.5))
     again = bench.claim_one("plain")
     started_over = not isinstance(outcome, Succeeded | Failed)
-    assert again.slot == (at(1) if started_over and not isinstance(outcome, HandedBack) else at(10))
+    assert again.slot == (
+        at(1) if started_over and not isinstance(outcome, HandedBack) else at(10)
+    )
     assert bench.settle(again) is not None
-    waited = started_over and not isinstance(outcome, HandedBack)  # and nobody took it: what came then was missed
+    waited = started_over and not isinstance(
+        outcome, HandedBack
+    )  # and nobody took it: what came then was missed
     assert bench.row("plain").slot == at(2 if waited else 11)
 
 
@@ -436,14 +577,28 @@ def test_two_workers_settle_at_once(bench: Bench) -> None:
     shares = [claims[::2][::-1], claims[1::2], claims[::3], claims[::-1]]
     with ThreadPoolExecutor(4) as threads:
         done = list(
-            threads.map(lambda share: bench.store.settlements.settle([(one, Succeeded()) for one in share]), shares)
+            threads.map(
+                lambda share: bench.store.settlements.settle(
+                    [(one, Succeeded()) for one in share]
+                ),
+                shares,
+            )
         )
-    settled = [settlement.claim.key for share in done for settlement in share if settlement.transition]
+    settled = [
+        settlement.claim.key
+        for share in done
+        for settlement in share
+        if settlement.transition
+    ]
     assert sorted(settled) == sorted(claim.key for claim in claims)
 
 
-def test_a_claim_of_before_a_restore_does_not_end_the_attempt_after_it(bench: Bench) -> None:
-    """The queue was restored alone: the ledger has a later attempt of the slot, under another token."""
+def test_a_claim_of_before_a_restore_does_not_end_the_attempt_after_it(
+    bench: Bench,
+) -> None:
+    """The queue was restored alone: the ledger has a later attempt of the slot, under another
+    token.
+    """
     bench.tick()
     claim, backup = bench.claim_one("retried"), bench.backup()
     bench.settle(claim, Failed("boom"))
@@ -453,4 +608,8 @@ def test_a_claim_of_before_a_restore_does_not_end_the_attempt_after_it(bench: Be
     bench.restore(backup)
     bench.settle(claim)
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["reason"], entry["token"]) == ("lost", "orphaned", later.token)
+    assert (entry["outcome"], entry["reason"], entry["token"]) == (
+        "lost",
+        "orphaned",
+        later.token,
+    )

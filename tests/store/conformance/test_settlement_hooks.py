@@ -57,13 +57,17 @@ def test_a_hook_writes_with_the_settlement(noted: Bench) -> None:
     plain, retried = noted.claim_one("plain"), noted.claim_one("retried")
     noted.settle(plain, HandedBack())
     assert notes(noted) == []
-    noted.settle(retried, Failed("Traceback (most recent call last):\n  a line\nValueError: boom"))
+    noted.settle(
+        retried, Failed("Traceback (most recent call last):\n  a line\nValueError: boom")
+    )
     assert noted.settle(retried) is None
     assert notes(noted) == ["retried failed retry ValueError: boom"]
 
 
 def test_tasks_that_succeed_are_settled_too(noted: Bench) -> None:
-    """The short way of those that only leave the queue is not for whom somebody wants to write about."""
+    """The short way of those that only leave the queue is not for whom somebody wants to write
+    about.
+    """
     ran: list[int] = []
     mail = task(name="mail")(lambda ctx: ran.append(ctx.data))
     registry = JobRegistry(tasks=[mail], after_settle=[note])

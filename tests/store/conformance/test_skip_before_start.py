@@ -1,4 +1,6 @@
-"""A slot whose start is refused for good ends as skipped: nothing of it has run, and the job goes on."""
+"""A slot whose start is refused for good ends as skipped: nothing of it has run, and the job goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,30 @@ def test_the_slot_ends_and_burns_no_attempt(bench: Bench, name: str) -> None:
     bench.tick()
     bench.settle(bench.claim_one(name), Skipped("lock_held"))
     found = bench.slot(name)
-    assert (found["outcome"], found["reason"], found["attempts"], found["started"]) == ("skipped", "lock_held", 0, None)
+    assert (found["outcome"], found["reason"], found["attempts"], found["started"]) == (
+        "skipped",
+        "lock_held",
+        0,
+        None,
+    )
     assert found["finished"] == at(1)
     row = bench.row(name)
-    assert (row.slot, row.attempt, row.consecutive_failures, row.last_failure) == (at(2), 0, 0, None)
+    assert (row.slot, row.attempt, row.consecutive_failures, row.last_failure) == (
+        at(2),
+        0,
+        0,
+        None,
+    )
     bench.tick()
     assert bench.claim_one(name).slot == at(2)
 
 
 def test_a_retry_that_is_refused_keeps_the_attempts_before(bench: Bench) -> None:
     """The start that the ledger tells of is the one that was."""
-    own = Bench(bench.database, [a_job("again", retry=Retry.exponential(max_attempts=3, initial="1s"))]).planned()
+    own = Bench(
+        bench.database,
+        [a_job("again", retry=Retry.exponential(max_attempts=3, initial="1s"))],
+    ).planned()
     own.tick()
     own.settle(own.claim_one("again"), Failed("boom"))
     own.tick(0.2)
@@ -50,7 +65,10 @@ def test_a_one_time_task_goes_and_its_history_says_why(bench: Bench) -> None:
     own.client.schedule("mail", id="1", delay="0s")
     own.settle(own.claim_one("mail"), Skipped("lock_held"))
     assert own.find("mail", "1") is None
-    assert (own.slot("mail")["outcome"], own.slot("mail")["reason"]) == ("skipped", "lock_held")
+    assert (own.slot("mail")["outcome"], own.slot("mail")["reason"]) == (
+        "skipped",
+        "lock_held",
+    )
     assert own.slot("mail")["attempts"] == 0
 
 
@@ -61,4 +79,8 @@ def test_a_slot_that_was_called_off_meanwhile_is_cancelled(bench: Bench) -> None
     bench.change("plain", cancel_requested=at(1), control=1)
     bench.settle(claim, Skipped("lock_held"))
     found = bench.slot("plain")
-    assert (found["outcome"], found["reason"], found["attempts"]) == ("cancelled", "operator", 0)
+    assert (found["outcome"], found["reason"], found["attempts"]) == (
+        "cancelled",
+        "operator",
+        0,
+    )

@@ -1,4 +1,6 @@
-"""Orders about single slots: trigger, skip the next, cancel, retry, delete. Each against whoever else is at it."""
+"""Orders about single slots: trigger, skip the next, cancel, retry, delete. Each against whoever
+else is at it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from tests.store.waiting import PATIENCE, run_into_lock
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.model.records import (
+    RECURRING,
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    HandedBack,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.schedules import Cron
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
@@ -33,11 +44,21 @@ def failed(bench: Bench, name: str = "plain") -> None:
     bench.settle(bench.claim_one(name), Failed("boom", final=True))
 
 
-# -- trigger ----------------------------------------------------------------------------------------------------
+# -- trigger --------------------------------------------------------------------------------------
 
 
 #: What a run beside the schedule leaves as it is.
-PLAN = ("version", "picked", "picked_by", "slot", "next_slot", "execution_time", "watermark", "attempt", "state")
+PLAN = (
+    "version",
+    "picked",
+    "picked_by",
+    "slot",
+    "next_slot",
+    "execution_time",
+    "watermark",
+    "attempt",
+    "state",
+)
 
 
 def plan_of(bench: Bench) -> list[object]:
@@ -77,7 +98,11 @@ def test_a_trigger_may_wait_for_what_runs(bench: Bench, operations: Operations) 
     bench.settle(first)
     second = bench.claim_one("plain")
     assert second.slot == slots[1]
-    assert sorted(entry["outcome"] for entry in bench.slots("plain")) == ["running", "succeeded", "succeeded"]
+    assert sorted(entry["outcome"] for entry in bench.slots("plain")) == [
+        "running",
+        "succeeded",
+        "succeeded",
+    ]
 
 
 def test_a_trigger_may_give_way(bench: Bench, operations: Operations) -> None:
@@ -87,7 +112,11 @@ def test_a_trigger_may_give_way(bench: Bench, operations: Operations) -> None:
     slot = operations.trigger("plain", overlap="skip")
     assert bench.claim("plain") == []
     entry = bench.slots("plain")[-1]
-    assert (entry["slot"], entry["outcome"], entry["reason"]) == (slot, "skipped", "overlap")
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (
+        slot,
+        "skipped",
+        "overlap",
+    )
     assert entry["origin"] == "trigger"
     bench.settle(claim)
     slot = operations.trigger("plain", overlap="skip")
@@ -107,14 +136,18 @@ def test_a_locked_row_is_not_a_running_one(pg_bench: Bench, rule: Any) -> None:
     with ThreadPoolExecutor(1) as pool:
         with bench.database.main.begin() as deploy:
             deploy.execute(plan)
-            ordered = run_into_lock(bench, pool, lambda: operations.trigger("plain", overlap=rule))
+            ordered = run_into_lock(
+                bench, pool, lambda: operations.trigger("plain", overlap=rule)
+            )
         slot = ordered.result(PATIENCE)
     with bench.database.main.begin() as deploy:
         deploy.execute(plan)
         assert bench.claim_one("plain").slot == slot
 
 
-def test_a_queued_trigger_waits_for_what_ran_at_the_order(bench: Bench, operations: Operations) -> None:
+def test_a_queued_trigger_waits_for_what_ran_at_the_order(
+    bench: Bench, operations: Operations
+) -> None:
     """A slot that starts later does not keep it from starting."""
     bench.tick()
     first = bench.claim_one("plain")
@@ -126,8 +159,12 @@ def test_a_queued_trigger_waits_for_what_ran_at_the_order(bench: Bench, operatio
 
 
 @pytest.mark.parametrize("end", ["cancelled", "lost", "retried", "handed back"])
-def test_a_queued_trigger_starts_however_the_one_before_it_ends(bench: Bench, operations: Operations, end: str) -> None:
-    """It waits for one attempt, not for a retry. A hand-back is no start, so the trigger waits on."""
+def test_a_queued_trigger_starts_however_the_one_before_it_ends(
+    bench: Bench, operations: Operations, end: str
+) -> None:
+    """It waits for one attempt, not for a retry. A hand-back is no start, so the trigger waits
+    on.
+    """
     first, second = (operations.trigger("retried", overlap="queue") for _ in range(2))
     if end == "cancelled":
         operations.cancel("retried", first)
@@ -139,8 +176,18 @@ def test_a_queued_trigger_starts_however_the_one_before_it_ends(bench: Bench, op
             bench.take_over(claim)
         else:
             bench.settle(claim, Failed("boom") if end == "retried" else HandedBack())
-    claimed = [claim.slot for claim in bench.claim("retried") if claim.row.origin == "trigger"]
-    assert claimed == {"cancelled": [second], "lost": [first, second], "retried": [second], "handed back": [first]}[end]
+    claimed = [
+        claim.slot for claim in bench.claim("retried") if claim.row.origin == "trigger"
+    ]
+    assert (
+        claimed
+        == {
+            "cancelled": [second],
+            "lost": [first, second],
+            "retried": [second],
+            "handed back": [first],
+        }[end]
+    )
 
 
 def test_a_queued_trigger_goes_with_its_job(bench: Bench, operations: Operations) -> None:
@@ -148,12 +195,21 @@ def test_a_queued_trigger_goes_with_its_job(bench: Bench, operations: Operations
     for _ in range(2):
         operations.trigger("plain", overlap="queue")
     operations.delete("plain")
-    assert [entry["outcome"] for entry in bench.slots("plain")] == ["cancelled", "cancelled"]
+    assert [entry["outcome"] for entry in bench.slots("plain")] == [
+        "cancelled",
+        "cancelled",
+    ]
 
 
-@pytest.mark.parametrize(("broken", "label"), [("document", "succeeded"), ("decision", "postponed")])
+@pytest.mark.parametrize(
+    ("broken", "label"), [("document", "succeeded"), ("decision", "postponed")]
+)
 def test_a_row_that_cannot_be_read_or_settled_starts_a_queued_trigger(
-    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch, broken: str, label: str
+    bench: Bench,
+    operations: Operations,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+    label: str,
 ) -> None:
     """A row that cannot be settled is postponed; the trigger that waited for it starts."""
     first, second = (operations.trigger("plain", overlap="queue") for _ in range(2))
@@ -161,7 +217,11 @@ def test_a_row_that_cannot_be_read_or_settled_starts_a_queued_trigger(
     assert claim.slot == first
     with monkeypatch.context() as patch:
         if broken == "document":
-            bench.change("plain", claim.row.task_instance, pending={"catch_up_until": "the day after"})
+            bench.change(
+                "plain",
+                claim.row.task_instance,
+                pending={"catch_up_until": "the day after"},
+            )
         else:
             patch.delattr("slotwise.decide.ending.removed")
         (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
@@ -170,7 +230,9 @@ def test_a_row_that_cannot_be_read_or_settled_starts_a_queued_trigger(
     assert bench.claim_one("plain").slot == second
 
 
-def test_a_queued_trigger_starts_after_a_pause(bench: Bench, operations: Operations) -> None:
+def test_a_queued_trigger_starts_after_a_pause(
+    bench: Bench, operations: Operations
+) -> None:
     """The job was paused and resumed while the slot ran that it waits for."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -182,7 +244,9 @@ def test_a_queued_trigger_starts_after_a_pause(bench: Bench, operations: Operati
 
 
 def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> None:
-    """Race: each transaction sees the other run as going on. The trigger's row lets them take turns."""
+    """Race: each transaction sees the other run as going on. The trigger's row lets them take
+    turns.
+    """
     bench, operations = pg_bench, pg_bench.client.operations
     for _ in range(2):
         operations.trigger("plain")
@@ -200,7 +264,9 @@ def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> No
     assert bench.claim_one("plain").slot == slot
 
 
-def test_of_two_triggers_that_wait_for_each_other_one_starts(bench: Bench, operations: Operations) -> None:
+def test_of_two_triggers_that_wait_for_each_other_one_starts(
+    bench: Bench, operations: Operations
+) -> None:
     """Whoever claims at once: the plan row's lock lets the orders take turns."""
     for _ in range(8):
         operations.trigger("plain", overlap="queue")
@@ -242,12 +308,18 @@ def test_runs_that_end_together_are_counted_in_their_order(
         operations.trigger("plain")
         bench.tick(0.1)
         claims += bench.claim("plain")
-    bench.store.settlements.settle(list(zip(reversed(claims), reversed(outcomes), strict=True)))
+    bench.store.settlements.settle(
+        list(zip(reversed(claims), reversed(outcomes), strict=True))
+    )
     assert told(bench)[2] == failures
 
 
-def test_a_trigger_is_counted_while_another_worker_holds_the_job(bench: Bench, operations: Operations) -> None:
-    """The holder keeps its claim: version, slot and due time stay; and what it settles then begins from that."""
+def test_a_trigger_is_counted_while_another_worker_holds_the_job(
+    bench: Bench, operations: Operations
+) -> None:
+    """The holder keeps its claim: version, slot and due time stay; and what it settles then begins
+    from that.
+    """
     failed(bench)
     operations.trigger("plain")
     triggered = bench.claim_one("plain")
@@ -276,24 +348,33 @@ def test_a_reaper_does_not_wait_to_count(bench: Bench, operations: Operations) -
         (settlement,) = bench.take_over(claim)
         assert monotonic() - began < bench.database.settings.lock_timeout.total_seconds()
     assert settlement.transition is not None
-    assert (bench.slot("strict")["outcome"], bench.row("strict").last_failure) == ("lost", None)
+    assert (bench.slot("strict")["outcome"], bench.row("strict").last_failure) == (
+        "lost",
+        None,
+    )
 
 
-# -- skip the next ----------------------------------------------------------------------------------------------
+# -- skip the next --------------------------------------------------------------------------------
 
 
 def test_the_next_slot_is_skipped(bench: Bench, operations: Operations) -> None:
     """The ledger says so, and the row waits for the one after it."""
     assert operations.skip_next("plain") == at(1)
     entry = bench.slot("plain")
-    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(1), "skipped", "operator")
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (
+        at(1),
+        "skipped",
+        "operator",
+    )
     bench.tick()
     assert bench.claim("plain") == []
     bench.tick()
     assert bench.claim_one("plain").slot == at(2)
 
 
-def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, operations: Operations) -> None:
+def test_of_a_slot_that_runs_the_following_one_is_skipped(
+    bench: Bench, operations: Operations
+) -> None:
     """What has begun goes on; neither version, slot nor due time of the held row change."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -308,7 +389,9 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, operatio
 def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
     bench: Bench, operations: Operations
 ) -> None:
-    """Though the ledger knows a newer one: what has not begun is missed, and written down; that one stays skipped."""
+    """Though the ledger knows a newer one: what has not begun is missed, and written down; that
+    one stays skipped.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     operations.skip_next("plain")
@@ -322,12 +405,16 @@ def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
 def test_two_operators_do_not_skip_two_slots(bench: Bench, operations: Operations) -> None:
     """Who says which slot he means is told that it is not the next one any more."""
     operations.skip_next("plain", at(1))
-    with pytest.raises(ConfigurationError, match="the next slot of job 'plain' is 2026-01-01T12:02:00"):
+    with pytest.raises(
+        ConfigurationError, match="the next slot of job 'plain' is 2026-01-01T12:02:00"
+    ):
         operations.skip_next("plain", at(1))
     assert bench.outcomes("plain") == [(1, "skipped")]
 
 
-def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(bench: Bench, operations: Operations) -> None:
+def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(
+    bench: Bench, operations: Operations
+) -> None:
     """And wakes for the one after it."""
     operations.pause("plain")
     operations.skip_next("plain")
@@ -344,23 +431,36 @@ def test_a_disabled_job_has_no_next_slot(bench: Bench, operations: Operations) -
     assert list(bench.inspect.audit()) == []
 
 
-# -- cancel -----------------------------------------------------------------------------------------------------
+# -- cancel ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("outcome", "ended", "reason"),
     [
-        pytest.param(Succeeded(), "succeeded", None, id="it came to a good end all the same"),
+        pytest.param(
+            Succeeded(), "succeeded", None, id="it came to a good end all the same"
+        ),
         pytest.param(Aborted("operator"), "cancelled", "operator", id="it listened"),
-        pytest.param(Aborted("shutdown"), "cancelled", "operator", id="a shutdown came first"),
-        pytest.param(Snoozed(timedelta(hours=1)), "cancelled", "operator", id="it wanted to go on later"),
+        pytest.param(
+            Aborted("shutdown"), "cancelled", "operator", id="a shutdown came first"
+        ),
+        pytest.param(
+            Snoozed(timedelta(hours=1)),
+            "cancelled",
+            "operator",
+            id="it wanted to go on later",
+        ),
         pytest.param(Failed("boom"), "failed", None, id="it broke"),
         pytest.param(HandedBack(), "cancelled", "operator", id="it had not started"),
         pytest.param(Cancelled("done"), "cancelled", "done", id="it called itself off"),
     ],
 )
 def test_a_cancelled_slot_ends(
-    bench: Bench, operations: Operations, outcome: AttemptOutcome, ended: str, reason: str | None
+    bench: Bench,
+    operations: Operations,
+    outcome: AttemptOutcome,
+    ended: str,
+    reason: str | None,
 ) -> None:
     """With this attempt, whatever becomes of it: no retry, no rerun; the schedule goes on."""
     bench.tick()
@@ -375,7 +475,9 @@ def test_a_cancelled_slot_ends(
     assert (row.slot, row.cancel_requested, row.attempt) == (at(2), None, 0)
 
 
-def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, operations: Operations) -> None:
+def test_a_slot_of_a_dead_holder_is_cancelled_too(
+    bench: Bench, operations: Operations
+) -> None:
     """The order outlives whoever was to obey it."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -386,8 +488,12 @@ def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, operations: Oper
     assert (entry["outcome"], entry["reason"]) == ("cancelled", "operator")
 
 
-def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, operations: Operations) -> None:
-    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not counted, nor noted."""
+def test_a_slot_that_waits_for_its_retry_is_cancelled(
+    bench: Bench, operations: Operations
+) -> None:
+    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not
+    counted, nor noted.
+    """
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     bench.tick(0.01)
@@ -396,7 +502,11 @@ def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, operations: 
     assert claim.row.cancel_requested == at(1.01)
     bench.settle(claim, HandedBack("operator"))
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["reason"], entry["attempts"]) == ("cancelled", "operator", 1)
+    assert (entry["outcome"], entry["reason"], entry["attempts"]) == (
+        "cancelled",
+        "operator",
+        1,
+    )
     assert entry["started"] == at(1)
 
 
@@ -407,8 +517,11 @@ def test_a_waiting_trigger_is_called_off(bench: Bench, operations: Operations) -
     assert bench.claim("plain") == []
     entry = bench.slot("plain")
     assert (entry["slot"], entry["outcome"], entry["reason"], entry["origin"]) == (
-        slot, "cancelled", "operator", "trigger",
-    )  # fmt: skip
+        slot,
+        "cancelled",
+        "operator",
+        "trigger",
+    )
 
 
 def test_only_what_runs_is_cancelled(bench: Bench, operations: Operations) -> None:
@@ -421,11 +534,13 @@ def test_only_what_runs_is_cancelled(bench: Bench, operations: Operations) -> No
         operations.cancel("plain", at(1))
 
 
-# -- retry ------------------------------------------------------------------------------------------------------
+# -- retry ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["failed", "dead", "cancelled"])
-def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, operations: Operations, how: str) -> None:
+def test_a_slot_that_ended_badly_runs_once_more(
+    bench: Bench, operations: Operations, how: str
+) -> None:
     """As the same slot, its attempts counted on, while the schedule goes on beside."""
     failed(bench)
     with bench.store.transaction() as connection:
@@ -437,11 +552,17 @@ def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, operations: Operat
     assert bench.slot("plain")["outcome"] == "running"
     bench.settle(claim)
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["attempts"], entry["origin"]) == ("succeeded", 2, "schedule")
+    assert (entry["outcome"], entry["attempts"], entry["origin"]) == (
+        "succeeded",
+        2,
+        "schedule",
+    )
     assert (plan_of(bench), told(bench)) == (before, (at(1), at(1), 0))
 
 
-def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, operations: Operations) -> None:
+def test_operators_who_retry_at_once_make_one_attempt(
+    bench: Bench, operations: Operations
+) -> None:
     """The second is told that the slot has not ended."""
     failed(bench)
 
@@ -466,7 +587,9 @@ def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, operations: 
         pytest.param("skipped", "slotwise backfill plain", id="skipped"),
     ],
 )
-def test_what_is_not_tried_again(bench: Bench, operations: Operations, outcome: str, words: str) -> None:
+def test_what_is_not_tried_again(
+    bench: Bench, operations: Operations, outcome: str, words: str
+) -> None:
     """One line with the cure."""
     failed(bench)
     with bench.store.transaction() as connection:
@@ -475,29 +598,45 @@ def test_what_is_not_tried_again(bench: Bench, operations: Operations, outcome: 
         operations.retry("plain", at(1))
     with pytest.raises(ConfigurationError, match="not in the ledger"):
         operations.retry("plain", at(-7))
-    with pytest.raises(ConfigurationError, match="is yet to come; for a run at once: slotwise trigger plain"):
+    with pytest.raises(
+        ConfigurationError,
+        match="is yet to come; for a run at once: slotwise trigger plain",
+    ):
         operations.retry("plain", at(7000))
 
 
-def test_a_skipped_slot_to_come_is_not_tried_again(bench: Bench, operations: Operations) -> None:
+def test_a_skipped_slot_to_come_is_not_tried_again(
+    bench: Bench, operations: Operations
+) -> None:
     """A backfill does not run it either."""
     slot = operations.skip_next("plain")
     assert slot > bench.store.now()
-    with pytest.raises(ConfigurationError, match=r"is skipped, .*; for another run: slotwise trigger plain"):
+    with pytest.raises(
+        ConfigurationError, match=r"is skipped, .*; for another run: slotwise trigger plain"
+    ):
         operations.retry("plain", slot)
 
 
-def test_what_waits_for_a_backfill_is_not_tried_again(bench: Bench, operations: Operations) -> None:
+def test_what_waits_for_a_backfill_is_not_tried_again(
+    bench: Bench, operations: Operations
+) -> None:
     """It has ended as failed, and will not stay so."""
     failed(bench)
     bench.tick()
     operations.backfill("plain", at(1), at(1), failed=True)
-    with pytest.raises(ConfigurationError, match=r"has not ended: failed, and waits to run again \(backfill\)"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"has not ended: failed, and waits to run again \(backfill\)",
+    ):
         operations.retry("plain", at(1))
 
 
-def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, operations: Operations) -> None:
-    """Whoever knows the job refuses; whoever does not, is refused by the claim, and the slot stays as it ended."""
+def test_a_slot_of_a_job_that_gives_up_starts_once(
+    bench: Bench, operations: Operations
+) -> None:
+    """Whoever knows the job refuses; whoever does not, is refused by the claim, and the slot stays
+    as it ended.
+    """
     bench.tick()
     claim = bench.claim_one("strict")
     assert bench.store.held.mark_running(claim)
@@ -518,11 +657,13 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, operations: Ope
         assert bench.find("strict", f"{RECURRING}@{at(1).isoformat()}") is None
 
 
-# -- delete -----------------------------------------------------------------------------------------------------
+# -- delete ---------------------------------------------------------------------------------------
 
 
 def test_a_deleted_job_leaves_its_history(bench: Bench, operations: Operations) -> None:
-    """All its rows go; what had come and had not begun is written down, and no slot of it ever starts again."""
+    """All its rows go; what had come and had not begun is written down, and no slot of it ever
+    starts again.
+    """
     failed(bench)
     bench.tick(3)
     slot = operations.trigger("plain")
@@ -542,11 +683,17 @@ def test_a_pending_retry_ends_with_its_job(bench: Bench, operations: Operations)
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     operations.delete("retried")
     entry = bench.slot("retried")
-    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "deleted", at(1))
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (
+        "cancelled",
+        "deleted",
+        at(1),
+    )
 
 
 @pytest.mark.parametrize("minutes", [0, 3])
-def test_a_job_that_nobody_can_read_is_deleted(bench: Bench, operations: Operations, minutes: int) -> None:
+def test_a_job_that_nobody_can_read_is_deleted(
+    bench: Bench, operations: Operations, minutes: int
+) -> None:
     """The slot that waits is skipped if it has come; of others nothing is known."""
     bench.tick(minutes)
     bench.change("plain", schedule="MOON|full")
@@ -564,7 +711,14 @@ def test_a_job_that_runs_is_not_deleted(bench: Bench, operations: Operations) ->
 
 
 def known_by_a_worker(bench: Bench, *tasks: str) -> None:
-    badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
+    badge: dict[str, Any] = {
+        "host": "h",
+        "pid": 1,
+        "boot_id": "a",
+        "version": "1",
+        "capacity": 1,
+        "tags": [],
+    }
     badge |= {"revision": None, "refused": [], "passed_over": {}}
     lease = timedelta(minutes=1)
     one = Badge(worker="h:1:a", tasks=tasks, lease=lease, started=at(0), **badge)
@@ -573,14 +727,21 @@ def known_by_a_worker(bench: Bench, *tasks: str) -> None:
 
 def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
     """The commands for tasks are named, also while no task of that name is scheduled."""
-    with pytest.raises(UnknownTask, match=r"no job 'mail' in this database; .*; for tasks: slotwise tasks list mail"):
+    with pytest.raises(
+        UnknownTask,
+        match=r"no job 'mail' in this database; .*; for tasks: slotwise tasks list mail",
+    ):
         operations.pause("mail")
     bench.client.schedule("mail", id="1")
-    with pytest.raises(ConfigurationError, match=r"'mail' is a one-time task; .* slotwise tasks list mail"):
+    with pytest.raises(
+        ConfigurationError, match=r"'mail' is a one-time task; .* slotwise tasks list mail"
+    ):
         operations.trigger("mail")
 
 
-def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations: Operations) -> None:
+def test_a_job_that_a_live_worker_knows_is_not_deleted(
+    bench: Bench, operations: Operations
+) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     known_by_a_worker(bench, "plain")
     with pytest.raises(ConfigurationError, match="worker h:1:a registers"):
@@ -590,14 +751,19 @@ def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations:
     assert operations.delete("plain") == 1
 
 
-def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_are_read_page_by_page(
+    bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest first; those about all stand among those of each job."""
     monkeypatch.setattr("slotwise.store.reading.reader.PAGE", 2)
     for _ in range(3):
         operations.skip_next("plain")
     operations.pause_all()
     operations.skip_next("strict")
-    assert [order.operation for order in bench.inspect.audit("plain")] == ["pause", *["skip-next"] * 3]
+    assert [order.operation for order in bench.inspect.audit("plain")] == [
+        "pause",
+        *["skip-next"] * 3,
+    ]
     assert len(list(bench.inspect.audit())) == 5
     assert len(list(bench.inspect.audit(limit=3))) == 3
 
@@ -605,7 +771,9 @@ def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monk
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
     """An order about one is refused in a line, whatever it was to do with it."""
-    with pytest.raises(ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"):
+    with pytest.raises(
+        ConfigurationError, match="is not a slot: slots lie in the years 1900 to 8999"
+    ):
         bench.client.operations.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
 
 
@@ -618,7 +786,9 @@ def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> No
             refused("vienna", at(0))
     with pytest.raises(ConfigurationError, match=f"not {noon}; nothing is skipped"):
         operations.skip_next("vienna", at(0))
-    with pytest.raises(ConfigurationError, match=r"2026-01-02T13:00:00\+01:00 is yet to come"):
+    with pytest.raises(
+        ConfigurationError, match=r"2026-01-02T13:00:00\+01:00 is yet to come"
+    ):
         operations.backfill("vienna", at(24 * 60), at(24 * 60))
     operations.pause("vienna", note="why")
     found = Reader(vienna.store).job("vienna")
@@ -626,4 +796,6 @@ def test_errors_and_pauses_name_times_in_the_zone_of_the_job(bench: Bench) -> No
     assert re.fullmatch(f"paused by ada at {noon}: why", found.reason or "")
     operations.resume("vienna")  # the zone of all is that of the slots that are due next
     operations.pause_all()
-    assert re.fullmatch(f"paused by ada at {noon}", Reader(vienna.store).health(LEASE).paused or "")
+    assert re.fullmatch(
+        f"paused by ada at {noon}", Reader(vienna.store).health(LEASE).paused or ""
+    )

@@ -24,7 +24,9 @@ def step(bench: Bench, name: str, minutes: float, *, waits: bool = True) -> Step
     return next_step(slot_state(bench.store, name, at(minutes)), me=ME, waits=waits)
 
 
-def claim_row(bench: Bench, name: str, instance: str = RECURRING, holder: str = ME) -> list[float]:
+def claim_row(
+    bench: Bench, name: str, instance: str = RECURRING, holder: str = ME
+) -> list[float]:
     """The slots that a claim of this row alone starts, in minutes after noon."""
     claims: Claims = bench.store.claims
     made = claims.claim_row(holder, Key(name, instance), lease=MINUTE).claims
@@ -34,15 +36,28 @@ def claim_row(bench: Bench, name: str, instance: str = RECURRING, holder: str = 
 def a_worker(bench: Bench, *tasks: str) -> None:
     """A live worker that knows these tasks."""
     badge = Badge(
-        worker="w:1:b", host="w", pid=1, boot_id="b", version="1", capacity=1, tags=[], tasks=tasks, lease=MINUTE * 9,
-        started=bench.clock.now(), revision=None, refused=[], passed_over={},
-    )  # fmt: skip
+        worker="w:1:b",
+        host="w",
+        pid=1,
+        boot_id="b",
+        version="1",
+        capacity=1,
+        tags=[],
+        tasks=tasks,
+        lease=MINUTE * 9,
+        started=bench.clock.now(),
+        revision=None,
+        refused=[],
+        passed_over={},
+    )
     WorkerRegistry(bench.store).sign_in(badge, "running")
 
 
 def test_a_due_slot_is_taken_and_its_end_is_seen(bench: Bench) -> None:
     """Waiting, due, held, over; and the slot after it is not due."""
-    assert step(bench, "plain", 1) == Stay("it is due at 2026-01-01T12:01:00Z: waiting", at(1))
+    assert step(bench, "plain", 1) == Stay(
+        "it is due at 2026-01-01T12:01:00Z: waiting", at(1)
+    )
     bench.tick()
     assert step(bench, "plain", 1) == Take(Key("plain", RECURRING))
     claim = bench.claim_one("plain")
@@ -65,18 +80,26 @@ def test_a_held_slot_is_left_only_to_a_live_worker(bench: Bench) -> None:
     bench.tick()
     bench.claim_one("plain", holder="other:1:c")
     assert isinstance(step(bench, "plain", 1), Stay)
-    assert step(bench, "plain", 1, waits=False) == Leave("it is held by other:1:c; not waiting", "running")
+    assert step(bench, "plain", 1, waits=False) == Leave(
+        "it is held by other:1:c; not waiting", "running"
+    )
     a_worker(bench, "strict")
-    assert isinstance(step(bench, "plain", 1), Stay), "a worker that does not know the job is no help"
+    assert isinstance(step(bench, "plain", 1), Stay), (
+        "a worker that does not know the job is no help"
+    )
     WorkerRegistry(bench.store).sign_out("w:1:b")
     a_worker(bench, "plain")
-    assert step(bench, "plain", 1) == Leave("it is held by other:1:c, and a live worker can finish it", "running")
+    assert step(bench, "plain", 1) == Leave(
+        "it is held by other:1:c, and a live worker can finish it", "running"
+    )
     bench.tick(30)  # the worker has fallen silent
     assert isinstance(step(bench, "plain", 1), Stay)
 
 
 def test_a_row_of_ones_own_is_waited_for(bench: Bench) -> None:
-    """The reply to the claim was lost: the next heartbeat hands the row back, whatever workers live."""
+    """The reply to the claim was lost: the next heartbeat hands the row back, whatever workers
+    live.
+    """
     a_worker(bench, "plain")
     bench.tick()
     bench.claim_one("plain", holder=ME)
@@ -144,7 +167,9 @@ def test_a_paused_job_starts_nothing(bench: Bench) -> None:
 
 
 def test_a_slot_in_a_row_of_its_own(bench: Bench) -> None:
-    """With Overlap.allow the slot leaves the job's row; it is found in its own, and a retry there is taken."""
+    """With Overlap.allow the slot leaves the job's row; it is found in its own, and a retry there
+    is taken.
+    """
     beside = bench.beside(a_job("wide", overlap=Overlap.allow(max=2)))
     beside.plan()
     beside.tick()
@@ -158,10 +183,15 @@ def test_a_slot_in_a_row_of_its_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("early", "first"), [(timedelta(0), 0), (timedelta(seconds=10), 0), (timedelta(seconds=40), 1)]
+    ("early", "first"),
+    [(timedelta(0), 0), (timedelta(seconds=10), 0), (timedelta(seconds=40), 1)],
 )
-def test_a_new_job_begins_with_the_due_slot(bench: Bench, early: timedelta, first: int) -> None:
-    """A pod that plans a new job runs the slot that has come, unless the next one is about to come."""
+def test_a_new_job_begins_with_the_due_slot(
+    bench: Bench, early: timedelta, first: int
+) -> None:
+    """A pod that plans a new job runs the slot that has come, unless the next one is about to
+    come.
+    """
     beside = bench.beside(a_job("new"))
     beside.clock.tick(timedelta(seconds=30))
     deploy = Revision(started=beside.clock.now())
@@ -171,16 +201,27 @@ def test_a_new_job_begins_with_the_due_slot(bench: Bench, early: timedelta, firs
 
 @pytest.mark.parametrize(
     ("policies", "ago", "begins"),
-    [({}, 60, True), ({}, 61, False), ({"start_within": "2h"}, 120, True), ({"start_within": "5m"}, 6, False)],
+    [
+        ({}, 60, True),
+        ({}, 61, False),
+        ({"start_within": "2h"}, 120, True),
+        ({"start_within": "5m"}, 6, False),
+    ],
 )
-def test_a_new_job_begins_with_no_old_slot(bench: Bench, policies: dict[str, str], ago: int, begins: bool) -> None:
-    """A slot that came longer ago than start_within, or an hour without it, is left out: nobody has asked for it."""
+def test_a_new_job_begins_with_no_old_slot(
+    bench: Bench, policies: dict[str, str], ago: int, begins: bool
+) -> None:
+    """A slot that came longer ago than start_within, or an hour without it, is left out: nobody
+    has asked for it.
+    """
     beside = bench.beside(a_job("new", Cron("0 12 * * *"), **policies))
     beside.clock.tick(timedelta(minutes=ago))
     deploy = Revision(started=beside.clock.now())
     Planner(beside.store).plan([beside.definitions["new"]], deploy, from_due=timedelta(0))
     assert beside.row("new").slot == (NOON if begins else NOON + timedelta(days=1))
-    assert (next_step(slot_state(beside.store, "new", NOON), me="me", waits=True) is None) is not begins
+    assert (
+        next_step(slot_state(beside.store, "new", NOON), me="me", waits=True) is None
+    ) is not begins
 
 
 def test_a_new_job_that_is_not_new_reopens_nothing(bench: Bench) -> None:

@@ -1,4 +1,6 @@
-"""Taking over from the dead: under the fence, without waiting, and never from somebody who stirred."""
+"""Taking over from the dead: under the fence, without waiting, and never from somebody who
+stirred.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from slotwise.store.slots.settlements import Settlement
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:
     return {
-        settlement.claim.row.task_name: settlement.transition.label if settlement.transition else None
+        settlement.claim.row.task_name: settlement.transition.label
+        if settlement.transition
+        else None
         for settlement in settlements
     }
 
@@ -33,7 +37,10 @@ def test_what_a_reaper_sees(bench: Bench) -> None:
     bench.tick(0.5)
     now, rows = bench.store.held.look(["plain", "strict", "delayed"])
     assert now == at(1.5)
-    seen = {row.task_name: (row.picked_by, row.last_heartbeat, row.lease, row.slot, row.attempt) for row in rows}
+    seen = {
+        row.task_name: (row.picked_by, row.last_heartbeat, row.lease, row.slot, row.attempt)
+        for row in rows
+    }
     assert seen == {
         "plain": ("host:1:a", at(1), timedelta(minutes=1), at(1), 1),
         "strict": ("host:2:b", at(1), timedelta(minutes=1), at(1), 1),
@@ -49,7 +56,12 @@ def test_the_dead_let_go(bench: Bench) -> None:
     (taken,) = bench.take_over(claim)
     assert taken.claim.holder == "host:1:a"
     entry, row = bench.slot("plain"), bench.row("plain")
-    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == ("lost", "rerun", 1, None)
+    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == (
+        "lost",
+        "rerun",
+        1,
+        None,
+    )
     assert (row.picked, row.slot, row.attempt, row.lost_count) == (False, at(1), 1, 1)
     assert (row.version, row.execution_time) == (claim.token + 1, at(2.5))
     again = bench.claim_one("plain", "host:2:b")
@@ -72,13 +84,22 @@ def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
     bench.tick(2.3)
     assert labels(bench.take_over(claim)) == {"strict": "lost"}
     entry = bench.slots("strict")[0]
-    assert (entry["outcome"], entry["reason"], entry["lost"]) == ("lost", "may still be running", 1)
+    assert (entry["outcome"], entry["reason"], entry["lost"]) == (
+        "lost",
+        "may still be running",
+        1,
+    )
     assert entry["finished"] == at(4.5)
     # up to its last heartbeat, at(2.2), it was held: overlap's; what came after is catch-up's
     assert bench.outcomes("strict") == [(1, "lost"), (2, "skipped")]
     assert bench.row("strict").slot == at(3)
     assert bench.claim_one("strict").slot == at(4)
-    assert bench.outcomes("strict") == [(1, "lost"), (2, "skipped"), (3, "skipped"), (4, "claimed")]
+    assert bench.outcomes("strict") == [
+        (1, "lost"),
+        (2, "skipped"),
+        (3, "skipped"),
+        (4, "claimed"),
+    ]
 
 
 def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
@@ -90,7 +111,10 @@ def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
     assert bench.slots("strict") == []
     assert not bench.store.held.mark_running(claim)  # whoever wakes up now must not start
     again = bench.claim_one("strict", "host:2:b")
-    assert (again.slot, again.row.attempt) == (at(2), 1)  # the newest of those missed meanwhile
+    assert (again.slot, again.row.attempt) == (
+        at(2),
+        1,
+    )  # the newest of those missed meanwhile
     assert bench.store.held.mark_running(again)
 
 
@@ -129,7 +153,9 @@ def test_a_task_that_gives_up_and_had_started(bench: Bench) -> None:
 
 
 def test_a_mark_belongs_to_its_claim(bench: Bench) -> None:
-    """A task that went back with its mark, as it could not start after all, has its one start still to come."""
+    """A task that went back with its mark, as it could not start after all, has its one start
+    still to come.
+    """
     bench.client.schedule("once", id="1")
     for holder in ("host:1:a", "host:2:b"):
         claim = bench.claim_one("once", holder)
@@ -141,7 +167,9 @@ def test_a_mark_belongs_to_its_claim(bench: Bench) -> None:
 
 
 def test_marks_that_come_together_go_together(bench: Bench) -> None:
-    """Those that wait while a statement is under way are in the next one; each learns of its own."""
+    """Those that wait while a statement is under way are in the next one; each learns of its
+    own.
+    """
     for number in range(4):
         bench.client.schedule("once", id=str(number))
     claims, sent = bench.claim("once"), list[int]()
@@ -171,8 +199,12 @@ def test_marks_that_come_together_go_together(bench: Bench) -> None:
         pytest.param({"holder": "host:1:b"}, id="another boot"),
     ],
 )
-def test_a_mark_outside_its_fence_starts_nothing(bench: Bench, wrong: dict[str, Any], name: str) -> None:
-    """Law 1: it names key, token and holder, each of which keeps out whoever holds something else."""
+def test_a_mark_outside_its_fence_starts_nothing(
+    bench: Bench, wrong: dict[str, Any], name: str
+) -> None:
+    """Law 1: it names key, token and holder, each of which keeps out whoever holds something
+    else.
+    """
     bench.tick()
     bench.client.schedule("once", id="1")
     claim = bench.claim_one(name)
@@ -189,7 +221,12 @@ def test_a_poison_slot_ends_dead(bench: Bench) -> None:
     bench.take_over(bench.claim_one("plain"))
     bench.take_over(bench.claim_one("plain"))
     entry = bench.slot("plain")
-    assert (entry["outcome"], entry["reason"], entry["attempts"], entry["lost"]) == ("dead", "max_lost", 2, 2)
+    assert (entry["outcome"], entry["reason"], entry["attempts"], entry["lost"]) == (
+        "dead",
+        "max_lost",
+        2,
+        2,
+    )
     assert "lost 2 times" in entry["error"]
     assert bench.row("plain").slot == at(2)
 
@@ -233,7 +270,11 @@ def test_several_reapers_take_each_once(bench: Bench) -> None:
     claims = bench.claim("mail")
     silent = [claim.row for claim in claims]
     with ThreadPoolExecutor(4) as threads:
-        takings = list(threads.map(lambda batch: bench.store.settlements.take_over(batch), [silent] * 4))
+        takings = list(
+            threads.map(
+                lambda batch: bench.store.settlements.take_over(batch), [silent] * 4
+            )
+        )
     taken = [settlement.claim.key for taking in takings for settlement in taking]
     assert sorted(taken) == sorted(claim.key for claim in claims)
 
@@ -251,7 +292,11 @@ def test_what_the_ledger_calls_succeeded_is_settled_as_success(bench: Bench) -> 
 def _write_success(bench: Bench, claim: Claim) -> None:
     slots = bench.tables.slots
     with bench.store.transaction() as connection:
-        done = slots.update().where(slots.c.token == claim.token).values(outcome="succeeded", finished=at(1))
+        done = (
+            slots.update()
+            .where(slots.c.token == claim.token)
+            .values(outcome="succeeded", finished=at(1))
+        )
         assert connection.execute(done).rowcount == 1
 
 
@@ -268,11 +313,17 @@ def test_a_locked_row_is_skipped_not_waited_for(pg_bench: Bench, lock: str) -> N
         taken = bench.take_over(*claims)
         assert set(labels(taken)) == {"strict", "retried"}
     assert bench.row("plain").picked
-    assert set(labels(bench.take_over(*[claim for claim in claims if claim.row.task_name == "plain"]))) == {"plain"}
+    assert set(
+        labels(
+            bench.take_over(*[claim for claim in claims if claim.row.task_name == "plain"])
+        )
+    ) == {"plain"}
 
 
 def test_a_ledger_row_that_is_missing_keeps_nobody_immortal(bench: Bench) -> None:
-    """Not returned is not "locked": a row without a ledger row (pruned, or another program's) is taken all the same."""
+    """Not returned is not "locked": a row without a ledger row (pruned, or another program's) is
+    taken all the same.
+    """
     bench.tick()
     claim = bench.claim_one("plain")
     slots = bench.tables.slots
@@ -283,8 +334,8 @@ def test_a_ledger_row_that_is_missing_keeps_nobody_immortal(bench: Bench) -> Non
 
 
 def test_a_row_that_was_locked_for_longer_than_its_lease(pg_database: Database) -> None:
-    """Neither heartbeat nor reaper gets through; who of them comes first after that is chance. A live claim is not
-    taken for it, and a dead one is, a little later.
+    """Neither heartbeat nor reaper gets through; who of them comes first after that is chance. A
+    live claim is not taken for it, and a dead one is, a little later.
     """
     with workers(pg_database, 2) as (one, two):
         one.tick("1s")

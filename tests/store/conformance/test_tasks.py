@@ -19,13 +19,20 @@ from slotwise.testing import ManualClock, ManualWorker
 
 
 def test_a_row_is_born_with_the_time(bench: Bench) -> None:
-    """Its first version is the database's time in microseconds, so that tokens rise over every reuse."""
+    """Its first version is the database's time in microseconds, so that tokens rise over every
+    reuse.
+    """
     bench.tick(7)
     bench.client.schedule("mail", {"n": 1}, id="1", delay="90s", priority=90)
     row = bench.row("mail", "1")
     assert (row.version, row.created_version) == (to_micros(at(7)), to_micros(at(7)))
     assert (row.execution_time, row.slot, row.priority) == (at(8.5), at(8.5), 90)
-    assert (row.task_data, row.picked, row.attempt, row.schedule) == (b'{"n":1}', False, 0, None)
+    assert (row.task_data, row.picked, row.attempt, row.schedule) == (
+        b'{"n":1}',
+        False,
+        0,
+        None,
+    )
 
 
 def test_an_id_is_taken_once(bench: Bench) -> None:
@@ -73,7 +80,9 @@ class Office:
     def __init__(self, database: Database) -> None:
         self.given: list[Any] = []
         mail = task(name="mail")(lambda ctx: self.given.append(ctx.data))
-        tick = job(name="tick", schedule=Every("1m"))(lambda ctx: self.given.append(ctx.slot))
+        tick = job(name="tick", schedule=Every("1m"))(
+            lambda ctx: self.given.append(ctx.slot)
+        )
         self.worker = ManualWorker([mail, tick], database, ManualClock(at(0)))
         self.worker.plan()
         self.bench = Bench(database, [], self.worker.clock)
@@ -101,11 +110,15 @@ def office(database: Database) -> Office:
     ],
 )
 def test_data_that_cannot_be_decoded(office: Office, data: bytes) -> None:
-    """No further attempt can mend it: dead, with the reason and the data as it was; all others run."""
+    """No further attempt can mend it: dead, with the reason and the data as it was; all others
+    run.
+    """
     office.row(data)
     office.bench.client.schedule("mail", {"fine": True}, id="2")
     office.worker.tick("1m")
-    outcomes = {event.job: event.outcome for event in office.worker.run_due() if event.id != "1"}
+    outcomes = {
+        event.job: event.outcome for event in office.worker.run_due() if event.id != "1"
+    }
     assert outcomes == {"mail": "succeeded", "tick": "succeeded"}
     assert sorted(office.given, key=str) == [at(1), {"fine": True}]
     row = office.bench.row("mail", "1")
@@ -131,15 +144,22 @@ def test_data_that_can(office: Office, data: bytes | None, given: Any) -> None:
     assert office.given == [given]
 
 
-@pytest.mark.parametrize("text", ["NUL: \x00", "surrogate: \ud800", "x" * 1_000_000, "ünïcödé 🕰"])
+@pytest.mark.parametrize(
+    "text", ["NUL: \x00", "surrogate: \ud800", "x" * 1_000_000, "ünïcödé 🕰"]
+)
 def test_an_error_that_cannot_be_stored_as_it_is(office: Office, text: str) -> None:
-    """It is stored as it can be, and never keeps its slot, or a neighbour's, from being settled."""
+    """It is stored as it can be, and never keeps its slot, or a neighbour's, from being
+    settled.
+    """
 
     def fail(ctx: JobContext) -> None:
         raise ValueError(text)
 
     worker = ManualWorker(
-        [job(name="bad", schedule=Every("1m"))(fail), job(name="good", schedule=Every("1m"))(lambda ctx: None)],
+        [
+            job(name="bad", schedule=Every("1m"))(fail),
+            job(name="good", schedule=Every("1m"))(lambda ctx: None),
+        ],
         office.bench.database,
         office.worker.clock,
     )
@@ -164,13 +184,17 @@ def test_a_payload_is_not_carried_around(office: Office) -> None:
     assert [row.task_data for row in held] == [None]
     office.worker.crash()
     office.bench.tick(0.1)
-    Bench(office.bench.database, office.worker.store.definitions.values(), office.bench.clock).take_over(claim)
+    Bench(
+        office.bench.database, office.worker.store.definitions.values(), office.bench.clock
+    ).take_over(claim)
     assert office.bench.row("mail", "1").task_data == payload
 
 
 def test_a_row_with_nulls_where_another_program_may_leave_them(office: Office) -> None:
     """The columns of db-scheduler that may be null."""
-    office.bench.insert("mail", "1", priority=None, consecutive_failures=None, version=1, task_data=b"1")
+    office.bench.insert(
+        "mail", "1", priority=None, consecutive_failures=None, version=1, task_data=b"1"
+    )
     assert [event.outcome for event in office.worker.run_due()] == ["succeeded"]
 
 
@@ -178,7 +202,9 @@ def test_a_dead_task_can_be_revived_by_sql(office: Office) -> None:
     """Its row has all that is needed."""
     office.row(b"{")
     office.worker.run_due()
-    office.bench.change("mail", "1", state=None, task_data=b"2", execution_time=at(0), attempt=0)
+    office.bench.change(
+        "mail", "1", state=None, task_data=b"2", execution_time=at(0), attempt=0
+    )
     office.worker.tick(timedelta(seconds=1))
     assert [event.outcome for event in office.worker.run_due()] == ["succeeded"]
     assert office.given == [2]

@@ -19,14 +19,23 @@ from slotwise.testing import ManualWorker
 
 def test_who_knows_the_job_makes_none(bench: Bench) -> None:
     """Neither at once, nor with the success of a handler."""
-    for call in (bench.client.schedule, bench.client._follow, lambda name: bench.client._key(name, "1")):
-        with pytest.raises(InvalidJob, match="'plain' is a job, its schedule says when it runs"):
+    for call in (
+        bench.client.schedule,
+        bench.client._follow,
+        lambda name: bench.client._key(name, "1"),
+    ):
+        with pytest.raises(
+            InvalidJob, match="'plain' is a job, its schedule says when it runs"
+        ):
             call("plain")  # type: ignore[operator]
 
 
 def test_whoever_lists_it_is_told(bench: Bench) -> None:
-    """Somebody who knew nothing of the job has scheduled it; health names it once it is overdue."""
-    stranger, reader = Client(lambda: Store(bench.database, {}, clock=bench.clock)), Reader(bench.store)
+    """Somebody who knew nothing of the job has scheduled it; health names it once it is
+    overdue.
+    """
+    stranger = Client(lambda: Store(bench.database, {}, clock=bench.clock))
+    reader = Reader(bench.store)
     stranger.schedule("plain", id="1")
     stranger.schedule("mail", id="1")
     assert reader.stranded({"plain"}) == {"plain": UNDER_A_JOB}
@@ -37,29 +46,46 @@ def test_whoever_lists_it_is_told(bench: Bench) -> None:
 
 
 def test_a_name_one_letter_off(bench: Bench) -> None:
-    """Is refused by each command as it is by schedule, under that command's name; an id that cannot be, too."""
+    """Is refused by each command as it is by schedule, under that command's name; an id that
+    cannot be, too.
+    """
     client = Bench(bench.database, [a_task("send-mail")], bench.clock).client
     calls: dict[str, Any] = {
-        "get": client.get, "cancel": client.cancel, "reschedule": client.reschedule, "history": client.history,
-        "retry": lambda name, id: client.retry(name, [id]), "list": lambda name, _: client.list(name),
-        "cancel_all": lambda name, _: client.cancel_all(name), "arrive": client._key,
-    }  # fmt: skip
+        "get": client.get,
+        "cancel": client.cancel,
+        "reschedule": client.reschedule,
+        "history": client.history,
+        "retry": lambda name, id: client.retry(name, [id]),
+        "list": lambda name, _: client.list(name),
+        "cancel_all": lambda name, _: client.cancel_all(name),
+        "arrive": client._key,
+    }
     for name, call in calls.items():
-        with pytest.raises(Exception, match=rf"^{name}\('sendmail'\): no task .* did you mean 'send-mail'\?"):
+        with pytest.raises(
+            Exception,
+            match=rf"^{name}\('sendmail'\): no task .* did you mean 'send-mail'\?",
+        ):
             call("sendmail", "1")
         if name not in ("list", "cancel_all"):
-            with pytest.raises(Exception, match=rf"^{name}\('send-mail', id=''\): an id cannot be blank"):
+            with pytest.raises(
+                Exception, match=rf"^{name}\('send-mail', id=''\): an id cannot be blank"
+            ):
                 call("send-mail", "")
     assert client.list("another") == []
 
 
-def test_an_arrival_that_nothing_waits_for(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_arrival_that_nothing_waits_for(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     """Counts for nothing: the log says so, and the task has succeeded."""
     first = task(name="first")(lambda ctx: ctx.count_down("join", "nobody"))
     with ManualWorker([first, task(name="join")(print)], database) as worker:
         worker.client.schedule("first")
         assert [ended.outcome for ended in worker.run_due()] == ["succeeded"]
-    assert "no task 'join' with the id 'nobody' is blocked; this arrival counts for nothing" in caplog.text
+    assert (
+        "no task 'join' with the id 'nobody' is blocked; this arrival counts for nothing"
+        in caplog.text
+    )
 
 
 def test_nobody_is_there_to_be_told(database: Database) -> None:
@@ -68,4 +94,6 @@ def test_nobody_is_there_to_be_told(database: Database) -> None:
     with ManualWorker([first], database) as worker:
         worker.client.schedule("first")
         (ended,) = worker.run_due()
-        assert 'ctx.then(if_exists="raise"): it is written after the handler returned' in (ended.error or "")
+        assert 'ctx.then(if_exists="raise"): it is written after the handler returned' in (
+            ended.error or ""
+        )

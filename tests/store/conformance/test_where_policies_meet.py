@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import tenacity
-from tests.model.canonical_cases import ALL, CASES, COLUMNS, FIRST, LATEST, NONE, Case, Play, parse
+from tests.model.canonical_cases import (
+    ALL,
+    CASES,
+    COLUMNS,
+    FIRST,
+    LATEST,
+    NONE,
+    Case,
+    Play,
+    parse,
+)
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.model.clock import ManualClock
@@ -41,7 +51,9 @@ def span(seconds: float | None) -> timedelta | None:
 
 
 class Product:
-    """Plays a case: a worker whose loops are called by hand, and the next one where it is killed."""
+    """Plays a case: a worker whose loops are called by hand, and the next one where it is
+    killed.
+    """
 
     def __init__(self, database: Database, case: Case, column: str) -> None:
         self.database, self.case, self.column = database, case, column
@@ -56,30 +68,44 @@ class Product:
     def _worker(self) -> ManualWorker:
         case = self.case
         catch_up = {
-            NONE: CatchUp.none(grace=timedelta(seconds=case.grace)), LATEST: CatchUp.latest(), FIRST: CatchUp.first(),
-            ALL: CatchUp("all", max=case.max, window=span(case.window), pace=span(case.pace)),
-        }[self.column]  # fmt: skip
+            NONE: CatchUp.none(grace=timedelta(seconds=case.grace)),
+            LATEST: CatchUp.latest(),
+            FIRST: CatchUp.first(),
+            ALL: CatchUp(
+                "all", max=case.max, window=span(case.window), pace=span(case.pace)
+            ),
+        }[self.column]
         policies: dict[str, Any] = {
-            "overlap": OVERLAPS[case.overlap](case), "start_within": span(case.start_within),
+            "overlap": OVERLAPS[case.overlap](case),
+            "start_within": span(case.start_within),
             "on_lost": "give_up" if case.gives_up else "rerun",
-        }  # fmt: skip
+        }
         if case.attempts > 1:
             wait = timedelta(seconds=case.retry_pause)
             policies["retry"] = _every(wait, case)
         subject = job(
-            name="played", schedule=Every(timedelta(seconds=self.every)), catch_up=catch_up, **policies
-        )(lambda ctx: None)  # fmt: skip
+            name="played",
+            schedule=Every(timedelta(seconds=self.every)),
+            catch_up=catch_up,
+            **policies,
+        )(lambda ctx: None)
         return ManualWorker(
-            [subject], self.database, self.clock, poll_interval=timedelta(seconds=case.poll),
-            heartbeat_interval="20s", missed_heartbeats_limit=3,
-        )  # fmt: skip
+            [subject],
+            self.database,
+            self.clock,
+            poll_interval=timedelta(seconds=case.poll),
+            heartbeat_interval="20s",
+            missed_heartbeats_limit=3,
+        )
 
     def pass_to(self, instant: float) -> None:
         self.clock.tick(at(instant) - self.clock.now())
 
     def look(self) -> list[tuple[float, int]]:
         started: list[tuple[float, int]] = []
-        while self.clock.now() >= self.due:  # one that finds nothing to start may have moved the row on
+        while (
+            self.clock.now() >= self.due
+        ):  # one that finds nothing to start may have moved the row on
             for claim in self.worker.poll():
                 assert self.worker.begin(claim)
                 self.held[seconds_of(claim.slot)] = claim
@@ -96,8 +122,10 @@ class Product:
         claim = self.held.pop(slot)
         run = self.case.run(slot, claim.row.attempt)
         ends: dict[str, Outcome] = {
-            "succeed": Succeeded(), "fail": Failed("no"), "snooze": Snoozed(timedelta(seconds=run.pause))
-        }  # fmt: skip
+            "succeed": Succeeded(),
+            "fail": Failed("no"),
+            "snooze": Snoozed(timedelta(seconds=run.pause)),
+        }
         assert self.worker.finish(claim, ends[run.ends])
 
     def settle(self, slot: float, ends: str, pause: float) -> None:
@@ -106,18 +134,28 @@ class Product:
 
     def kill(self, slot: float, last_beat: float, *, has_completed: bool) -> None:
         claim, tables = self.held.pop(slot), self.worker.store.tables
-        mine = [tables.tasks.c.task_name == claim.row.task_name, tables.tasks.c.slot == at(slot), tables.tasks.c.picked]
+        mine = [
+            tables.tasks.c.task_name == claim.row.task_name,
+            tables.tasks.c.slot == at(slot),
+            tables.tasks.c.picked,
+        ]
         with self.database.main.begin() as connection:
-            connection.execute(tables.tasks.update().where(*mine).values(last_heartbeat=at(last_beat)))
+            connection.execute(
+                tables.tasks.update().where(*mine).values(last_heartbeat=at(last_beat))
+            )
             if has_completed:
                 done = tables.slots.update().where(tables.slots.c.slot == at(slot))
-                connection.execute(done.values(outcome="succeeded", finished=self.clock.now()))
+                connection.execute(
+                    done.values(outcome="succeeded", finished=self.clock.now())
+                )
         self.worker.crash()
         self.worker = self._worker()
 
     def take_over(self, slot: float) -> None:
         _, rows = self.worker.store.held.look(["played"])
-        assert self.worker.store.settlements.take_over([row for row in rows if row.slot == at(slot)])
+        assert self.worker.store.settlements.take_over(
+            [row for row in rows if row.slot == at(slot)]
+        )
         self.learn_due()
 
     def pause(self) -> None:
@@ -142,18 +180,25 @@ class Product:
                 sa.select(slots.slot, slots.outcome, slots.reason, slots.attempts)
             ):
                 ran = "r" if attempts == 1 else f"#{attempts}"
-                found[seconds_of(slot)] = ran if outcome == "succeeded" else LETTERS.get(reason, outcome)
+                found[seconds_of(slot)] = (
+                    ran if outcome == "succeeded" else LETTERS.get(reason, outcome)
+                )
             for first, last, count, reason in connection.execute(
                 sa.select(gaps.first_slot, gaps.last_slot, gaps.count, gaps.reason)
             ):
                 step = (seconds_of(last) - seconds_of(first)) / (count - 1)
                 for number in range(count):
-                    assert found.setdefault(seconds_of(first) + number * step, LETTERS[reason]) == LETTERS[reason]
+                    assert (
+                        found.setdefault(seconds_of(first) + number * step, LETTERS[reason])
+                        == LETTERS[reason]
+                    )
         return dict(sorted(found.items()))
 
 
 def _every(wait: timedelta, case: Case) -> Retry:
-    return Retry(case.attempts, tenacity.wait_fixed(wait), past_next_slot=case.past_next_slot)
+    return Retry(
+        case.attempts, tenacity.wait_fixed(wait), past_next_slot=case.past_next_slot
+    )
 
 
 #: Two cases of hundreds of polls: with --all they are played by every way to catch up.

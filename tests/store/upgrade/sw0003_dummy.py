@@ -1,4 +1,5 @@
-"""A third revision, for the test of upgrades only: a column in each hot table that no release knows.
+"""A third revision, for the test of upgrades only: a column in each hot table that no release
+knows.
 
 Revision ID: sw0003
 """
@@ -17,12 +18,17 @@ depends_on = None
 def upgrade() -> None:
     op.create_table("scheduled_witness", sa.Column("what", sa.Text))
     for name in ("tasks", "slots", "gaps", "workers", "meta"):
-        # Before the last columns that the release has would be as good: no statement counts columns.
-        op.execute(f"ALTER TABLE scheduled_{name} ADD COLUMN flavour text NOT NULL DEFAULT md5(random()::text)")
+        # Before the last columns that the release has would be as good: no statement counts
+        # columns.
+        op.execute(
+            f"ALTER TABLE scheduled_{name} ADD COLUMN flavour text NOT NULL "
+            "DEFAULT md5(random()::text)"
+        )
     op.create_index("scheduled_tasks_flavour", "scheduled_tasks", ["flavour"])
     op.execute(
         "CREATE FUNCTION scheduled_watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "INSERT INTO scheduled_witness VALUES (TG_TABLE_NAME || ': ' || NEW.flavour); RETURN NEW; END $$"
+        "INSERT INTO scheduled_witness VALUES (TG_TABLE_NAME || ': ' || "
+        "NEW.flavour); RETURN NEW; END $$"
     )
     for name in ("tasks", "slots", "gaps", "workers", "meta"):
         op.execute(

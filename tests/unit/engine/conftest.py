@@ -74,7 +74,9 @@ class Bench:
             self.clock.tick(timedelta(minutes=1))
         sent = self.worker.clock.elapsed()
         worker = self.worker
-        _, claims = claim_due(worker.store, worker.name, count, lease=worker.settings.lease, names=[name])
+        _, claims = claim_due(
+            worker.store, worker.name, count, lease=worker.settings.lease, names=[name]
+        )
         return self.worker.active_claims.add(claims, sent)
 
     def end(self, holding: Holding, outcome: AttemptOutcome | None = None) -> None:
@@ -87,7 +89,9 @@ class Bench:
             raise ConnectionError
 
     def delay_reply(self, part: object, question: str, by: timedelta) -> None:
-        """This part of the store answers the question as ever, and its reply takes that long to arrive."""
+        """This part of the store answers the question as ever, and its reply takes that long to
+        arrive.
+        """
         answer = getattr(part, question)
 
         def delayed(*args: Any, **options: Any) -> Any:
@@ -111,8 +115,16 @@ class Bench:
         with self.worker.store.transaction() as connection:
             return connection.execute(
                 sa.select(
-                    tasks.picked, tasks.version, tasks.attempt, tasks.slot, tasks.execution_time, tasks.state
-                ).where(tasks.task_name == key.task_name, tasks.task_instance == key.task_instance)
+                    tasks.picked,
+                    tasks.version,
+                    tasks.attempt,
+                    tasks.slot,
+                    tasks.execution_time,
+                    tasks.state,
+                ).where(
+                    tasks.task_name == key.task_name,
+                    tasks.task_instance == key.task_instance,
+                )
             ).first()
 
     def outcome(self, holding: Holding) -> str | None:
@@ -120,7 +132,9 @@ class Bench:
         assert key is not None
         with self.worker.store.transaction() as connection:
             return connection.scalar(
-                sa.select(slots.outcome).where(slots.task_name == key.task_name, slots.slot == key.slot)
+                sa.select(slots.outcome).where(
+                    slots.task_name == key.task_name, slots.slot == key.slot
+                )
             )
 
 

@@ -1,4 +1,6 @@
-"""What the tests of the engine's parts are built from: claims without a database, a runner without a settler."""
+"""What the tests of the engine's parts are built from: claims without a database, a runner without
+a settler.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,29 @@ PATIENCE = 30.0
 _versions = itertools.count(1)
 
 
-def a_claim(name: str = "job", *, lease: timedelta = MINUTE, instance: str = RECURRING, **columns: Any) -> Claim:
+def a_claim(
+    name: str = "job",
+    *,
+    lease: timedelta = MINUTE,
+    instance: str = RECURRING,
+    **columns: Any,
+) -> Claim:
     """Each is of another token; without a schedule it is a task's."""
     kind = Kind.PLAN if columns.get("schedule", "EVERY|1m") else Kind.TASK
-    columns = {"kind": kind, "slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "created_version": 1} | columns
+    columns = {
+        "kind": kind,
+        "slot": NOON,
+        "schedule": "EVERY|1m",
+        "attempt": 1,
+        "created_version": 1,
+    } | columns
     row = Row(
-        task_name=name, task_instance=instance, execution_time=NOON, version=next(_versions), picked=True, **columns
+        task_name=name,
+        task_instance=instance,
+        execution_time=NOON,
+        version=next(_versions),
+        picked=True,
+        **columns,
     )
     return Claim(row=row, holder="host:1:a", lease=lease, claimed_at=NOON)
 
@@ -47,7 +66,9 @@ class NoFence:
 
 
 class Rig:
-    """A runner, and what its attempts came to. ``marks``: whether the mark of a job that gives up can be set."""
+    """A runner, and what its attempts came to. ``marks``: whether the mark of a job that gives up
+    can be set.
+    """
 
     def __init__(
         self,
@@ -61,7 +82,9 @@ class Rig:
         stopwatch: Stopwatch = elapsed,
     ) -> None:
         found = [define(subject) for subject in subjects]
-        self.definitions: dict[str, Definition] = {definition.name: definition for definition in found}
+        self.definitions: dict[str, Definition] = {
+            definition.name: definition for definition in found
+        }
         self._elapsed = stopwatch
         self.active_claims = ActiveClaims(stopwatch)
         self.events: list[Event] = []
@@ -90,8 +113,12 @@ class Rig:
         self.runner.close()
         self.loop.stop()
 
-    def hold(self, name: str = "job", *, renewed: float | None = None, **claim: Any) -> Holding:
-        return self.active_claims.add([a_claim(name, **claim)], self._elapsed() if renewed is None else renewed)[0]
+    def hold(
+        self, name: str = "job", *, renewed: float | None = None, **claim: Any
+    ) -> Holding:
+        return self.active_claims.add(
+            [a_claim(name, **claim)], self._elapsed() if renewed is None else renewed
+        )[0]
 
     def start(self, name: str = "job", **claim: Any) -> Holding:
         holding = self.hold(name, **claim)

@@ -53,7 +53,9 @@ def test_what_is_lost_stays_lost() -> None:
 
 
 def test_a_claim_waits_from_when_it_came_in() -> None:
-    """Its lease counts from before it was sent; while it was decided and committed, it kept nobody waiting here."""
+    """Its lease counts from before it was sent; while it was decided and committed, it kept nobody
+    waiting here.
+    """
     watch = Stopwatch()
     watch.seconds = 12
     held = Holding(a_claim(lease=MINUTE), 0.0, watch)
@@ -76,20 +78,32 @@ def test_a_claim_waits_from_when_it_came_in() -> None:
     ],
     ids=lambda steps: "-".join(map(str, steps)),
 )
-def test_an_attempt_begins_at_most_once_and_ends_once(steps: list[str], expected: list[bool]) -> None:
+def test_an_attempt_begins_at_most_once_and_ends_once(
+    steps: list[str], expected: list[bool]
+) -> None:
     """Who comes second is told so, whatever the second was."""
     held = holding(Stopwatch())
-    does = {"begin": held.begin, "end": held.end, "give up": lambda: held.end(unstarted=True)}
+    does = {
+        "begin": held.begin,
+        "end": held.end,
+        "give up": lambda: held.end(unstarted=True),
+    }
     assert [does[step]() for step in steps] == expected
 
 
 def test_either_it_begins_or_it_goes_back() -> None:
-    """Race: a thread enters the handler while the lease watch gives the claim back. One of them wins."""
+    """Race: a thread enters the handler while the lease watch gives the claim back. One of them
+    wins.
+    """
     for _ in range(1000):
         held = holding(Stopwatch())
         barrier, won = threading.Barrier(2), []
 
-        def step(act: Callable[[], bool], barrier: threading.Barrier = barrier, won: list[bool] = won) -> None:
+        def step(
+            act: Callable[[], bool],
+            barrier: threading.Barrier = barrier,
+            won: list[bool] = won,
+        ) -> None:
             barrier.wait(PATIENCE)
             won.append(act())
 
@@ -124,7 +138,9 @@ def test_waiting_until_nothing_is_held() -> None:
     claims = [a_claim(), a_claim()]
     active_claims.add(claims, 0.0)
     assert not active_claims.wait_empty(0.01)
-    remover = threading.Thread(target=lambda: [active_claims.remove([claim]) for claim in claims])
+    remover = threading.Thread(
+        target=lambda: [active_claims.remove([claim]) for claim in claims]
+    )
     remover.start()
     assert active_claims.wait_empty(PATIENCE)
     remover.join(PATIENCE)

@@ -13,7 +13,16 @@ from tests.unit.engine.parts import a_claim
 
 from slotwise.engine.process.isolation import Channel, _Attempt, outcome_of, say_outcome
 from slotwise.engine.run.active_claims import ActiveClaims
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
+from slotwise.model.records import (
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    FollowUps,
+    HandedBack,
+    Snoozed,
+    Succeeded,
+)
 
 OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),
@@ -48,11 +57,15 @@ def test_what_is_told_to_stop_before_its_handler_began_has_not_started(reason: s
     (holding,) = ActiveClaims().add([a_claim()], 0.0)
     holding.signal.set(reason)
     ours, theirs = socket.socketpair()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
     theirs.close()
     with ours:
         attempt = _Attempt(Channel(ours), child, holding, patience=0)
-        assert attempt.run({}, begun=lambda: None, draining=lambda: False) == HandedBack(reason)
+        assert attempt.run({}, begun=lambda: None, draining=lambda: False) == HandedBack(
+            reason
+        )
 
 
 def test_words_arrive_whole_and_in_order() -> None:

@@ -1,4 +1,6 @@
-"""What a poller claims next: each round as a table of steps, their results and the sleep that follows."""
+"""What a poller claims next: each round as a table of steps, their results and the sleep that
+follows.
+"""
 
 from __future__ import annotations
 
@@ -81,27 +83,44 @@ class Counted(ActiveClaims):
 
 
 class Rounds:
-    """A planner whose queries are answered from a list. Time passes only with its steps and ``wait``."""
+    """A planner whose queries are answered from a list. Time passes only with its steps and
+    ``wait``.
+    """
 
-    def __init__(self, *definitions: Any, capacity: int = 10, runs_ahead: bool = True) -> None:
+    def __init__(
+        self, *definitions: Any, capacity: int = 10, runs_ahead: bool = True
+    ) -> None:
         found = {one.name: one for one in definitions or (JOB, MAIL)}
         self.now = 100.0
         self.steps: list[Step] = []
         self.answers: list[Any] = []
         self.active_claims = Counted(self.elapsed)
         self.planner = ClaimPlanner(
-            cast("Poller", self), [*found], found, self.active_claims,
-            SimpleNamespace(capacity=capacity, runs_ahead=runs_ahead, margin=timedelta(seconds=10)),
-            poll_interval=POLL, peers=Peers(),
-        )  # fmt: skip
+            cast("Poller", self),
+            [*found],
+            found,
+            self.active_claims,
+            SimpleNamespace(
+                capacity=capacity, runs_ahead=runs_ahead, margin=timedelta(seconds=10)
+            ),
+            poll_interval=POLL,
+            peers=Peers(),
+        )
 
     def wait(self, by: timedelta) -> None:
         self.now += by.total_seconds()
 
     def round(
-        self, *answers: Any, free: int = 10, held: int = 0, ended: int = 0, slots_may_be_due: bool = True
+        self,
+        *answers: Any,
+        free: int = 10,
+        held: int = 0,
+        ended: int = 0,
+        slots_may_be_due: bool = True,
     ) -> tuple[list[Step], timedelta]:
-        """The steps of a round, and the sleep after it. Each answer is the result of the next step that has one."""
+        """The steps of a round, and the sleep after it. Each answer is the result of the next step
+        that has one.
+        """
         self.steps, self.answers = [], [*answers]
         self.active_claims.count, self.active_claims.removed = held, ended
         pause = self.planner.round(free, slots_may_be_due=slots_may_be_due)
@@ -114,7 +133,7 @@ class Rounds:
         self.wait(pause)
         return pause
 
-    # -- the port ---------------------------------------------------------------------------------------------
+    # -- the port ---------------------------------------------------------------------------------
 
     def elapsed(self) -> float:
         return self.now
@@ -140,9 +159,14 @@ class Rounds:
         found: int = self._ask(slots_claim(limit, [*names]))
         return found
 
-    def claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
+    def claim_tasks(
+        self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None
+    ) -> list[Claim]:
         count: int = self._ask(tasks_claim(limit, names))
-        return [a_claim(names[0], schedule=None, instance=str(number)) for number in range(count)]
+        return [
+            a_claim(names[0], schedule=None, instance=str(number))
+            for number in range(count)
+        ]
 
     def refused(self) -> list[str]:
         return []
@@ -157,7 +181,9 @@ class Rounds:
         self.wait(STEP)
 
 
-SLOTS, TASKS, LOOK = slots_claim(10, BOTH), tasks_claim(10, ("mail",)), a_look(BOTH, ["mail"])
+SLOTS = slots_claim(10, BOTH)
+TASKS = tasks_claim(10, ("mail",))
+LOOK = a_look(BOTH, ["mail"])
 #: The usual round, and one that found little.
 ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
 
@@ -166,25 +192,67 @@ ALL, NOW = [a_begin(10), SLOTS, TASKS, LOOK], timedelta(0)
     ("facts", "answers", "steps", "pause"),
     [
         pytest.param({}, [0, 0, None], ALL, POLL, id="nothing waits: the poll interval"),
-        pytest.param({}, [0, 0, SOON], ALL, SOON - STEP, id="until the next row is due, less the query"),
-        pytest.param({}, [0, 0, 2 * POLL], ALL, POLL, id="never longer than the poll interval"),
-        pytest.param({}, [1, 0], [a_begin(10), SLOTS, TASKS, GIVE_WAY], AT_ONCE, id="a short batch: handlers first"),
-        pytest.param({}, [3, 2], [a_begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"),
         pytest.param(
-            {"slots_may_be_due": False}, [3], [a_begin(10), TASKS, GIVE_WAY], AT_ONCE, id="no slot is due: tasks first"
+            {},
+            [0, 0, SOON],
+            ALL,
+            SOON - STEP,
+            id="until the next row is due, less the query",
         ),
         pytest.param(
-            {"slots_may_be_due": False}, [0, 5], [a_begin(10), TASKS, SLOTS], AT_ONCE, id="no task is due: slots follow"
+            {}, [0, 0, 2 * POLL], ALL, POLL, id="never longer than the poll interval"
         ),
-        pytest.param({"free": 4}, [0, 0, None], [a_begin(10), slots_claim(4, BOTH), TASKS, LOOK], POLL, id="sizes"),
-        pytest.param({"held": 10}, [0, None], [a_begin(10), SLOTS, a_look(BOTH, [])], CROWDED, id="no room for tasks"),
         pytest.param(
-            {"free": 0}, [0, None], [a_begin(10), TASKS, a_look([], ["mail"])], CROWDED, id="no place for slots"
+            {},
+            [1, 0],
+            [a_begin(10), SLOTS, TASKS, GIVE_WAY],
+            AT_ONCE,
+            id="a short batch: handlers first",
+        ),
+        pytest.param(
+            {}, [3, 2], [a_begin(10), SLOTS, TASKS], AT_ONCE, id="half of the room: at once"
+        ),
+        pytest.param(
+            {"slots_may_be_due": False},
+            [3],
+            [a_begin(10), TASKS, GIVE_WAY],
+            AT_ONCE,
+            id="no slot is due: tasks first",
+        ),
+        pytest.param(
+            {"slots_may_be_due": False},
+            [0, 5],
+            [a_begin(10), TASKS, SLOTS],
+            AT_ONCE,
+            id="no task is due: slots follow",
+        ),
+        pytest.param(
+            {"free": 4},
+            [0, 0, None],
+            [a_begin(10), slots_claim(4, BOTH), TASKS, LOOK],
+            POLL,
+            id="sizes",
+        ),
+        pytest.param(
+            {"held": 10},
+            [0, None],
+            [a_begin(10), SLOTS, a_look(BOTH, [])],
+            CROWDED,
+            id="no room for tasks",
+        ),
+        pytest.param(
+            {"free": 0},
+            [0, None],
+            [a_begin(10), TASKS, a_look([], ["mail"])],
+            CROWDED,
+            id="no place for slots",
         ),
         pytest.param({"free": 0, "held": 10}, [], [], CROWDED, id="no room at all"),
     ],
 )
-def test_the_first_round(facts: dict[str, Any], answers: list[Any], steps: list[Step], pause: timedelta) -> None:
+def test_the_first_round(
+    facts: dict[str, Any], answers: list[Any], steps: list[Step], pause: timedelta
+) -> None:
     """A worker with one job and one task, and room for ten."""
     assert Rounds().round(*answers, **facts) == (steps, pause)
 
@@ -192,14 +260,24 @@ def test_the_first_round(facts: dict[str, Any], answers: list[Any], steps: list[
 @pytest.mark.parametrize(
     ("definitions", "steps"),
     [
-        pytest.param([JOB], [a_begin(10), slots_claim(10, ["tick"]), a_look(["tick"], [])], id="only jobs"),
         pytest.param(
-            [MAIL], [a_begin(10), slots_claim(10, ["mail"]), TASKS, a_look(["mail"], ["mail"])], id="only tasks"
+            [JOB],
+            [a_begin(10), slots_claim(10, ["tick"]), a_look(["tick"], [])],
+            id="only jobs",
+        ),
+        pytest.param(
+            [MAIL],
+            [a_begin(10), slots_claim(10, ["mail"]), TASKS, a_look(["mail"], ["mail"])],
+            id="only tasks",
         ),
     ],
 )
-def test_kinds_that_are_not_known_are_not_claimed(definitions: list[Any], steps: list[Step]) -> None:
-    """A worker without one-time tasks has no room for them, and does not wait for it. Tasks may have slots, too."""
+def test_kinds_that_are_not_known_are_not_claimed(
+    definitions: list[Any], steps: list[Step]
+) -> None:
+    """A worker without one-time tasks has no room for them, and does not wait for it. Tasks may
+    have slots, too.
+    """
     answers = [None if step[0] == "look" else 0 for step in steps if step[0] != "begin"]
     assert Rounds(*definitions).round(*answers) == (steps, POLL)
 
@@ -240,7 +318,11 @@ def test_a_row_that_was_known_to_become_due_is_claimed() -> None:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        pytest.param("mail", [a_begin(10), TASKS, SLOTS, LOOK], id="a task goes first, without a look"),
+        pytest.param(
+            "mail",
+            [a_begin(10), TASKS, SLOTS, LOOK],
+            id="a task goes first, without a look",
+        ),
         pytest.param("tick", [LOOK], id="a job: what is due is found by the look"),
     ],
 )
@@ -255,7 +337,9 @@ def test_a_notification(name: str, steps: list[Step]) -> None:
 
 
 def test_a_locked_row_is_tried_less_and_less_often() -> None:
-    """It is due and was not found. The pauses are jittered, and begin anew after a look that finds nothing due."""
+    """It is due and was not found. The pauses are jittered, and begin anew after a look that finds
+    nothing due.
+    """
     rounds, (first, longest) = Rounds(), LOCKED_PAUSES
     for _ in range(3):
         pauses = [rounds.sleep(0, 0, NOW) for _ in range(12)]
@@ -265,7 +349,9 @@ def test_a_locked_row_is_tried_less_and_less_often() -> None:
 
 
 def test_a_full_worker_wakes_others_once() -> None:
-    """Race: only the worker that settled a slot knows the next one, and it is full when that is due."""
+    """Race: only the worker that settled a slot knows the next one, and it is full when that is
+    due.
+    """
     full = {"free": 0, "held": 10}
     rounds = Rounds()
     assert rounds.round(**full) == ([], CROWDED)
@@ -278,7 +364,9 @@ def test_a_full_worker_wakes_others_once() -> None:
     assert rounds.round(**full) == ([], CROWDED)  # full again: the wait begins anew
 
 
-def fast(rounds: Rounds, *answers: Any, held: int, **facts: Any) -> tuple[list[Step], timedelta]:
+def fast(
+    rounds: Rounds, *answers: Any, held: int, **facts: Any
+) -> tuple[list[Step], timedelta]:
     """A round after a notification of a task, in which a million attempts end in each second."""
     rounds.planner.woken_for(["mail"])
     return rounds.round(*answers, held=held, ended=round(rounds.now * 1_000_000), **facts)
@@ -295,7 +383,9 @@ def rounds() -> Rounds:
 
 
 def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
-    """Slots that may be due do not wait. Nor do tasks once no more attempts end: quick handlers have become slow."""
+    """Slots that may be due do not wait. Nor do tasks once no more attempts end: quick handlers
+    have become slow.
+    """
     held, ended = MOST_AHEAD - 100, rounds.active_claims.removed
     assert fast(rounds, slots_may_be_due=False, held=held) == ([], FILLING)
     assert fast(rounds, 0, None, held=held)[0] == [a_begin(10), SLOTS, a_look(BOTH, [])]
@@ -303,12 +393,15 @@ def test_it_waits_for_room_for_a_batch(rounds: Rounds) -> None:
     rounds.wait(timedelta(seconds=RATE_WINDOW))
     rounds.planner.woken_for(["mail"])
     assert rounds.round(0, 0, None, slots_may_be_due=False, held=5, ended=ended)[0][:2] == [
-        a_begin(10), tasks_claim(5, ["mail"])
-    ]  # fmt: skip
+        a_begin(10),
+        tasks_claim(5, ["mail"]),
+    ]
 
 
 def test_slots_wait_while_short_handlers_make_room() -> None:
-    """Small claims cost as much as large ones. Nothing waits for handlers that go on, and nothing for long."""
+    """Small claims cost as much as large ones. Nothing waits for handlers that go on, and nothing
+    for long.
+    """
     rounds, half = Rounds(JOB), 5
 
     def ends(*answers: Any, free: int) -> tuple[list[Step], timedelta]:
@@ -321,44 +414,67 @@ def test_slots_wait_while_short_handlers_make_room() -> None:
         assert ends(free=room) == ([], SHORTLY)
     assert ends(half, free=half)[0] == [a_begin(half), slots_claim(half, ["tick"])]
     assert ends(free=2) == ([], SHORTLY)
-    assert ends(2, free=2)[0] == [a_begin(2), slots_claim(2, ["tick"])]  # no handler has ended meanwhile
+    assert ends(2, free=2)[0] == [
+        a_begin(2),
+        slots_claim(2, ["tick"]),
+    ]  # no handler has ended meanwhile
     assert ends(free=2) == ([], SHORTLY)
     rounds.wait(FILLING)
     assert ends(3, free=3)[0] == [a_begin(3), slots_claim(3, ["tick"])]
-    for answers, steps in ([], []), ([1], [a_begin(1), slots_claim(1, ["tick"])]):  # then handlers are long
+    for answers, steps in (
+        ([], []),
+        ([1], [a_begin(1), slots_claim(1, ["tick"])]),
+    ):  # then handlers are long
         rounds.wait(timedelta(seconds=2 * RATE_WINDOW))
-        assert rounds.round(*answers, free=1, ended=rounds.active_claims.removed)[0] == steps
+        assert (
+            rounds.round(*answers, free=1, ended=rounds.active_claims.removed)[0] == steps
+        )
 
 
 def test_a_batch_is_never_larger_than_a_statement_may_be(rounds: Rounds) -> None:
-    """After a large batch, claims begin at the queue's cursors; a full look follows what does not fill half a batch."""
+    """After a large batch, claims begin at the queue's cursors; a full look follows what does not
+    fill half a batch.
+    """
     full = tasks_claim(BATCH, ("mail",))
     assert fast(rounds, BATCH, held=0)[0][1:] == [full]
     assert fast(rounds, 10, 0, held=0)[0][1:3] == [full, tasks_claim(BATCH - 10, ("mail",))]
 
 
 @pytest.mark.parametrize(("runs_ahead", "tasks"), [(True, 3), (False, 1)])
-def test_slots_take_the_threads_of_tasks_that_may_not_wait(runs_ahead: bool, tasks: int) -> None:
+def test_slots_take_the_threads_of_tasks_that_may_not_wait(
+    runs_ahead: bool, tasks: int
+) -> None:
     """One round claims both kinds."""
     rounds = Rounds(capacity=3, runs_ahead=runs_ahead)
-    assert rounds.round(2, 1, free=3)[0][:3] == [a_begin(3), slots_claim(3, BOTH), tasks_claim(tasks, ("mail",))]
+    assert rounds.round(2, 1, free=3)[0][:3] == [
+        a_begin(3),
+        slots_claim(3, BOTH),
+        tasks_claim(tasks, ("mail",)),
+    ]
 
 
 def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> None:
-    """One query says whether rows of it are due. It rests until the pause is over, or a claim of ours has ended."""
+    """One query says whether rows of it are due. It rests until the pause is over, or a claim of
+    ours has ended.
+    """
     rounds = Rounds(MAIL, LIMITED)
     held = [a_claim("limited", schedule=None, instance=id) for id in ("1", "2")]
     mine, _ = rounds.active_claims.add(held, rounds.now)
     due = a_find(["limited"])
     begin = [a_begin(10), slots_claim(10, ["mail"])]
-    claim, look = [slots_claim(10, ["limited"]), tasks_claim(10, ["limited"])], a_look(["mail"], ["mail"])
+    claim = [slots_claim(10, ["limited"]), tasks_claim(10, ["limited"])]
+    look = a_look(["mail"], ["mail"])
     look_limited = a_look(["limited"], ["limited"])
     assert rounds.round(0, ["limited"], 0, 0, 0, None, NOW) == (
-        [*begin, due, TASKS, *claim, look, look_limited], FULL_PAUSE
-    )  # fmt: skip
+        [*begin, due, TASKS, *claim, look, look_limited],
+        FULL_PAUSE,
+    )
     assert rounds.round(0, 0, None, NOW)[0] == [*begin, TASKS, look, look_limited]
     rounds.active_claims.remove([mine.claim])
-    assert rounds.round(0, [], 0, None, None) == ([*begin, due, TASKS, look, look_limited], POLL)
+    assert rounds.round(0, [], 0, None, None) == (
+        [*begin, due, TASKS, look, look_limited],
+        POLL,
+    )
 
 
 def test_a_task_that_was_served_goes_to_the_end() -> None:
@@ -380,7 +496,8 @@ def test_a_limit_of_claims_is_kept() -> None:
 
 
 def test_after_a_claim_that_waited_in_vain_no_more_wait_than_started_lately() -> None:
-    """In a heartbeat interval, and at least one; twice as many after each interval without another such claim.
+    """In a heartbeat interval, and at least one; twice as many after each interval without another
+    such claim.
 
     The others are left to workers that have a free thread.
     """
@@ -416,4 +533,6 @@ def test_a_round_claims_no_more_than_may_wait() -> None:
     rounds = Rounds()
     rounds.active_claims.queued_at = rounds.now
     steps, _ = rounds.round(0, 0, None, free=10)
-    assert {step[1] for step in steps if step[0] in ("begin", "claim slots", "claim tasks")} == {1}
+    assert {
+        step[1] for step in steps if step[0] in ("begin", "claim slots", "claim tasks")
+    } == {1}

@@ -41,7 +41,9 @@ def test_what_has_ended_is_not_told(bench: Bench, is_released: bool) -> None:
 
 
 def test_only_an_earlier_deadline_wakes_the_loop(bench: Bench) -> None:
-    """The others are seen when it wakes by itself. Before its first round, and during a round, each counts."""
+    """The others are seen when it wakes by itself. Before its first round, and during a round,
+    each counts.
+    """
     watch, (one, other, third) = bench.worker.lease_watch, bench.hold(3)
     watch.limit(one, 2 * SECOND)
     assert watch._wake.is_set()
@@ -54,7 +56,9 @@ def test_only_an_earlier_deadline_wakes_the_loop(bench: Bench) -> None:
 
 
 def test_a_deadline_that_is_set_during_a_round_is_seen(bench: Bench) -> None:
-    """Race: the round has passed the attempt already. It causes another round, however late the deadline."""
+    """Race: the round has passed the attempt already. It causes another round, however late the
+    deadline.
+    """
     watch, (passed, other) = bench.worker.lease_watch, bench.hold(2)
     watch.run_once()
     bench.clock.tick(watch.run_once())

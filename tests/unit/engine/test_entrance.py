@@ -23,8 +23,12 @@ from slotwise import Disabled, Every, FixedDelay, JobContext, job
     ],
     ids=["shorter", "very short", "equal", "longer", "a fixed delay", "disabled"],
 )
-def test_no_slot_comes_due_between_two_polls(make_bench: MakeBench, schedule: Any, seconds: int) -> None:
-    """The first of two would count as missed. The shortest interval of its jobs bounds the poll interval."""
+def test_no_slot_comes_due_between_two_polls(
+    make_bench: MakeBench, schedule: Any, seconds: int
+) -> None:
+    """The first of two would count as missed. The shortest interval of its jobs bounds the poll
+    interval.
+    """
 
     @job(name="often", schedule=schedule)
     def often(ctx: JobContext) -> None:

@@ -26,7 +26,11 @@ def others() -> None:
 
 
 def loop_threads() -> int:
-    return sum(thread.name == "slotwise-loop" for thread in threading.enumerate() if thread not in OTHERS)
+    return sum(
+        thread.name == "slotwise-loop"
+        for thread in threading.enumerate()
+        if thread not in OTHERS
+    )
 
 
 class Life:
@@ -148,7 +152,9 @@ def test_what_runs_at_the_end_is_cancelled() -> None:
     assert ended == ["cancelled"]
 
 
-def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is left behind, in a daemon thread."""
     monkeypatch.setattr(event_loop, "PATIENCE", event_loop.LIFESPAN_CHECK)
     go, entered = threading.Event(), threading.Event()
@@ -171,7 +177,7 @@ def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_stop(monkeypatch: p
     assert loop_threads() == 0
 
 
-# -- on a host's loop -------------------------------------------------------------------------------------------
+# -- on a host's loop -----------------------------------------------------------------------------
 
 
 def test_the_hosts_loop_is_used_and_stays() -> None:

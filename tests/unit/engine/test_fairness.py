@@ -40,7 +40,9 @@ def schedule(bench: Bench, **counts: int) -> None:
 
 
 def test_whoever_was_served_goes_to_the_end(make_bench: MakeBench) -> None:
-    """With a hundred tasks, two of which flood, a row waits for one claim of each flood: not for a hundred."""
+    """With a hundred tasks, two of which flood, a row waits for one claim of each flood: not for a
+    hundred.
+    """
     names = [f"t{number:02}" for number in range(100)]
     bench = make_bench(*named(*names), threads=1)
     schedule(bench, t50=9, t98=9, t99=1)
@@ -49,17 +51,27 @@ def test_whoever_was_served_goes_to_the_end(make_bench: MakeBench) -> None:
     assert claims(bench, 2) == [["t00"], ["t98"]]
 
 
-@pytest.mark.parametrize("limit", [{"concurrency": 5}, {"rate_limit": "1000/s"}], ids=["concurrency", "rate_limit"])
+@pytest.mark.parametrize(
+    "limit",
+    [{"concurrency": 5}, {"rate_limit": "1000/s"}],
+    ids=["concurrency", "rate_limit"],
+)
 @pytest.mark.parametrize("flood", ["free", "limited"])
-def test_a_limit_is_no_reason_to_wait(make_bench: MakeBench, limit: dict[str, Any], flood: str) -> None:
-    """Neither for the task with the limit, while others flood; nor for the others, while that one does."""
+def test_a_limit_is_no_reason_to_wait(
+    make_bench: MakeBench, limit: dict[str, Any], flood: str
+) -> None:
+    """Neither for the task with the limit, while others flood; nor for the others, while that one
+    does.
+    """
     bench = make_bench(*named("free"), *named("limited", **limit), threads=2)
     schedule(bench, **{"free": 1, "limited": 1} | {flood: 50})
     assert {name for some in claims(bench, 2) for name in some} == {"free", "limited"}
 
 
 def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
-    """While it runs as often as it may, polls ask for a place each quarter of a second, and after an end of ours."""
+    """While it runs as often as it may, polls ask for a place each quarter of a second, and after
+    an end of ours.
+    """
     few = task(name="few", concurrency=1)(lambda ctx: gate.pass_through())
     bench = make_bench(few, *named("many"), threads=5)
     schedule(bench, few=3)
@@ -102,7 +114,9 @@ def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBenc
 
 @pytest.mark.extended
 def test_a_flood_at_the_highest_priority(make_bench: MakeBench) -> None:
-    """After a hundred of its rows others have a part of a claim, also behind a second flood; then it goes on."""
+    """After a hundred of its rows others have a part of a claim, also behind a second flood; then
+    it goes on.
+    """
     bench = make_bench(*named("flood", "second", "ping"), threads=50)
     for name, priority in (("flood", 32767), ("second", 32766)):
         bench.registry.client.schedule_many(name, range(600), priority=priority)

@@ -11,7 +11,13 @@ from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise import task
 from slotwise.engine.loops.held_claims import LeaseWatch
-from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
+from slotwise.model.events import (
+    ClaimLostEvent,
+    ClaimSuspect,
+    HandedBackEvent,
+    HeartbeatSent,
+    Settled,
+)
 from slotwise.model.records import Claim, HandedBack, Succeeded
 
 INTERVAL = timedelta(seconds=10)
@@ -28,7 +34,9 @@ def test_a_heartbeat_renews_everything_that_is_held(bench: Bench) -> None:
 
 
 def test_a_lease_is_renewed_from_before_the_heartbeat_was_sent(bench: Bench) -> None:
-    """Law 6: a reaper counts from the heartbeat, not from its reply. A slow reply makes no lease longer."""
+    """Law 6: a reaper counts from the heartbeat, not from its reply. A slow reply makes no lease
+    longer.
+    """
     (holding,) = bench.hold()
     assert holding.begin()
     bench.clock.tick(timedelta(seconds=20))
@@ -47,11 +55,15 @@ def test_a_claim_that_was_taken_over_is_lost(bench: Bench) -> None:
     for _ in range(2):
         bench.worker.heartbeat.run_once()
     assert (lost.lost, lost.signal.reason, kept.lost) == (True, "lost", False)
-    assert [event.reason for event in bench.said(ClaimLostEvent)] == ["the heartbeat was refused"]
+    assert [event.reason for event in bench.said(ClaimLostEvent)] == [
+        "the heartbeat was refused"
+    ]
 
 
 def test_a_settlement_on_its_way_is_no_loss(bench: Bench) -> None:
-    """Race: the settlement has been committed, its reply not yet read: the claim is gone, and still in the holdings."""
+    """Race: the settlement has been committed, its reply not yet read: the claim is gone, and
+    still in the holdings.
+    """
     (holding,) = bench.hold()
     assert holding.end()
     bench.worker.store.settlements.settle([(holding.claim, Succeeded())])
@@ -71,7 +83,9 @@ def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
 
 
 def test_an_idle_worker_asks_for_its_rows_only_after_a_claim(bench: Bench) -> None:
-    """Else a heartbeat costs one statement. After a failure for a lease: what the server commits late is found, too."""
+    """Else a heartbeat costs one statement. After a failure for a lease: what the server commits
+    late is found, too.
+    """
     looks, look = list[str](), bench.worker.store.held.held_by
 
     def counted(holder: str) -> Sequence[Claim]:
@@ -110,8 +124,8 @@ def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:
 
 
 def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None:
-    """Race: no claim was under way before the look; one is committed before the look ends, and its reply is not here.
-    So the look finds a row that the holdings do not have, and that is not lost.
+    """Race: no claim was under way before the look; one is committed before the look ends, and its
+    reply is not here. So the look finds a row that the holdings do not have, and that is not lost.
     """
     worker, look = bench.worker, bench.worker.store.held.held_by
     bench.hold()
@@ -120,7 +134,9 @@ def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None
 
         def look_and_claim(holder: str) -> Sequence[Claim]:
             under_way.enter_context(worker.active_claims.claiming())
-            worker.store.claims.claim_tasks(holder, 1, lease=worker.settings.lease, names=["mail"])
+            worker.store.claims.claim_tasks(
+                holder, 1, lease=worker.settings.lease, names=["mail"]
+            )
             return look(holder)
 
         worker.store.held.held_by = look_and_claim  # type: ignore[method-assign]
@@ -130,9 +146,15 @@ def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None
     assert bench.said(HandedBackEvent) == []
 
 
-@pytest.mark.parametrize(("marked", "outcome"), [(False, None), (True, "lost")], ids=["claimed", "running"])
-def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, outcome: str | None) -> None:
-    """At most one start: where the mark stands, the handler may have started, so the slot does not start again."""
+@pytest.mark.parametrize(
+    ("marked", "outcome"), [(False, None), (True, "lost")], ids=["claimed", "running"]
+)
+def test_an_unknown_claim_of_a_job_that_gives_up(
+    bench: Bench, marked: bool, outcome: str | None
+) -> None:
+    """At most one start: where the mark stands, the handler may have started, so the slot does not
+    start again.
+    """
     (holding,) = bench.hold(name="strict")
     if marked:
         assert bench.worker.store.held.mark_running(holding.claim)
@@ -146,7 +168,9 @@ def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, out
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["claimed", "marked"])
-def test_an_unknown_claim_of_a_task_that_gives_up(make_bench: MakeBench, marked: bool) -> None:
+def test_an_unknown_claim_of_a_task_that_gives_up(
+    make_bench: MakeBench, marked: bool
+) -> None:
     """As of a job: without a mark it is handed back, and nothing is burnt."""
     bench = make_bench(task(name="mail", on_lost="give_up")(print))
     (holding,) = bench.hold()
@@ -155,14 +179,20 @@ def test_an_unknown_claim_of_a_task_that_gives_up(make_bench: MakeBench, marked:
     bench.lose_reply(holding)
     bench.worker.heartbeat.run_once()
     row = bench.row(holding)
-    assert (row.picked, row.state, row.attempt) == (False, "dead" if marked else None, int(marked))
+    assert (row.picked, row.state, row.attempt) == (
+        False,
+        "dead" if marked else None,
+        int(marked),
+    )
 
 
-# -- the lease watch: no database -------------------------------------------------------------------------------
+# -- the lease watch: no database -----------------------------------------------------------------
 
 
 def test_a_claim_without_a_heartbeat_is_doubtful_and_then_lost(bench: Bench) -> None:
-    """Below one interval nothing starts on it; at the end of the lease the handler is told. Each is said once."""
+    """Below one interval nothing starts on it; at the end of the lease the handler is told. Each
+    is said once.
+    """
     (holding,) = bench.hold()
     assert holding.begin()
     watch = bench.worker.lease_watch
@@ -175,7 +205,9 @@ def test_a_claim_without_a_heartbeat_is_doubtful_and_then_lost(bench: Bench) -> 
     bench.clock.tick(timedelta(seconds=9))
     for _ in range(2):
         watch.run_once()
-    assert [event.reason for event in bench.said(ClaimLostEvent)] == ["the lease ran out without a heartbeat"]
+    assert [event.reason for event in bench.said(ClaimLostEvent)] == [
+        "the lease ran out without a heartbeat"
+    ]
     assert holding.signal.reason == "lost"
 
 
@@ -232,7 +264,9 @@ def test_what_could_not_start_within_an_interval_goes_back(bench: Bench) -> None
 
 
 def test_a_claim_whose_start_hook_runs_is_kept(bench: Bench) -> None:
-    """It has a thread. Handed back, the slot would come again, and its hook would take another one."""
+    """It has a thread. Handed back, the slot would come again, and its hook would take another
+    one.
+    """
     (holding,) = bench.hold()
     holding.held = ExitStack()
     bench.clock.tick(INTERVAL + timedelta(seconds=1))

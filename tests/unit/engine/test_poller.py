@@ -34,7 +34,10 @@ def test_it_sleeps_until_the_next_row_is_due(make_bench: MakeBench) -> None:
 
 def test_it_never_sleeps_longer_than_the_poll_interval(make_bench: MakeBench) -> None:
     """Others put rows in, too."""
-    bench = make_bench(job(name="rare", schedule=Every("1d"))(nothing), job(name="off", schedule=Disabled())(nothing))
+    bench = make_bench(
+        job(name="rare", schedule=Every("1d"))(nothing),
+        job(name="off", schedule=Disabled())(nothing),
+    )
     assert bench.worker.poller.run_once() == timedelta(seconds=10)
     nobody = make_bench(task(name="other")(nothing))
     assert nobody.worker.poller.run_once() == timedelta(seconds=10)
@@ -58,7 +61,9 @@ def test_a_worker_with_nothing_to_do_only_looks(make_bench: MakeBench) -> None:
 
 
 def test_after_a_short_batch_it_only_looks(make_bench: MakeBench) -> None:
-    """One statement, where a claim of slots and one of tasks would bring as little; but for a word, it claims."""
+    """One statement, where a claim of slots and one of tasks would bring as little; but for a
+    word, it claims.
+    """
     bench = make_bench(mail, threads=10)
     bench.registry.client.schedule(mail)
     assert bench.worker.poller.run_once() == AT_ONCE
@@ -72,7 +77,9 @@ def test_after_a_short_batch_it_only_looks(make_bench: MakeBench) -> None:
 
 
 def test_after_an_end_it_only_looks(make_bench: MakeBench) -> None:
-    """One statement, as long as nothing was known to be due; what the handler has left to do is found by it."""
+    """One statement, as long as nothing was known to be due; what the handler has left to do is
+    found by it.
+    """
     bench = make_bench(job(name="slow", schedule=Every("8s"))(nothing), mail)
     assert bench.worker.poller.run_once() == timedelta(seconds=8)
     bench.worker.poller.poll_now()
@@ -91,7 +98,9 @@ def test_after_an_end_it_only_looks(make_bench: MakeBench) -> None:
 
 
 def test_after_a_large_batch_it_claims(make_bench: MakeBench, gate: Gate) -> None:
-    """A look would only say what is likely, that there is more; also for whoever has slept before."""
+    """A look would only say what is likely, that there is more; also for whoever has slept
+    before.
+    """
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=10)
     assert bench.worker.poller.run_once() == timedelta(seconds=10)
     bench.clock.tick(timedelta(seconds=10))
@@ -140,9 +149,15 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     assert (row.picked, row.attempt) == (False, 0)
 
 
-@pytest.mark.parametrize(("name", "question"), [("plain", "claim_slots"), ("mail", "claim_tasks")])
-def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, name: str, question: str) -> None:
-    """Law 6: the lease runs from the claim, not from its reply. When little of it is left, nothing starts."""
+@pytest.mark.parametrize(
+    ("name", "question"), [("plain", "claim_slots"), ("mail", "claim_tasks")]
+)
+def test_a_claim_is_believed_in_from_before_it_was_sent(
+    make_bench: MakeBench, name: str, question: str
+) -> None:
+    """Law 6: the lease runs from the claim, not from its reply. When little of it is left, nothing
+    starts.
+    """
     entered = list[object]()
     subjects = {
         "plain": job(name="plain", schedule=Every("1m"))(entered.append),
@@ -155,7 +170,10 @@ def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, n
     bench.delay_reply(bench.worker.store.claims, question, timedelta(seconds=55))
     assert bench.worker.poller.run_once() == AT_ONCE
     (holding,) = bench.worker.active_claims
-    assert (holding.claim.row.task_name, bench.clock.elapsed() - holding.renewed) == (name, 55)
+    assert (holding.claim.row.task_name, bench.clock.elapsed() - holding.renewed) == (
+        name,
+        55,
+    )
     while not (ends := bench.said(Settled) + bench.said(HandedBackEvent)):
         bench.worker.settler.run_once()
     assert [event.reason for event in ends] == ["suspect"]
@@ -163,14 +181,16 @@ def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, n
 
 
 def test_rows_of_others_are_not_touched(make_bench: MakeBench) -> None:
-    """A row of a task that this worker does not know is claimed, deleted and counted by nobody here."""
+    """A row of a task that this worker does not know is claimed, deleted and counted by nobody
+    here.
+    """
     bench = make_bench(mail)
     bench.registry.client.schedule("of-another-service", {"id": 1})
     assert bench.worker.poller.run_once() == timedelta(seconds=10)
     assert bench.said(Claimed) == []
 
 
-# -- several workers --------------------------------------------------------------------------------------------
+# -- several workers ------------------------------------------------------------------------------
 
 
 def told(bench: Bench) -> list[str]:
@@ -180,8 +200,12 @@ def told(bench: Bench) -> list[str]:
     return words
 
 
-def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate: Gate) -> None:
-    """Race: only the worker that settled a slot knows the next; it is full when that is due. It says so once."""
+def test_who_has_no_room_tells_others_what_comes_due(
+    make_bench: MakeBench, gate: Gate
+) -> None:
+    """Race: only the worker that settled a slot knows the next; it is full when that is due. It
+    says so once.
+    """
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=1)
     client, poller = bench.registry.client, bench.worker.poller
     client.schedule("mail")
@@ -195,12 +219,16 @@ def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate
     bench.clock.tick(timedelta(seconds=5) - CROWDED)
     assert poller.run_once() == bench.worker.settings.poll_interval
     assert told(bench) == [LOOK]
-    assert poller.run_once() == bench.worker.settings.poll_interval  # woken by somebody else who has no room
+    assert (
+        poller.run_once() == bench.worker.settings.poll_interval
+    )  # woken by somebody else who has no room
     assert told(bench) == []
 
 
 def test_who_drains_leaves_what_comes_to_others(make_bench: MakeBench) -> None:
-    """At the begin of the drain, and with every settlement in it, which may have handed back what is due."""
+    """At the begin of the drain, and with every settlement in it, which may have handed back what
+    is due.
+    """
     bench = make_bench(mail)
     bench.worker.runner.is_draining = True
     bench.worker.poller.poll_now()
@@ -209,7 +237,9 @@ def test_who_drains_leaves_what_comes_to_others(make_bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40, 1000])
 def test_peers_keep_out_of_each_others_way(count: int) -> None:
-    """Alone, at once and at the full interval; else a little later, a little earlier, within bounds."""
+    """Alone, at once and at the full interval; else a little later, a little earlier, within
+    bounds.
+    """
     peers, interval = Peers(), timedelta(seconds=10)
     peers.count = count
     offsets = {peers.offset() for _ in range(50)}

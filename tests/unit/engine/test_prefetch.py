@@ -1,4 +1,6 @@
-"""How far tasks are claimed ahead of the threads, and when their claim waits for room for a whole batch."""
+"""How far tasks are claimed ahead of the threads, and when their claim waits for room for a whole
+batch.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ MARGIN = timedelta(seconds=10)
     [
         pytest.param([0, 0], 0, id="nothing ends"),
         pytest.param([100, 100], 100, id="as many as end within the time"),
-        pytest.param([1000, 10], 10, id="the slower of two windows counts: they have become slow"),
-        pytest.param([10, 1000], 10, id="the slower of two windows counts: they came in one lump"),
+        pytest.param(
+            [1000, 10], 10, id="the slower of two windows counts: they have become slow"
+        ),
+        pytest.param(
+            [10, 1000], 10, id="the slower of two windows counts: they came in one lump"
+        ),
         pytest.param([100_000, 100_000], MOST_AHEAD, id="never more than that"),
     ],
 )
@@ -41,14 +47,18 @@ def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)]
+    ("ahead", "worth"),
+    [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)],
 )
 def test_a_claim_is_worth_its_trip(bench: Bench, ahead: int, worth: int) -> None:
     """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
     worker, planner = bench.worker, bench.worker.poller.planner
     planner._prefetch.ahead = lambda ended, now: ahead  # type: ignore[method-assign]
     count = worker.capacity + ahead - worth
-    worker.active_claims.add([a_claim("mail", instance=str(number), schedule=None) for number in range(count)], 0.0)
+    worker.active_claims.add(
+        [a_claim("mail", instance=str(number), schedule=None) for number in range(count)],
+        0.0,
+    )
     assert planner.room_for_tasks(0.0) == (worth, False)
     worker.active_claims.add([a_claim("mail", instance="more", schedule=None)], 0.0)
     assert planner.room_for_tasks(0.0) == (0, bool(worth))
@@ -56,9 +66,14 @@ def test_a_claim_is_worth_its_trip(bench: Bench, ahead: int, worth: int) -> None
 
 @pytest.fixture
 def crowded(make_bench: MakeBench) -> Bench:
-    """A worker whose handlers end fast, with room for a few more tasks and not for a batch; no slots are due."""
+    """A worker whose handlers end fast, with room for a few more tasks and not for a batch; no
+    slots are due.
+    """
     bench = make_bench(task(name="mail")(lambda ctx: None), threads=10)
-    held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST_AHEAD - 100)]
+    held = [
+        a_claim("mail", instance=str(number), schedule=None)
+        for number in range(MOST_AHEAD - 100)
+    ]
     bench.worker.active_claims.add(held, bench.clock.elapsed())
     _end_fast(bench)
     bench.worker.store.claims.slots_may_be_due = False
@@ -66,7 +81,9 @@ def crowded(make_bench: MakeBench) -> Bench:
 
 
 def _end_fast(bench: Bench) -> None:
-    """As many attempts have ended in the last two windows as make it claim as far ahead as it ever does."""
+    """As many attempts have ended in the last two windows as make it claim as far ahead as it ever
+    does.
+    """
     for _ in range(2):
         bench.clock.tick(timedelta(seconds=RATE_WINDOW))
         bench.worker.active_claims.removed += 100_000
@@ -74,7 +91,9 @@ def _end_fast(bench: Bench) -> None:
 
 
 def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
-    """Nothing is asked of the database, for a moment; with the room there, or with the time up, it goes on."""
+    """Nothing is asked of the database, for a moment; with the room there, or with the time up, it
+    goes on.
+    """
     poller, active_claims = crowded.worker.poller, crowded.worker.active_claims
     assert poller.run_once() == FILLING
     assert crowded.said(PollBegan) == []
@@ -101,9 +120,13 @@ def test_slots_wait_for_no_batch(crowded: Bench) -> None:
 
 
 @pytest.mark.parametrize("on_lost", ["rerun", "give_up"])
-def test_tasks_are_claimed_ahead(make_bench: MakeBench, gate: Gate, on_lost: OnLost) -> None:
+def test_tasks_are_claimed_ahead(
+    make_bench: MakeBench, gate: Gate, on_lost: OnLost
+) -> None:
     """Also those that give up: what has not started when the process dies is handed back."""
-    bench = make_bench(task(name="pay", on_lost=on_lost)(lambda ctx: gate.pass_through()), threads=3)
+    bench = make_bench(
+        task(name="pay", on_lost=on_lost)(lambda ctx: gate.pass_through()), threads=3
+    )
     bench.registry.client.schedule_many("pay", [None] * 30)
     _end_fast(bench)
     for _ in range(3):
@@ -112,13 +135,20 @@ def test_tasks_are_claimed_ahead(make_bench: MakeBench, gate: Gate, on_lost: OnL
     gate.open()
 
 
-def test_slots_that_were_claimed_before_take_the_threads(make_bench: MakeBench, gate: Gate) -> None:
-    """One poll claims both kinds; tasks that may not be claimed ahead get the threads that the slots have left."""
+def test_slots_that_were_claimed_before_take_the_threads(
+    make_bench: MakeBench, gate: Gate
+) -> None:
+    """One poll claims both kinds; tasks that may not be claimed ahead get the threads that the
+    slots have left.
+    """
 
     async def pass_through(ctx: TaskContext[None]) -> None:
         await asyncio.to_thread(gate.pass_through)
 
-    jobs = [job(name=f"tick-{n}", schedule=Every("1s"))(lambda ctx: gate.pass_through()) for n in range(2)]
+    jobs = [
+        job(name=f"tick-{n}", schedule=Every("1s"))(lambda ctx: gate.pass_through())
+        for n in range(2)
+    ]
     bench = make_bench(*jobs, task(name="pay")(pass_through), threads=3)
     bench.registry.client.schedule_many("pay", [None] * 30)
     bench.clock.tick(timedelta(seconds=1))

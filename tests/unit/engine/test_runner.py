@@ -16,7 +16,17 @@ import pytest
 from tests.kit.breaks import always
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
-from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, TaskContext, job, task
+from slotwise import (
+    Cancel,
+    Every,
+    Fail,
+    JobCancelled,
+    JobContext,
+    Snooze,
+    TaskContext,
+    job,
+    task,
+)
 from slotwise.engine.run import outcomes
 from slotwise.engine.run.outcomes import error_text
 from slotwise.engine.run.runner import UNSETTLED
@@ -56,7 +66,7 @@ def returning(result: object) -> Handler:
     return lambda ctx: result
 
 
-# -- how it ends ------------------------------------------------------------------------------------------------
+# -- how it ends ----------------------------------------------------------------------------------
 
 
 @BOTH
@@ -78,7 +88,9 @@ def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object])
 def test_a_fork_that_comes_out_of_the_handler_ends(
     make: Callable[[Handler], object], leave: BaseException | None, status: int
 ) -> None:
-    """The attempt is the parent's, and ends once; the child ends with the status that Python would give it."""
+    """The attempt is the parent's, and ends once; the child ends with the status that Python would
+    give it.
+    """
     statuses: list[int] = []
 
     def forks(ctx: JobContext) -> None:
@@ -118,12 +130,22 @@ def ended(child: int) -> int:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_a_handler_raises_is_an_outcome(make: Callable[[Handler], object], error: BaseException) -> None:
-    """Also what is meant to end the process, or the loop: the next handler runs as if nothing had happened."""
-    with Rig(make(raising(error)), task(name="next")(lambda ctx: None), task(name="later")(_nothing)) as rig:
+def test_whatever_a_handler_raises_is_an_outcome(
+    make: Callable[[Handler], object], error: BaseException
+) -> None:
+    """Also what is meant to end the process, or the loop: the next handler runs as if nothing had
+    happened.
+    """
+    with Rig(
+        make(raising(error)),
+        task(name="next")(lambda ctx: None),
+        task(name="later")(_nothing),
+    ) as rig:
         outcome = rig.run()
         assert isinstance(outcome, Failed)
-        assert type(error).__name__ in outcome.error.splitlines()[-1] or isinstance(error, StopIteration)
+        assert type(error).__name__ in outcome.error.splitlines()[-1] or isinstance(
+            error, StopIteration
+        )
         assert not outcome.final
         assert rig.run("next") == Succeeded()
         assert rig.run("later") == Succeeded()
@@ -146,7 +168,9 @@ def test_the_end_is_told_with_its_error(make: Callable[[Handler], object]) -> No
 
 
 def test_a_coroutine_that_nobody_awaits() -> None:
-    """A `def` that forgot to be `async def` ran nothing: no success, and no other attempt can mend it."""
+    """A `def` that forgot to be `async def` ran nothing: no success, and no other attempt can mend
+    it.
+    """
     with Rig(sync(_nothing_of)) as rig:
         outcome = rig.run()
         assert isinstance(outcome, Failed)
@@ -155,11 +179,17 @@ def test_a_coroutine_that_nobody_awaits() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [Snooze("10m"), Cancel("no data"), Fail("no data")], ids=lambda word: type(word).__name__
+    "word",
+    [Snooze("10m"), Cancel("no data"), Fail("no data")],
+    ids=lambda word: type(word).__name__,
 )
 @BOTH
-def test_a_word_that_is_returned_and_not_raised(make: Callable[[Handler], object], word: Exception) -> None:
-    """It would steer nothing, and pass for a success: the attempt fails, and says what to write."""
+def test_a_word_that_is_returned_and_not_raised(
+    make: Callable[[Handler], object], word: Exception
+) -> None:
+    """It would steer nothing, and pass for a success: the attempt fails, and says what to
+    write.
+    """
     with Rig(make(returning(word))) as rig:
         outcome = rig.run()
     assert isinstance(outcome, Failed)
@@ -177,7 +207,9 @@ def _nothing_of(ctx: JobContext) -> Awaitable[None]:
     ids=["no JSON", "Java's", "no UTF-8", "too deep", "empty"],
 )
 @BOTH
-def test_data_that_cannot_be_decoded(make: Callable[[Handler], object], data: bytes) -> None:
+def test_data_that_cannot_be_decoded(
+    make: Callable[[Handler], object], data: bytes
+) -> None:
     """The handler is not entered, and no other attempt is made: it would meet the same."""
     entered: list[object] = []
     with Rig(make(entered.append)) as rig:
@@ -198,7 +230,7 @@ def test_the_data_arrives_decoded() -> None:
         assert seen[0] is seen[1]
 
 
-# -- where it runs ----------------------------------------------------------------------------------------------
+# -- where it runs --------------------------------------------------------------------------------
 
 
 def test_def_on_threads_of_its_own_async_def_on_the_one_loop() -> None:
@@ -219,7 +251,7 @@ def test_def_on_threads_of_its_own_async_def_on_the_one_loop() -> None:
     assert len({loop for _, loop in where}) == 1
 
 
-# -- right before the start -------------------------------------------------------------------------------------
+# -- right before the start -----------------------------------------------------------------------
 
 
 @BOTH
@@ -234,19 +266,27 @@ def test_what_may_not_start_any_more(
     """On a doubtful claim nothing starts."""
     entered: list[object] = []
     with Rig(make(entered.append), margin=timedelta(seconds=5)) as rig:
-        assert rig.run(renewed=elapsed() + renewed, lease=timedelta(seconds=lease)) == HandedBack(reason)
+        assert rig.run(
+            renewed=elapsed() + renewed, lease=timedelta(seconds=lease)
+        ) == HandedBack(reason)
         assert entered == []
 
 
 @BOTH
-def test_what_its_claim_took_is_no_time_that_it_waited(make: Callable[[Handler], object]) -> None:
-    """A claim that took longer than a heartbeat, and has lease enough, starts: else the next would take as long."""
+def test_what_its_claim_took_is_no_time_that_it_waited(
+    make: Callable[[Handler], object],
+) -> None:
+    """A claim that took longer than a heartbeat, and has lease enough, starts: else the next would
+    take as long.
+    """
     with Rig(make(lambda ctx: None), margin=timedelta(seconds=5)) as rig:
         assert rig.run(renewed=elapsed() - 6, lease=timedelta(seconds=60)) == Succeeded()
 
 
 @BOTH
-def test_what_waited_for_long_goes_to_somebody_else(make: Callable[[Handler], object]) -> None:
+def test_what_waited_for_long_goes_to_somebody_else(
+    make: Callable[[Handler], object],
+) -> None:
     """For longer than a heartbeat, since it came in."""
     entered: list[object] = []
     with Rig(make(entered.append), margin=timedelta(microseconds=1)) as rig:
@@ -267,7 +307,9 @@ def test_a_drain_starts_nothing(make: Callable[[Handler], object]) -> None:
 
 
 def test_a_slot_takes_a_thread_until_its_handler_ends() -> None:
-    """The next one need not wait for its settlement; but of those that wait for that, there is a bound."""
+    """The next one need not wait for its settlement; but of those that wait for that, there is a
+    bound.
+    """
     with Rig(sync(lambda ctx: None), capacity=2) as rig:
         holdings = [rig.hold(instance=str(number)) for number in range(UNSETTLED)]
         assert rig.runner.free() == 0
@@ -311,9 +353,13 @@ def test_a_job_that_gives_up_starts_only_under_its_mark(
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-@pytest.mark.parametrize("stored", [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"], ids=["version", "codec"])
+@pytest.mark.parametrize(
+    "stored", [b"slotwise/json/2\n1", b"slotwise/nonesuch/1\n1"], ids=["version", "codec"]
+)
 @pytest.mark.parametrize("is_job", [False, True], ids=["task", "job"])
-def test_what_a_newer_release_has_written_is_left_to_it(is_async: bool, stored: bytes, is_job: bool) -> None:
+def test_what_a_newer_release_has_written_is_left_to_it(
+    is_async: bool, stored: bytes, is_job: bool
+) -> None:
     """The handler is not called, and no attempt is used up."""
     entered: list[object] = []
 
@@ -321,9 +367,13 @@ def test_what_a_newer_release_has_written_is_left_to_it(is_async: bool, stored: 
         entered.append(ctx)
 
     handler: Any = later if is_async else entered.append
-    subject = job(name="mail", schedule=HOURLY)(handler) if is_job else task(name="mail")(handler)
+    subject = (
+        job(name="mail", schedule=HOURLY)(handler) if is_job else task(name="mail")(handler)
+    )
     with Rig(subject) as rig:
-        outcome = rig.run("mail", task_data=stored, **({} if is_job else {"schedule": None}))
+        outcome = rig.run(
+            "mail", task_data=stored, **({} if is_job else {"schedule": None})
+        )
     assert isinstance(outcome, HandedBack)
     assert (outcome.reason, outcome.error is None, entered) == ("newer", False, [])
 
@@ -339,9 +389,13 @@ def test_what_a_handler_cannot_read_itself_is_its_failure() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-@pytest.mark.parametrize("passed", [0, 51, 60], ids=["taken over", "little lease left", "no lease left"])
+@pytest.mark.parametrize(
+    "passed", [0, 51, 60], ids=["taken over", "little lease left", "no lease left"]
+)
 def test_a_mark_that_took_long_starts_nothing(passed: int, is_async: bool) -> None:
-    """Law 6: the mark was set, and meanwhile the claim became one that this worker no longer believes in."""
+    """Law 6: the mark was set, and meanwhile the claim became one that this worker no longer
+    believes in.
+    """
     entered, clock = list[object](), ManualClock(NOON)
 
     async def later(ctx: JobContext) -> None:
@@ -386,7 +440,9 @@ def test_a_claim_that_was_given_back_meanwhile_does_not_start() -> None:
         gate.pass_through()
         return True
 
-    with Rig(job(name="job", schedule=HOURLY, on_lost="give_up")(entered.append), mark=mark) as rig:
+    with Rig(
+        job(name="job", schedule=HOURLY, on_lost="give_up")(entered.append), mark=mark
+    ) as rig:
         holding = rig.start()
         gate.wait_entered()
         assert holding.end(unstarted=True)
@@ -402,14 +458,18 @@ def test_a_loop_that_is_gone_loses_no_claim(caplog: pytest.LogCaptureFixture) ->
     holding = rig.start()
     assert not holding.started
     assert holding.end(unstarted=True)
-    assert "job cannot start: the event loop has not been started, or has ended" in caplog.text
+    assert (
+        "job cannot start: the event loop has not been started, or has ended" in caplog.text
+    )
 
 
-# -- being told to stop -----------------------------------------------------------------------------------------
+# -- being told to stop ---------------------------------------------------------------------------
 
 
 def test_a_handler_that_listens() -> None:
-    """ctx.wait ends at once, ctx.check raises, and the attempt was aborted for the reason that was given."""
+    """ctx.wait ends at once, ctx.check raises, and the attempt was aborted for the reason that was
+    given.
+    """
     gate = Gate()
 
     def body(ctx: JobContext) -> None:
@@ -438,9 +498,13 @@ def test_a_handler_that_ends_well_all_the_same() -> None:
         assert rig.end() == Succeeded()
 
 
-@pytest.mark.parametrize("word", [Snooze("10m"), Cancel("not today")], ids=["Snooze", "Cancel"])
+@pytest.mark.parametrize(
+    "word", [Snooze("10m"), Cancel("not today")], ids=["Snooze", "Cancel"]
+)
 def test_no_word_of_a_handler_undoes_its_timeout(word: Exception) -> None:
-    """It had its time, and has failed: it can neither be tried later for that, nor be called off."""
+    """It had its time, and has failed: it can neither be tried later for that, nor be called
+    off.
+    """
     gate = Gate()
 
     def body(ctx: JobContext) -> None:
@@ -462,7 +526,9 @@ def test_a_runner_that_forgets_timeouts_is_found_out() -> None:
 
 
 @BOTH
-def test_what_was_told_to_stop_before_it_began_does_not_begin(make: Callable[[Handler], object]) -> None:
+def test_what_was_told_to_stop_before_it_began_does_not_begin(
+    make: Callable[[Handler], object],
+) -> None:
     """An operator is faster than the queue."""
     entered: list[object] = []
     with Rig(make(entered.append)) as rig:
@@ -505,7 +571,9 @@ def test_a_signal_before_the_coroutine_has_begun() -> None:
     async def body(ctx: JobContext) -> None:
         entered.append(ctx)
 
-    with Rig(task(name="blocking")(blocking), job(name="job", schedule=HOURLY)(body)) as rig:
+    with Rig(
+        task(name="blocking")(blocking), job(name="job", schedule=HOURLY)(body)
+    ) as rig:
         rig.start("blocking")
         gate.wait_entered()
         rig.start("job").signal.set("operator")
@@ -528,19 +596,25 @@ def test_a_coroutine_that_ignores_its_cancellation_has_not_ended() -> None:
         return "well"
 
     deaf = threading.Event()
-    with Rig(job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)) as rig:
+    with Rig(
+        job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)
+    ) as rig:
         holding = rig.start()
         assert entered.wait(PATIENCE)
         holding.signal.set("shutdown")
         assert deaf.wait(PATIENCE)
-        assert rig.run("next") == Succeeded()  # the loop is free, and the other has not ended
+        assert (
+            rig.run("next") == Succeeded()
+        )  # the loop is free, and the other has not ended
         assert rig.loop._loop is not None
         rig.loop._loop.call_soon_threadsafe(go.set)
         assert rig.end() == Succeeded()
 
 
 def test_a_host_that_cancels_all_its_tasks_does_not_end_an_attempt() -> None:
-    """While the handler has not ended, neither has the attempt: another must not start beside it."""
+    """While the handler has not ended, neither has the attempt: another must not start beside
+    it.
+    """
     entered, deaf, go = threading.Event(), threading.Event(), asyncio.Event()
 
     async def stubborn(ctx: JobContext) -> None:
@@ -551,7 +625,9 @@ def test_a_host_that_cancels_all_its_tasks_does_not_end_an_attempt() -> None:
             deaf.set()
             await go.wait()
 
-    with Rig(job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)) as rig:
+    with Rig(
+        job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)
+    ) as rig:
         rig.start()
         assert entered.wait(PATIENCE)
         loop = rig.loop._loop
@@ -569,7 +645,7 @@ def test_a_host_that_cancels_all_its_tasks_does_not_end_an_attempt() -> None:
         assert rig.end() == Succeeded()
 
 
-# -- interceptors -----------------------------------------------------------------------------------------------
+# -- interceptors ---------------------------------------------------------------------------------
 
 
 @BOTH
@@ -586,7 +662,9 @@ def test_interceptors_are_around_the_handler(make: Callable[[Handler], object]) 
 
         return interceptor
 
-    with Rig(make(lambda ctx: seen.append("handler")), interceptors=(around("a"), around("b"))) as rig:
+    with Rig(
+        make(lambda ctx: seen.append("handler")), interceptors=(around("a"), around("b"))
+    ) as rig:
         assert rig.run() == Succeeded()
     assert seen == ["a in job", "b in job", "handler", "b out", "a out"]
 
@@ -621,11 +699,13 @@ def test_an_interceptor_that_fails_is_a_failure(make: Callable[[Handler], object
     assert entered == []
 
 
-# -- the error's text -------------------------------------------------------------------------------------------
+# -- the error's text -----------------------------------------------------------------------------
 
 
 def test_an_errors_text_fits_the_ledger() -> None:
-    """The newest lines remain, after the one that names the error; nothing is in it that a database refuses."""
+    """The newest lines remain, after the one that names the error; nothing is in it that a
+    database refuses.
+    """
     try:
         raise ValueError("x" * 100_000 + "\x00\ud800 end")
     except ValueError as error:

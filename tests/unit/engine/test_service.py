@@ -48,7 +48,9 @@ class Loop(Service):
 
     def has_run(self, times: int = 1) -> bool:
         """Wait for so many further rounds."""
-        return all(self.rounds.acquire(timeout=PATIENCE.total_seconds()) for _ in range(times))
+        return all(
+            self.rounds.acquire(timeout=PATIENCE.total_seconds()) for _ in range(times)
+        )
 
     def ends(self) -> bool:
         self.stop()
@@ -80,7 +82,9 @@ class StopsWhenCleared(threading.Event):
 
 
 def test_a_stop_is_never_slept_over() -> None:
-    """Race: stop() sets both marks between the loop's look at one and its clearing of the other."""
+    """Race: stop() sets both marks between the loop's look at one and its clearing of the
+    other.
+    """
     loop = Loop()
     loop._wake = StopsWhenCleared(loop)
     loop.start()
@@ -163,9 +167,13 @@ def test_a_loop_that_never_started_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("x"), SystemExit(3), GeneratorExit()], ids=lambda error: type(error).__name__
+    "error",
+    [ValueError("x"), SystemExit(3), GeneratorExit()],
+    ids=lambda error: type(error).__name__,
 )
-def test_no_error_ends_a_loop(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_ends_a_loop(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """A worker without its heartbeat would lose all it holds."""
     loop = Loop(failing(error), first_pause=timedelta(milliseconds=1))
     loop.start()
@@ -184,7 +192,9 @@ def test_an_error_is_told_with_its_trace_once(caplog: pytest.LogCaptureFixture) 
 
 
 def test_pauses_grow_until_it_works() -> None:
-    """The first is short, none is longer than the limit and its jitter; after a success they begin anew."""
+    """The first is short, none is longer than the limit and its jitter; after a success they begin
+    anew.
+    """
     first, longest = timedelta(milliseconds=100), timedelta(seconds=2)
     loop = Loop(failing(*[Away()] * 8), first_pause=first, longest_pause=longest)
     pauses = [loop._round() for _ in range(8)]
@@ -199,8 +209,12 @@ def test_pauses_grow_until_it_works() -> None:
 
 
 def test_no_wake_up_shortens_the_pause_of_an_outage() -> None:
-    """Race: each handler that ends wakes the settler; a database that is coming back must not be stormed."""
-    loop = Loop(failing(Away()), first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
+    """Race: each handler that ends wakes the settler; a database that is coming back must not be
+    stormed.
+    """
+    loop = Loop(
+        failing(Away()), first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1)
+    )
     loop.start()
     assert loop.has_run()
     for _ in range(10):
@@ -226,13 +240,17 @@ def test_an_outage_is_said_once_by_a_worker() -> None:
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014", "25P03"])
 def test_a_busy_database_is_no_outage(state: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A deadlock, a timeout, a conflict of two transactions: tried again, and logged as what it was."""
+    """A deadlock, a timeout, a conflict of two transactions: tried again, and logged as what it
+    was.
+    """
     said: list[Event] = []
     error = DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)("somebody was first"))
     loop = Loop(
-        failing(error), listeners=Listeners((said.append,)), first_pause=timedelta(0),
+        failing(error),
+        listeners=Listeners((said.append,)),
+        first_pause=timedelta(0),
         longest_pause=timedelta(milliseconds=1),
-    )  # fmt: skip
+    )
     loop.start()
     assert loop.has_run(2)
     assert loop.ends()
@@ -254,7 +272,9 @@ def test_a_mistake_is_no_outage() -> None:
 
 def test_starts_stops_and_wake_ups_in_any_order() -> None:
     """A hundred loops, each started, woken and stopped by threads of their own: every one ends."""
-    loops = [Loop(lambda: timedelta(milliseconds=1)) for _ in range(50)] + [Loop() for _ in range(50)]
+    loops = [Loop(lambda: timedelta(milliseconds=1)) for _ in range(50)] + [
+        Loop() for _ in range(50)
+    ]
     barrier = threading.Barrier(6)
 
     def meddle(turn: int) -> None:

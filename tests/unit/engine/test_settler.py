@@ -17,8 +17,22 @@ from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise.engine.loops.held_claims import LONGEST_PAUSE
 from slotwise.engine.loops.service import AT_ONCE
-from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Reaped, Settled, SettledDead, SettleSent
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Succeeded
+from slotwise.model.events import (
+    ClaimLostEvent,
+    HandedBackEvent,
+    Reaped,
+    Settled,
+    SettledDead,
+    SettleSent,
+)
+from slotwise.model.records import (
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    HandedBack,
+    Succeeded,
+)
 from slotwise.store.connect import sqlite_connections
 from slotwise.store.slots.settlements import Settlement
 
@@ -34,7 +48,9 @@ def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
 
 
 def test_capacity_is_free_only_after_the_settlement(bench: Bench) -> None:
-    """Not when the handler ends: what cannot be written must not pile up. Then the poller is woken."""
+    """Not when the handler ends: what cannot be written must not pile up. Then the poller is
+    woken.
+    """
     (holding,) = bench.hold()
     full = bench.worker.capacity
     bench.end(holding)
@@ -60,8 +76,12 @@ def test_the_first_word_stands(bench: Bench) -> None:
     assert bench.said(ClaimLostEvent) == []
 
 
-def test_what_comes_due_between_an_end_and_its_settlement_is_not_overlapped(bench: Bench) -> None:
-    """The database was away, for instance: the settlement says how long ago the handler has ended."""
+def test_what_comes_due_between_an_end_and_its_settlement_is_not_overlapped(
+    bench: Bench,
+) -> None:
+    """The database was away, for instance: the settlement says how long ago the handler has
+    ended.
+    """
     (holding,) = bench.hold(name="plain")
     bench.clock.tick(timedelta(seconds=90))
     bench.end(holding)
@@ -111,7 +131,9 @@ def locked(url: str) -> Iterator[None]:
         connection.close()
 
 
-def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_loses_no_outcome(
+    make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are put back, in their order, and capacity stays taken; afterwards all are written."""
     monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=50))
     bench = make_bench(heartbeat_interval="50ms")
@@ -126,7 +148,11 @@ def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monk
         assert bench.room_for_tasks() == bench.worker.capacity - 3
         assert list(bench.worker.settler._ended) == active_claims
     bench.worker.settler.flush()
-    assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]
+    assert [event.outcome for event in bench.said(Settled)] == [
+        "succeeded",
+        "succeeded",
+        "dead",
+    ]
     assert len(bench.worker.active_claims) == 0
 
 
@@ -147,8 +173,9 @@ def test_an_outage_is_waited_out_by_the_loop(
     settler.stop()
     assert settler.join(timedelta(seconds=10))
     assert [event.name for event in bench.events if event.name.startswith("database")] == [
-        "database-lost", "database-back",
-    ]  # fmt: skip
+        "database-lost",
+        "database-back",
+    ]
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
 
 
@@ -160,14 +187,20 @@ def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     def settle(endings: Any, **options: Any) -> list[Settlement]:
         if mended:
             return whole(endings, **options)
-        return [Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings]
+        return [
+            Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings
+        ]
 
     monkeypatch.setattr(bench.worker.store.settlements, "settle", settle)
     return mended
 
 
-def test_an_outcome_is_kept_beyond_its_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be written is tried again until it is, or until the fence refuses it: never "not started"."""
+def test_an_outcome_is_kept_beyond_its_lease(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be written is tried again until it is, or until the fence refuses it: never "not
+    started".
+    """
     (holding,) = bench.hold(name="plain")
     mended = refusing(bench, monkeypatch)
     bench.end(holding)
@@ -204,7 +237,9 @@ def test_an_outage_loses_nothing_that_was_set_aside(
     assert holding.claim not in bench.worker.active_claims
 
 
-def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_aside_keeps_nobody_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is tried again by itself, after a pause; all others settle at once."""
     first, second = bench.hold(2)
     mended = refusing(bench, monkeypatch)
@@ -221,12 +256,16 @@ def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytes
     assert second.claim not in bench.worker.active_claims
 
 
-# -- what is dead -----------------------------------------------------------------------------------------------
+# -- what is dead ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mail", "plain"], ids=["a task", "a slot"])
-def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name: str) -> None:
-    """The reaper that ends it reports an error besides its warning: nothing tries again what it took over."""
+def test_what_its_holders_have_died_of_is_told_with_its_cure(
+    bench: Bench, name: str
+) -> None:
+    """The reaper that ends it reports an error besides its warning: nothing tries again what it
+    took over.
+    """
     (holding,) = bench.hold(name=name)
     tasks = bench.worker.store.tables.tasks
     with bench.worker.store.transaction() as connection:
@@ -234,14 +273,18 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     _, rows = bench.worker.store.held.look([name])
     bench.worker.reaper.take_over(rows)
     claim = holding.claim
-    cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks retry mail {claim.key.task_instance}"
+    cure = (
+        f"retry plain {claim.slot.isoformat()}"
+        if claim.slot
+        else f"tasks retry mail {claim.key.task_instance}"
+    )
     (told,) = bench.said(SettledDead)
     assert (told.level, told.job, told.outcome) == (logging.ERROR, name, "dead")
     assert told.cure == f"slotwise {cure}"
     assert "lost 3 times" in told.error
 
 
-# -- how loud it is ---------------------------------------------------------------------------------------------
+# -- how loud it is -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -258,9 +301,15 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     ids=repr,
 )
 def test_a_failure_is_logged_with_its_traceback(
-    bench: Bench, caplog: pytest.LogCaptureFixture, name: str, outcome: AttemptOutcome, level: int
+    bench: Bench,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    outcome: AttemptOutcome,
+    level: int,
 ) -> None:
-    """Once: as a warning where another attempt follows, as an error where the slot or task has failed for good."""
+    """Once: as a warning where another attempt follows, as an error where the slot or task has
+    failed for good.
+    """
     boom = ValueError("boom")
     if isinstance(outcome, Failed):
         outcome = replace(outcome, exception=boom)
@@ -268,15 +317,27 @@ def test_a_failure_is_logged_with_its_traceback(
     bench.end(holding, outcome)
     bench.worker.settler.run_once()
     (told,) = bench.said(Settled)
-    assert (told.level, told.exception) == (level, boom if isinstance(outcome, Failed) else None)
+    assert (told.level, told.exception) == (
+        level,
+        boom if isinstance(outcome, Failed) else None,
+    )
     assert "exception" not in told.facts()
-    raised = [(record.levelno, record.exc_info and record.exc_info[1]) for record in caplog.records]
+    raised = [
+        (record.levelno, record.exc_info and record.exc_info[1])
+        for record in caplog.records
+    ]
     assert raised == ([(level, boom)] if level > logging.INFO else [])
 
 
-@pytest.mark.parametrize(("name", "level"), [("plain", logging.WARNING), ("strict", logging.ERROR)])
-def test_a_loss_is_logged_by_the_worker_that_takes_over(bench: Bench, name: str, level: int) -> None:
-    """With the dead worker's name: a warning where the slot runs again, an error where it is lost for good."""
+@pytest.mark.parametrize(
+    ("name", "level"), [("plain", logging.WARNING), ("strict", logging.ERROR)]
+)
+def test_a_loss_is_logged_by_the_worker_that_takes_over(
+    bench: Bench, name: str, level: int
+) -> None:
+    """With the dead worker's name: a warning where the slot runs again, an error where it is lost
+    for good.
+    """
     (holding,) = bench.hold(name=name)
     if name == "strict":
         assert bench.worker.store.held.mark_running(holding.claim)

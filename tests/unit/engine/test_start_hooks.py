@@ -1,4 +1,6 @@
-"""Hooks before a start: they refuse it, or hold something from before the handler until the attempt has ended."""
+"""Hooks before a start: they refuse it, or hold something from before the handler until the
+attempt has ended.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from tests.unit.engine.parts import NOON, PATIENCE, Rig
 
 from slotwise import Every, JobContext, Skip, job
 from slotwise.model.clock import ManualClock
-from slotwise.model.records import Aborted, Cancelled, Claim, Failed, HandedBack, Skipped, Succeeded
+from slotwise.model.records import (
+    Aborted,
+    Cancelled,
+    Claim,
+    Failed,
+    HandedBack,
+    Skipped,
+    Succeeded,
+)
 
 HOURLY = Every("1h")
 Make = Callable[[Callable[[JobContext], object]], object]
@@ -33,7 +43,9 @@ def strict(body: Callable[[JobContext], object]) -> object:
     return job(name="job", schedule=HOURLY, on_lost="give_up")(body)
 
 
-ALL = pytest.mark.parametrize("make", [sync, asynchronous, strict], ids=["def", "async def", "give_up"])
+ALL = pytest.mark.parametrize(
+    "make", [sync, asynchronous, strict], ids=["def", "async def", "give_up"]
+)
 
 
 class Diary:
@@ -43,7 +55,9 @@ class Diary:
         self.lines: list[str] = []
         self.threads: list[str] = []
 
-    def hook(self, name: str = "lock") -> Callable[[JobContext], AbstractContextManager[None]]:
+    def hook(
+        self, name: str = "lock"
+    ) -> Callable[[JobContext], AbstractContextManager[None]]:
         @contextmanager
         def held() -> Iterator[None]:
             self.lines.append(f"{name} taken")
@@ -95,7 +109,9 @@ def test_a_hook_that_skips_refuses_the_start(make: Make) -> None:
 def test_a_mark_that_is_refused_gives_it_back() -> None:
     """The start was refused after the hooks."""
     diary = Diary()
-    with Rig(strict(diary.handler), mark=lambda _: False, before_start=(diary.hook(),)) as rig:
+    with Rig(
+        strict(diary.handler), mark=lambda _: False, before_start=(diary.hook(),)
+    ) as rig:
         assert rig.run() == HandedBack("mark refused")
     assert diary.lines == ["lock taken", "lock given back"]
 
@@ -131,7 +147,9 @@ def test_an_error_of_a_hook_is_the_attempts(make: Make) -> None:
 
 
 @ALL
-def test_an_error_on_the_way_out_changes_no_outcome(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_on_the_way_out_changes_no_outcome(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     """The handler has succeeded; the error is logged, and the others are left."""
 
     @contextmanager
@@ -148,7 +166,9 @@ def test_an_error_on_the_way_out_changes_no_outcome(make: Make, caplog: pytest.L
 
 @ALL
 def test_what_is_held_can_stop_the_handler(make: Make) -> None:
-    """The lock was lost while the handler ran: it is told so, with that reason, and the slot starts again elsewhere."""
+    """The lock was lost while the handler ran: it is told so, with that reason, and the slot
+    starts again elsewhere.
+    """
     contexts: list[JobContext] = []
     begun = threading.Event()
 
@@ -179,7 +199,9 @@ def test_a_handler_that_skips_is_cancelled() -> None:
 def test_a_claim_that_waits_too_long_calls_no_hook() -> None:
     """Nothing is taken for a start that is refused anyway."""
     diary, clock = Diary(), ManualClock(NOON)
-    with Rig(sync(diary.handler), stopwatch=clock.elapsed, before_start=(diary.hook(),)) as rig:
+    with Rig(
+        sync(diary.handler), stopwatch=clock.elapsed, before_start=(diary.hook(),)
+    ) as rig:
         holding = rig.hold()
         clock.tick(timedelta(seconds=11))
         rig.runner.start([holding])

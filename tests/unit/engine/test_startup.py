@@ -41,7 +41,9 @@ def trying(*errors: Exception) -> Callable[[], None]:
 
 
 def error_of(state: str) -> DBAPIError:
-    error = psycopg.OperationalError("as the server says it")  # an older psycopg has no class of its own for some
+    error = psycopg.OperationalError(
+        "as the server says it"
+    )  # an older psycopg has no class of its own for some
     error.sqlstate = state
     return DBAPIError("SELECT 1", None, error)
 
@@ -55,8 +57,12 @@ def start(*errors: Exception) -> tuple[bool, list[str], list[float]]:
 
 
 @pytest.mark.parametrize("state", ["55P03", "40P01", "57014", "25P03", "25P04"])
-def test_a_busy_database_is_tried_again_soon(state: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Another worker that starts keeps a row locked, or this one had no turn: no outage, and no pause of one."""
+def test_a_busy_database_is_tried_again_soon(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another worker that starts keeps a row locked, or this one had no turn: no outage, and no
+    pause of one.
+    """
     with caplog.at_level(logging.INFO):
         came, said, waits = start(*[error_of(state)] * 12)
     assert (came, said, len(waits)) == (True, [], 12)

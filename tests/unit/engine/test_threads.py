@@ -12,19 +12,36 @@ from slotwise.engine.run.runner import LATE, LOOK, MOST_LATE, SELDOM, Standby, T
 PATIENCE = 30
 
 
-#: Looks of a standby thread: how many pieces of work were taken, and how late it looked, in seconds.
+#: Looks of a standby thread: how many pieces of work were taken, and how late it looked, in
+#: seconds.
 ON_TIME, TOO_LATE = LATE / 2, 5 * LATE
 
 
 @pytest.mark.parametrize(
     ("looks", "expected"),
     [
-        pytest.param([(7, ON_TIME)], [None], id="called while a handler waits: it joins at once"),
-        pytest.param([(8, ON_TIME), (8, ON_TIME)], [LOOK, None], id="in time, without progress: it joins"),
-        pytest.param([(7, TOO_LATE), (9, ON_TIME)], [LOOK, LOOK], id="late once: another thread had the GIL"),
-        pytest.param([(7, TOO_LATE), (7, ON_TIME)], [LOOK, None], id="late, then in time without progress: it joins"),
         pytest.param(
-            [(7, TOO_LATE)] * MOST_LATE, [LOOK] * (MOST_LATE - 1) + [None], id="late several times in a row: it joins"
+            [(7, ON_TIME)], [None], id="called while a handler waits: it joins at once"
+        ),
+        pytest.param(
+            [(8, ON_TIME), (8, ON_TIME)],
+            [LOOK, None],
+            id="in time, without progress: it joins",
+        ),
+        pytest.param(
+            [(7, TOO_LATE), (9, ON_TIME)],
+            [LOOK, LOOK],
+            id="late once: another thread had the GIL",
+        ),
+        pytest.param(
+            [(7, TOO_LATE), (7, ON_TIME)],
+            [LOOK, None],
+            id="late, then in time without progress: it joins",
+        ),
+        pytest.param(
+            [(7, TOO_LATE)] * MOST_LATE,
+            [LOOK] * (MOST_LATE - 1) + [None],
+            id="late several times in a row: it joins",
         ),
         pytest.param(
             [(7, TOO_LATE)] * (MOST_LATE - 1) + [(8, TOO_LATE)] + [(8, TOO_LATE)],
@@ -43,8 +60,12 @@ ON_TIME, TOO_LATE = LATE / 2, 5 * LATE
         ),
     ],
 )
-def test_when_a_standby_thread_joins(looks: list[tuple[int, float]], expected: list[float | None]) -> None:
-    """Only a look in time, or several late ones, prove that the others wait for something else than the GIL."""
+def test_when_a_standby_thread_joins(
+    looks: list[tuple[int, float]], expected: list[float | None]
+) -> None:
+    """Only a look in time, or several late ones, prove that the others wait for something else
+    than the GIL.
+    """
     now = 100.0
     standby, pauses = Standby(7, now), list[float | None]()
     for taken, lateness in looks:
@@ -55,13 +76,17 @@ def test_when_a_standby_thread_joins(looks: list[tuple[int, float]], expected: l
 
 
 def handler_threads() -> int:
-    return sum(thread.name.startswith("slotwise-handler") for thread in threading.enumerate())
+    return sum(
+        thread.name.startswith("slotwise-handler") for thread in threading.enumerate()
+    )
 
 
 def test_two_hundred_short_jobs_on_four_threads() -> None:
     """The number of threads is bounded by the limit, not by the number of jobs."""
     threads, seen = Threads(4), set()
-    futures = [threads.call(lambda: seen.add(threading.current_thread().name)) for _ in range(200)]
+    futures = [
+        threads.call(lambda: seen.add(threading.current_thread().name)) for _ in range(200)
+    ]
     assert [future.result(PATIENCE) for future in futures] == [None] * 200
     assert 1 <= len(seen) <= 4
     assert len(threads._threads) <= 4
@@ -76,7 +101,9 @@ def test_one_after_the_other_needs_one_thread() -> None:
     threads = Threads(8)
     for _ in range(50):
         threads.call(int).result(PATIENCE)
-        while not threads._idle:  # the thread says that it is free a moment after the result is there
+        while (
+            not threads._idle
+        ):  # the thread says that it is free a moment after the result is there
             threading.Event().wait(0.001)
     assert len(threads._threads) == 1
     threads.close()
@@ -119,11 +146,17 @@ def test_what_was_cancelled_does_not_run() -> None:
     threads.close()
 
 
-def test_the_system_gives_no_thread(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Race: a limit on processes is reached for a while. Work waits, nobody dies, and later there are threads again."""
+def test_the_system_gives_no_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Race: a limit on processes is reached for a while. Work waits, nobody dies, and later there
+    are threads again.
+    """
     threads = Threads(4)
     with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", lambda self: exec("raise RuntimeError('no thread')"))
+        limited.setattr(
+            threading.Thread, "start", lambda self: exec("raise RuntimeError('no thread')")
+        )
         first = threads.call(lambda: 1)
         second = threads.call(lambda: 2)
     assert "only 0 of 4 threads" in caplog.text

@@ -28,7 +28,9 @@ class Deaf:
 def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
     """Of tasks and slots that succeed, from the poll to the settlement."""
     deaf, clock = Deaf(), ManualClock(NOON)
-    registry = JobRegistry(jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url)
+    registry = JobRegistry(
+        jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url
+    )
     worker = registry._make_worker()
     worker.entrance.plan()
     deaf.told.clear()

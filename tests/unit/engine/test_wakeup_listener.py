@@ -25,16 +25,19 @@ class Ear:
         self.now = 0.0
         self.wake_up = WakeUp(
             Common(Listeners(), "host:1:a", elapsed=lambda: self.now),
-            Database(Settings(database_url=NOBODY, wake_up_url=NOBODY)), names=["mine"],
+            Database(Settings(database_url=NOBODY, wake_up_url=NOBODY)),
+            names=["mine"],
             **({"wake": lambda words: None} | options),
-        )  # fmt: skip
+        )
 
     def fails_at(self, *instants: float) -> None:
         for self.now in instants:
             assert self.wake_up.run_once() > timedelta(0)
 
 
-def test_an_address_that_never_worked_is_told_soon_and_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_address_that_never_worked_is_told_soon_and_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It may be wrong, and nothing else would say so; the setting is named."""
     ear = Ear()
     ear.fails_at(0, 9)
@@ -46,7 +49,9 @@ def test_an_address_that_never_worked_is_told_soon_and_once(caplog: pytest.LogCa
 
 
 def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A short break of a connection that worked is nobody's news, neither its beginning nor its end."""
+    """A short break of a connection that worked is nobody's news, neither its beginning nor its
+    end.
+    """
     caplog.set_level("INFO", "slotwise")
     ear = Ear()
     ear.wake_up._recovered()
@@ -55,12 +60,17 @@ def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
     ear.fails_at(100, 111)
     ear.wake_up._recovered()
-    assert [told.partition(",")[0] for told in caplog.messages] == ["wake-ups are off", "wake-ups arrive again"]
+    assert [told.partition(",")[0] for told in caplog.messages] == [
+        "wake-ups are off",
+        "wake-ups arrive again",
+    ]
 
 
 def test_a_wrong_address_is_told_by_the_name_of_its_setting() -> None:
     """There is another one that it might be."""
-    with pytest.raises(InvalidSetting, match=r"^wake_up_url: the database address is not understood"):
+    with pytest.raises(
+        InvalidSetting, match=r"^wake_up_url: the database address is not understood"
+    ):
         Database(Settings(database_url=NOBODY, wake_up_url="garbage"))
 
 

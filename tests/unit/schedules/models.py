@@ -1,4 +1,6 @@
-"""What the slots should be, said independently of the code: every minute of local time looked at, nothing computed."""
+"""What the slots should be, said independently of the code: every minute of local time looked at,
+nothing computed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ ZONES = (
 )
 
 
-# The model. -----------------------------------------------------------------------------------------------------
+# The model.
+# -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,10 +81,14 @@ def modelled(
     end: datetime,
     dates: Collection[date] | None = None,
 ) -> list[datetime]:
-    """The slots with begin < slot <= end, by walking every minute; on these dates, else on the spec's own."""
+    """The slots with begin < slot <= end, by walking every minute; on these dates, else on the
+    spec's own.
+    """
 
     def matches(local: datetime) -> bool:
-        return spec.time_matches(local) and (spec.date_matches(local) if dates is None else local.date() in dates)
+        return spec.time_matches(local) and (
+            spec.date_matches(local) if dates is None else local.date() in dates
+        )
 
     if not spec.fixed:
         found = [m for m in minutes(begin - 2 * MINUTE, end) if matches(m.astimezone(zone))]
@@ -106,7 +113,13 @@ def instants(local: datetime, zone: ZoneInfo, gap: str, fold: str) -> list[datet
     if first.astimezone(zone).replace(tzinfo=None) != local:  # in a gap
         if gap == "end":
             before = second.astimezone(zone).utcoffset()
-            return [next(m for m in minutes(second, second + 3 * DAY) if m.astimezone(zone).utcoffset() != before)]
+            return [
+                next(
+                    m
+                    for m in minutes(second, second + 3 * DAY)
+                    if m.astimezone(zone).utcoffset() != before
+                )
+            ]
         return [first] if gap == "shift" else []
     return {"first": [first], "second": [second], "both": [first, second]}[fold]
 
@@ -115,7 +128,10 @@ def instants(local: datetime, zone: ZoneInfo, gap: str, fold: str) -> list[datet
 def changes(zone: str) -> list[datetime]:
     """The minutes at which a zone changes its offset, in the years tried."""
     info = ZoneInfo(zone)
-    days = [datetime(FIRST_YEAR, 1, 2, tzinfo=UTC) + n * DAY for n in range(366 * (LAST_YEAR - FIRST_YEAR + 1))]
+    days = [
+        datetime(FIRST_YEAR, 1, 2, tzinfo=UTC) + n * DAY
+        for n in range(366 * (LAST_YEAR - FIRST_YEAR + 1))
+    ]
     offsets = [day.astimezone(info).utcoffset() for day in days]
     return [
         next(m for m in minutes(low, high) if m.astimezone(info).utcoffset() != old)
@@ -124,26 +140,40 @@ def changes(zone: str) -> list[datetime]:
     ]
 
 
-# What is drawn. -------------------------------------------------------------------------------------------------
+# What is drawn.
+# -------------------------------------------------------------------------------------------------
 
 
-def fields(low: int, high: int, *, stars: int) -> st.SearchStrategy[tuple[str, frozenset[int]]]:
-    """A field's text with its values. Weekdays are drawn without `1/2`, which to cronsim goes up to 7."""
+def fields(
+    low: int, high: int, *, stars: int
+) -> st.SearchStrategy[tuple[str, frozenset[int]]]:
+    """A field's text with its values. Weekdays are drawn without `1/2`, which to cronsim goes up
+    to 7.
+    """
     whole = frozenset(range(low, high + 1))
     value = st.integers(low, high)
     step = st.integers(2, (high - low + 1) // 2)
-    opened = st.tuples(value, step).map(lambda p: (f"{p[0]}/{p[1]}", frozenset(range(p[0], high + 1, p[1]))))
+    opened = st.tuples(value, step).map(
+        lambda p: (f"{p[0]}/{p[1]}", frozenset(range(p[0], high + 1, p[1])))
+    )
     return st.one_of(
         *[st.just(("*", whole))] * stars,
         step.map(lambda n: (f"*/{n}", frozenset(range(low, high + 1, n)))),
         value.map(lambda n: (str(n), frozenset({n}))),
-        st.frozensets(value, min_size=1, max_size=4).map(lambda s: (",".join(map(str, s)), s)),
-        st.tuples(value, value).map(sorted).map(lambda p: (f"{p[0]}-{p[1]}", frozenset(range(p[0], p[1] + 1)))),
+        st.frozensets(value, min_size=1, max_size=4).map(
+            lambda s: (",".join(map(str, s)), s)
+        ),
+        st.tuples(value, value)
+        .map(sorted)
+        .map(lambda p: (f"{p[0]}-{p[1]}", frozenset(range(p[0], p[1] + 1)))),
         *[opened] * (high != 6),
     )
 
 
-HOURS = st.one_of(fields(0, 23, stars=1), st.sampled_from([(str(h), frozenset({h})) for h in (0, 1, 2, 3, 23)]))
+HOURS = st.one_of(
+    fields(0, 23, stars=1),
+    st.sampled_from([(str(h), frozenset({h})) for h in (0, 1, 2, 3, 23)]),
+)
 SPECS = st.builds(
     Spec,
     minute=fields(0, 59, stars=1),
@@ -153,30 +183,46 @@ SPECS = st.builds(
     rule=st.sampled_from(["or", "and", "vixie"]),
 )
 NEAR_CHANGES = st.sampled_from(ZONES).flatmap(
-    lambda zone: st.tuples(st.just(zone), st.sampled_from(changes(zone)), st.integers(-2 * 24 * 60, 60))
+    lambda zone: st.tuples(
+        st.just(zone), st.sampled_from(changes(zone)), st.integers(-2 * 24 * 60, 60)
+    )
 )
 
 
 @cache
 def zones_that_change() -> list[str]:
-    return [zone for zone in sorted(available_timezones()) if zone != "localtime" and changes(zone)]
+    return [
+        zone
+        for zone in sorted(available_timezones())
+        if zone != "localtime" and changes(zone)
+    ]
 
 
 @cache
 def every_change() -> list[tuple[str, datetime]]:
-    """Each change of clocks in the years tried; of zones that change together, by the same, one is looked at."""
+    """Each change of clocks in the years tried; of zones that change together, by the same, one is
+    looked at.
+    """
     found: dict[object, tuple[str, datetime]] = {}
     for zone in zones_that_change():
         info = ZoneInfo(zone)
         for change in changes(zone):
-            offsets = (change - MINUTE).astimezone(info).utcoffset(), change.astimezone(info).utcoffset()
+            offsets = (
+                (change - MINUTE).astimezone(info).utcoffset(),
+                change.astimezone(info).utcoffset(),
+            )
             found.setdefault((change, *offsets), (zone, change))
     return list(found.values())
 
 
 def examples(count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Settings for so many examples with ``dev.py test --all``, else for half of them."""
-    return settings(max_examples=count if "TESTS_ALL" in os.environ else count // 2, deadline=None)
+    return settings(
+        max_examples=count if "TESTS_ALL" in os.environ else count // 2, deadline=None
+    )
 
 
-RULES = {"gap": st.sampled_from(["end", "shift"]), "fold": st.sampled_from(["first", "second", "both"])}
+RULES = {
+    "gap": st.sampled_from(["end", "shift"]),
+    "fold": st.sampled_from(["first", "second", "both"]),
+}

@@ -8,12 +8,30 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    parse_schedule,
+    succeed,
+)
 from slotwise.schedules.days import parse_calendar
 
 DAY, TICK = timedelta(days=1), timedelta(microseconds=1)
-#: Thursday 24 December 2026 to Sunday 3 January 2027: three days on which the office is open, 28 to 30 December.
-CLOSED = [date(2026, 12, 24), date(2026, 12, 25), date(2026, 12, 31), date(2027, 1, 1), date(2027, 1, 6)]
+#: Thursday 24 December 2026 to Sunday 3 January 2027: three days on which the office is open, 28
+#: to 30 December.
+CLOSED = [
+    date(2026, 12, 24),
+    date(2026, 12, 25),
+    date(2026, 12, 31),
+    date(2027, 1, 1),
+    date(2027, 1, 6),
+]
 OFFICE = Calendar(name="office", revision=3, days=frozenset(CLOSED))
 NOON = Daily("12:00", tz="Europe/Vienna")
 
@@ -27,11 +45,15 @@ def days(schedule: Schedule, first: date, last: date) -> list[str]:
 FROM, TO = date(2026, 12, 22), date(2027, 1, 7)
 
 ROLLS = [
-    ("skip", "22.12. 23.12. 24.12. 25.12. 26.12. 27.12. 28.12. 29.12. 30.12. 31.12. 01.01. 02.01. 03.01. 04.01. "
-             "05.01. 06.01. 07.01."),
+    (
+        "skip",
+        "22.12. 23.12. 24.12. 25.12. 26.12. 27.12. 28.12. 29.12. 30.12. 31.12. "
+        "01.01. 02.01. 03.01. 04.01. "
+        "05.01. 06.01. 07.01.",
+    ),
     ("drop", "22.12. 23.12. 28.12. 29.12. 30.12. 04.01. 05.01. 07.01."),
     ("following", "22.12. 23.12. 28.12. 29.12. 30.12. 04.01. 05.01. 07.01."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("roll", "expected"), ROLLS, ids=[roll for roll, _ in ROLLS])
@@ -52,9 +74,15 @@ MONTHLY = [
 ]
 
 
-@pytest.mark.parametrize(("day", "roll", "expected"), MONTHLY, ids=[f"{day}-{roll}" for day, roll, _ in MONTHLY])
-def test_a_day_of_the_month_rolls_to_a_business_day(day: str, roll: str, expected: list[str]) -> None:
-    """`modified_following` stays in its month: the last day of a year that is closed rolls back."""
+@pytest.mark.parametrize(
+    ("day", "roll", "expected"), MONTHLY, ids=[f"{day}-{roll}" for day, roll, _ in MONTHLY]
+)
+def test_a_day_of_the_month_rolls_to_a_business_day(
+    day: str, roll: str, expected: list[str]
+) -> None:
+    """`modified_following` stays in its month: the last day of a year that is closed rolls
+    back.
+    """
     schedule = Cron(f"0 12 {day} * *", tz="Europe/Vienna").excluding(OFFICE, roll=roll)  # type: ignore[arg-type]
     assert days(schedule, FROM, TO) == expected
 
@@ -78,19 +106,36 @@ def test_business_days_are_numbered_in_their_month(n: int, expected: list[str]) 
 def test_without_a_calendar_monday_to_friday_are_business_days() -> None:
     """31 December 2026 is a Thursday."""
     assert days(NOON.last_business_day(), FROM, TO) == ["31.12."]
-    assert str(NOON.last_business_day().bind("job")) == "BUSINESS_DAY(DAILY|12:00|Europe/Vienna; -1)"
+    assert (
+        str(NOON.last_business_day().bind("job"))
+        == "BUSINESS_DAY(DAILY|12:00|Europe/Vienna; -1)"
+    )
 
 
 def test_skipped_slots_are_told_from_those_that_run() -> None:
-    """`runs` says it of one slot, `running` has all that do, `skipped_after` finds the next that does not."""
+    """`runs` says it of one slot, `running` has all that do, `skipped_after` finds the next that
+    does not.
+    """
     schedule = NOON.excluding(OFFICE)
     noon = datetime(2026, 12, 23, 11, tzinfo=UTC)
-    assert [schedule.runs(noon + n * DAY) for n in range(6)] == [True, False, False, False, False, True]
+    assert [schedule.runs(noon + n * DAY) for n in range(6)] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert schedule.running == NOON.excluding(OFFICE, roll="drop")
     assert schedule.skipped_after(noon, noon + 9 * DAY) == noon + DAY
     assert schedule.skipped_after(noon + 5 * DAY, noon + 7 * DAY) is None
     assert schedule.skipped_after(noon, noon + DAY - TICK) is None
-    for other in (NOON, NOON.excluding(OFFICE, roll="following"), Every("1h"), FixedDelay("1m")):
+    for other in (
+        NOON,
+        NOON.excluding(OFFICE, roll="following"),
+        Every("1h"),
+        FixedDelay("1m"),
+    ):
         assert other.running is other
         assert other.runs(noon)
         assert other.skipped_after(noon, noon + 9 * DAY) is None
@@ -111,12 +156,17 @@ def test_a_combined_slot_runs_if_any_part_runs_it() -> None:
     assert changed.skipped_after(noon + DAY, noon + 9 * DAY) is None
 
 
-# Binding. ---------------------------------------------------------------------------------------------------------
+# Binding.
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_calendar_that_is_named_is_bound_later() -> None:
     """Until then its slots cannot be asked for; afterwards its days are part of the text."""
-    named = Cron("H 12 * * *", tz="Europe/Vienna").excluding("office", roll="following").between("2026-01-01T00:00Z")
+    named = (
+        Cron("H 12 * * *", tz="Europe/Vienna")
+        .excluding("office", roll="following")
+        .between("2026-01-01T00:00Z")
+    )
     assert named.calendars == {"office": None}
     with pytest.raises(InvalidSchedule, match='"H 12'):
         named.next_after(datetime(2026, 1, 1, tzinfo=UTC))
@@ -130,7 +180,9 @@ def test_a_calendar_that_is_named_is_bound_later() -> None:
 def test_binding_again_takes_the_newer_days() -> None:
     """What is bound follows a calendar that has changed, and keeps one that is not given."""
     newer = Calendar(name="office", revision=4, days=OFFICE.days - {date(2026, 12, 24)})
-    bound = NOON.excluding("office", "AT").bind("job", {"office": OFFICE, "AT": Calendar(name="AT")})
+    bound = NOON.excluding("office", "AT").bind(
+        "job", {"office": OFFICE, "AT": Calendar(name="AT")}
+    )
     again = bound.bind("job", {"office": newer})
     assert again.calendars == {"office": newer, "AT": Calendar(name="AT")}
     assert bound.bind("job") == bound
@@ -140,15 +192,21 @@ def test_a_succession_binds_only_what_is_to_come() -> None:
     """Slots before the activation belong to the days that were known then."""
     newer = Calendar(name="office", revision=4)
     at = datetime(2026, 12, 1, tzinfo=UTC)
-    changed = succeed(NOON.excluding(OFFICE), at, NOON.excluding("office")).bind("job", {"office": newer})
+    changed = succeed(NOON.excluding(OFFICE), at, NOON.excluding("office")).bind(
+        "job", {"office": newer}
+    )
     assert changed == succeed(NOON.excluding(OFFICE), at, NOON.excluding(newer))
 
 
 def test_a_calendar_that_is_not_given_is_named() -> None:
     """With those that are."""
-    with pytest.raises(InvalidSchedule, match="calendar ofice is not among those given: none"):
+    with pytest.raises(
+        InvalidSchedule, match="calendar ofice is not among those given: none"
+    ):
         NOON.excluding("ofice").bind("job", {})
-    with pytest.raises(InvalidSchedule, match="calendar ofice is not among those given: office"):
+    with pytest.raises(
+        InvalidSchedule, match="calendar ofice is not among those given: office"
+    ):
         NOON.excluding("ofice").bind("job", {"office": OFFICE})
 
 
@@ -159,11 +217,15 @@ LOCAL_ONLY = [Every("5m"), FixedDelay("5m"), Once("2026-01-01T00:00Z")]
 def test_only_local_days_go_by_calendars(schedule: Schedule) -> None:
     """A fixed rate knows no days; the message says what does."""
     for use in (schedule.excluding, schedule.last_business_day):
-        with pytest.raises(InvalidSchedule, match="has no local days, so a calendar cannot apply; write Cron"):
+        with pytest.raises(
+            InvalidSchedule,
+            match="has no local days, so a calendar cannot apply; write Cron",
+        ):
             use("AT")
 
 
-# Calendars as values. ---------------------------------------------------------------------------------------------
+# Calendars as values.
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_calendar_is_a_value() -> None:
@@ -179,10 +241,8 @@ def test_a_calendar_is_a_value() -> None:
 
 def test_weekends_that_leave_no_day_are_refused() -> None:
     """Two calendars together may close the whole week."""
-    first, second = (
-        Calendar(name="A", weekend=frozenset({0, 1, 2, 3})),
-        Calendar(name="B", weekend=frozenset({4, 5, 6})),
-    )
+    first = Calendar(name="A", weekend=frozenset({0, 1, 2, 3}))
+    second = Calendar(name="B", weekend=frozenset({4, 5, 6}))
     for make in (
         lambda: NOON.excluding(first, second, roll="following"),
         lambda: NOON.nth_business_day(1, first, second),
@@ -195,7 +255,9 @@ def test_weekends_are_configurable() -> None:
     """Friday and Saturday, one day, or none."""
     gulf = Calendar(name="gulf", weekend=frozenset({5, 6}))
     assert str(gulf) == "gulf@0[FRI,SAT]"
-    assert days(NOON.excluding(gulf, roll="drop"), date(2026, 12, 24), date(2026, 12, 27)) == ["24.12.", "27.12."]
+    assert days(
+        NOON.excluding(gulf, roll="drop"), date(2026, 12, 24), date(2026, 12, 27)
+    ) == ["24.12.", "27.12."]
     assert str(Calendar(name="none", weekend=frozenset())) == "none@0[-]"
 
 
@@ -207,11 +269,16 @@ def test_weekends_are_configurable() -> None:
         ({"name": "x" * 41}, "at most 40 letters, digits, dots, dashes and underscores"),
         ({"name": "AT", "weekend": frozenset(range(7))}, "a week needs a working day"),
         ({"name": "AT", "weekend": frozenset({7})}, "weekdays are 0–6"),
-        ({"name": "AT", "days": [date(2026, 1, 1) + n * DAY for n in range(1001)]}, "1001 days, at most 1000"),
+        (
+            {"name": "AT", "days": [date(2026, 1, 1) + n * DAY for n in range(1001)]},
+            "1001 days, at most 1000",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_a_calendar_is_refused(fields: dict[str, object], message: str) -> None:
+def test_what_cannot_be_a_calendar_is_refused(
+    fields: dict[str, object], message: str
+) -> None:
     """In one line, with the bounds."""
     with pytest.raises(InvalidSchedule) as refusal:
         Calendar(**fields)  # type: ignore[arg-type]

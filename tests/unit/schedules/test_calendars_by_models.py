@@ -1,4 +1,6 @@
-"""Slots around business calendars and of combined schedules, against models that compute nothing."""
+"""Slots around business calendars and of combined schedules, against models that compute
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ TICK = timedelta(microseconds=1)
 ROLLS = ["skip", "drop", "following", "preceding", "modified_following"]
 
 
-# The model: days looked at one by one. --------------------------------------------------------------------------
+# The model: days looked at one by one.
+# --------------------------------------------------------------------------
 
 
 def around(day: date, reach: int = 45) -> list[date]:
@@ -45,8 +48,16 @@ def rolled(day: date, roll: str, calendar: Calendar) -> date | None:
     """Where the slots of a day come to be."""
     if calendar.is_business_day(day):
         return day
-    later = next(found for found in (day + n * DAY for n in range(1, 500)) if calendar.is_business_day(found))
-    earlier = next(found for found in (day - n * DAY for n in range(1, 500)) if calendar.is_business_day(found))
+    later = next(
+        found
+        for found in (day + n * DAY for n in range(1, 500))
+        if calendar.is_business_day(found)
+    )
+    earlier = next(
+        found
+        for found in (day - n * DAY for n in range(1, 500))
+        if calendar.is_business_day(found)
+    )
     return {
         "drop": None,
         "following": later,
@@ -55,8 +66,14 @@ def rolled(day: date, roll: str, calendar: Calendar) -> date | None:
     }[roll]
 
 
-def rolled_dates(spec: Spec, near: date, roll: str, calendar: Calendar, reach: int = 45) -> set[date | None]:
-    named = [day for day in around(near, reach) if spec.date_matches(datetime(day.year, day.month, day.day))]  # noqa: DTZ001
+def rolled_dates(
+    spec: Spec, near: date, roll: str, calendar: Calendar, reach: int = 45
+) -> set[date | None]:
+    named = [
+        day
+        for day in around(near, reach)
+        if spec.date_matches(datetime(day.year, day.month, day.day))  # noqa: DTZ001
+    ]
     return {rolled(day, roll, calendar) for day in named}
 
 
@@ -67,10 +84,15 @@ def numbered_dates(spec: Spec, near: date, n: int, calendar: Calendar) -> set[da
         business = [day for day in days if calendar.is_business_day(day)]
         if len(business) >= abs(n):
             found.add(business[n - 1 if n > 0 else n])
-    return {day for day in found if spec.date_matches(datetime(day.year, day.month, day.day))}  # noqa: DTZ001
+    return {
+        day
+        for day in found
+        if spec.date_matches(datetime(day.year, day.month, day.day))  # noqa: DTZ001
+    }
 
 
-# What is drawn: calendars with days about the change of the clocks, and blocks that cross months. ----------------
+# What is drawn: calendars with days about the change of the clocks, and blocks that cross months.
+# ----------------
 
 
 def calendars(near: date) -> st.SearchStrategy[Calendar]:
@@ -78,12 +100,22 @@ def calendars(near: date) -> st.SearchStrategy[Calendar]:
     block = st.tuples(st.integers(-20, 10), st.integers(2, 12)).map(
         lambda b: {near + n * DAY for n in range(b[0], b[0] + b[1])}
     )
-    days = st.lists(st.one_of(single, block), max_size=5).map(lambda sets: frozenset[date]().union(*sets))
-    weekends = st.sampled_from([frozenset({0, 6}), frozenset({5, 6}), frozenset({0}), frozenset[int]()])
-    return st.builds(lambda weekend, days: Calendar(name="AT", weekend=weekend, days=days), weekends, days)
+    days = st.lists(st.one_of(single, block), max_size=5).map(
+        lambda sets: frozenset[date]().union(*sets)
+    )
+    weekends = st.sampled_from(
+        [frozenset({0, 6}), frozenset({5, 6}), frozenset({0}), frozenset[int]()]
+    )
+    return st.builds(
+        lambda weekend, days: Calendar(name="AT", weekend=weekend, days=days),
+        weekends,
+        days,
+    )
 
 
-def check(schedule: Schedule, expected: list[datetime], begin: datetime, end: datetime) -> None:
+def check(
+    schedule: Schedule, expected: list[datetime], begin: datetime, end: datetime
+) -> None:
     assert list(schedule.slots(begin, end)) == expected
     assert schedule.count_between(begin, end) == len(expected)
     assert schedule.latest_before(end + TICK, floor=begin) == max(expected, default=None)
@@ -101,7 +133,14 @@ def made(make: Callable[[], Schedule]) -> Schedule | None:
         raise
 
 
-def check_roll(spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str, roll: str, calendar: Calendar) -> None:
+def check_roll(
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    gap: str,
+    fold: str,
+    roll: str,
+    calendar: Calendar,
+) -> None:
     zone, change, minutes_off = near
     begin = change + minutes_off * MINUTE
     end = begin + 2 * DAY
@@ -124,7 +163,14 @@ def check_roll(spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str,
         assert schedule.skipped_after(earlier, end) == later
 
 
-def check_number(spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str, n: int, calendar: Calendar) -> None:
+def check_number(
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    gap: str,
+    fold: str,
+    n: int,
+    calendar: Calendar,
+) -> None:
     zone, change, minutes_off = near
     begin = change + minutes_off * MINUTE
     base = Cron(spec.text, tz=zone, day_rule=spec.rule, gap=gap, fold=fold)  # type: ignore[arg-type]
@@ -132,11 +178,21 @@ def check_number(spec: Spec, near: tuple[str, datetime, int], gap: str, fold: st
     if schedule is not None:
         dates = numbered_dates(spec, change.date(), n, calendar)
         check(
-            schedule, modelled(spec, ZoneInfo(zone), gap, fold, begin, begin + 2 * DAY, dates), begin, begin + 2 * DAY
+            schedule,
+            modelled(spec, ZoneInfo(zone), gap, fold, begin, begin + 2 * DAY, dates),
+            begin,
+            begin + 2 * DAY,
         )
 
 
-def check_union(specs: list[Spec], zones: list[str], change: datetime, minutes_off: int, gap: str, fold: str) -> None:
+def check_union(
+    specs: list[Spec],
+    zones: list[str],
+    change: datetime,
+    minutes_off: int,
+    gap: str,
+    fold: str,
+) -> None:
     begin = change + minutes_off * MINUTE
     end = begin + 2 * DAY
     parts = [
@@ -151,25 +207,49 @@ def check_union(specs: list[Spec], zones: list[str], change: datetime, minutes_o
     check(AnyOf(*parts), sorted(expected), begin, end)
     low, high = begin + 9 * MINUTE, end - 7 * MINUTE
     if any(low <= slot < high for slot in expected):
-        check(AnyOf(*parts).between(low, high), [s for s in sorted(expected) if low <= s < high], begin, end)
+        check(
+            AnyOf(*parts).between(low, high),
+            [s for s in sorted(expected) if low <= s < high],
+            begin,
+            end,
+        )
 
 
-# The laws. --------------------------------------------------------------------------------------------------------
+# The laws.
+# --------------------------------------------------------------------------------------------------------
 
 
 @given(data=st.data(), spec=SPECS, near=NEAR_CHANGES, roll=st.sampled_from(ROLLS), **RULES)
 @examples(100)
 def test_rolls_are_those_of_the_days_walked(
-    data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], roll: str, gap: str, fold: str
+    data: st.DataObject,
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    roll: str,
+    gap: str,
+    fold: str,
 ) -> None:
-    """Around holidays, weekends and changes of the clocks at once, slots are where a patient observer puts them."""
+    """Around holidays, weekends and changes of the clocks at once, slots are where a patient
+    observer puts them.
+    """
     check_roll(spec, near, gap, fold, roll, data.draw(calendars(near[1].date())))
 
 
-@given(data=st.data(), spec=SPECS, near=NEAR_CHANGES, n=st.integers(-23, 23).filter(bool), **RULES)
+@given(
+    data=st.data(),
+    spec=SPECS,
+    near=NEAR_CHANGES,
+    n=st.integers(-23, 23).filter(bool),
+    **RULES,
+)
 @examples(100)
 def test_numbered_business_days_are_those_of_the_days_walked(
-    data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], n: int, gap: str, fold: str
+    data: st.DataObject,
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    n: int,
+    gap: str,
+    fold: str,
 ) -> None:
     """The n-th business day of a month, whatever is closed in it."""
     check_number(spec, near, gap, fold, n, data.draw(calendars(near[1].date())))
@@ -180,7 +260,9 @@ PLACES = st.dates(date(FIRST_YEAR, 1, 1), date(LAST_YEAR, 12, 31))
 
 @given(data=st.data(), spec=SPECS, near=PLACES, roll=st.sampled_from(ROLLS[1:]))
 @examples(100)
-def test_rolled_days_are_those_walked(data: st.DataObject, spec: Spec, near: date, roll: str) -> None:
+def test_rolled_days_are_those_walked(
+    data: st.DataObject, spec: Spec, near: date, roll: str
+) -> None:
     """The days alone, over seven weeks about closed weeks and ends of months."""
     calendar = data.draw(calendars(near))
     base = Cron(f"0 12 {spec.day[0]} * {spec.weekday[0]}", day_rule=spec.rule)  # type: ignore[arg-type]
@@ -188,13 +270,19 @@ def test_rolled_days_are_those_walked(data: st.DataObject, spec: Spec, near: dat
     if schedule is None:
         return
     begin = datetime(near.year, near.month, near.day, tzinfo=UTC) - 24 * DAY
-    expected = {day for day in rolled_dates(spec, near, roll, calendar, reach=70) if day is not None}
+    expected = {
+        day for day in rolled_dates(spec, near, roll, calendar, reach=70) if day is not None
+    }
     found = [slot.date() for slot in schedule.slots(begin, begin + 48 * DAY)]
-    assert found == sorted(day for day in expected if begin.date() <= day < begin.date() + 48 * DAY)
+    assert found == sorted(
+        day for day in expected if begin.date() <= day < begin.date() + 48 * DAY
+    )
     assert schedule.count_between(begin, begin + 48 * DAY) == len(found)
 
 
-DENSE = st.sampled_from(["3-59/4 0-23", "5-55/10 0-23", "7,27 0-12", "11-50/13 0-9", "*/7 *"])
+DENSE = st.sampled_from(
+    ["3-59/4 0-23", "5-55/10 0-23", "7,27 0-12", "11-50/13 0-9", "*/7 *"]
+)
 
 
 @given(near=NEAR_CHANGES, times=st.lists(DENSE, min_size=2, max_size=3), **RULES)
@@ -212,7 +300,11 @@ def test_dense_unions_are_counted_as_they_are_walked(
 
 UNIONS = {
     "specs": st.lists(SPECS, min_size=2, max_size=4),
-    "zones": st.lists(st.sampled_from(["UTC", "Europe/Vienna", "Australia/Lord_Howe"]), min_size=4, max_size=4),
+    "zones": st.lists(
+        st.sampled_from(["UTC", "Europe/Vienna", "Australia/Lord_Howe"]),
+        min_size=4,
+        max_size=4,
+    ),
 }
 
 
@@ -220,16 +312,28 @@ UNIONS = {
 @given(near=NEAR_CHANGES, **UNIONS, **RULES)
 @examples(60)
 def test_unions_are_those_of_the_minutes_walked(
-    near: tuple[str, datetime, int], specs: list[Spec], zones: list[str], gap: str, fold: str
+    near: tuple[str, datetime, int],
+    specs: list[Spec],
+    zones: list[str],
+    gap: str,
+    fold: str,
 ) -> None:
-    """Several schedules in several zones: each instant once, counted exactly, also within bounds."""
+    """Several schedules in several zones: each instant once, counted exactly, also within
+    bounds.
+    """
     check_union(specs, [near[0], *zones], near[1], near[2], gap, fold)
 
 
 @pytest.mark.extended
-@given(data=st.data(), zone=st.sampled_from(["UTC", "Asia/Tokyo", "America/Bogota"]), specs=UNIONS["specs"])
+@given(
+    data=st.data(),
+    zone=st.sampled_from(["UTC", "Asia/Tokyo", "America/Bogota"]),
+    specs=UNIONS["specs"],
+)
 @examples(40)
-def test_unions_without_holidays_are_cronsims(data: st.DataObject, zone: str, specs: list[Spec]) -> None:
+def test_unions_without_holidays_are_cronsims(
+    data: st.DataObject, zone: str, specs: list[Spec]
+) -> None:
     """What cronsim names, one by one, less the days of a calendar."""
     begin = datetime(data.draw(st.integers(FIRST_YEAR, LAST_YEAR)), 12, 20, tzinfo=UTC)
     end, info = begin + 9 * DAY, ZoneInfo(zone)
@@ -241,17 +345,24 @@ def test_unions_without_holidays_are_cronsims(data: st.DataObject, zone: str, sp
                 break
             if calendar.is_business_day(slot.date()):
                 expected.add(slot.astimezone(UTC))
-    union = made(lambda: AnyOf(*(Cron(spec.text, zone, day_rule="vixie") for spec in specs)).excluding(calendar))
+    union = made(
+        lambda: AnyOf(
+            *(Cron(spec.text, zone, day_rule="vixie") for spec in specs)
+        ).excluding(calendar)
+    )
     if union is not None:
         check(union.running, sorted(expected), begin, end)
 
 
-# The same at length. ----------------------------------------------------------------------------------------------
+# The same at length.
+# ----------------------------------------------------------------------------------------------
 
 
 def near_changes_of_all_zones() -> st.SearchStrategy[tuple[str, datetime, int]]:
     return st.sampled_from(zones_that_change()).flatmap(
-        lambda zone: st.tuples(st.just(zone), st.sampled_from(changes(zone)), st.integers(-2 * 24 * 60, 60))
+        lambda zone: st.tuples(
+            st.just(zone), st.sampled_from(changes(zone)), st.integers(-2 * 24 * 60, 60)
+        )
     )
 
 
@@ -262,17 +373,33 @@ EVERYWHERE = st.deferred(near_changes_of_all_zones)
 @given(data=st.data(), spec=SPECS, near=EVERYWHERE, roll=st.sampled_from(ROLLS), **RULES)
 @examples(3000)
 def test_rolls_in_all_zones(
-    data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], roll: str, gap: str, fold: str
+    data: st.DataObject,
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    roll: str,
+    gap: str,
+    fold: str,
 ) -> None:
     """As above, over every zone that has transitions."""
     check_roll(spec, near, gap, fold, roll, data.draw(calendars(near[1].date())))
 
 
 @pytest.mark.slow
-@given(data=st.data(), spec=SPECS, near=EVERYWHERE, n=st.integers(-23, 23).filter(bool), **RULES)
+@given(
+    data=st.data(),
+    spec=SPECS,
+    near=EVERYWHERE,
+    n=st.integers(-23, 23).filter(bool),
+    **RULES,
+)
 @examples(2000)
 def test_numbered_business_days_in_all_zones(
-    data: st.DataObject, spec: Spec, near: tuple[str, datetime, int], n: int, gap: str, fold: str
+    data: st.DataObject,
+    spec: Spec,
+    near: tuple[str, datetime, int],
+    n: int,
+    gap: str,
+    fold: str,
 ) -> None:
     """As above, over every zone that has transitions."""
     check_number(spec, near, gap, fold, n, data.draw(calendars(near[1].date())))
@@ -282,7 +409,11 @@ def test_numbered_business_days_in_all_zones(
 @given(near=EVERYWHERE, **UNIONS, **RULES)
 @examples(1500)
 def test_unions_in_all_zones(
-    near: tuple[str, datetime, int], specs: list[Spec], zones: list[str], gap: str, fold: str
+    near: tuple[str, datetime, int],
+    specs: list[Spec],
+    zones: list[str],
+    gap: str,
+    fold: str,
 ) -> None:
     """As above, over every zone that has transitions."""
     check_union(specs, [near[0], *zones], near[1], near[2], gap, fold)

@@ -7,17 +7,32 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once, Schedule, parse_schedule
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    parse_schedule,
+)
 
 T = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
-TICK, SECOND, HOUR, DAY = timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
+TICK = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 def clocks(schedule: Schedule, a: datetime, b: datetime) -> list[str]:
     return [f"{slot:%d %H:%M}" for slot in schedule.slots(a, b)]
 
 
-# Once. ------------------------------------------------------------------------------------------------------------
+# Once.
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_once_has_one_slot() -> None:
@@ -48,7 +63,8 @@ def test_once_needs_an_instant() -> None:
         Once("2026-06-01T12:00")
 
 
-# AnyOf. -----------------------------------------------------------------------------------------------------------
+# AnyOf.
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_any_of_has_the_slots_of_all() -> None:
@@ -67,19 +83,27 @@ def test_any_of_flattens_and_forgets_twins() -> None:
 
 REFUSED = [
     (lambda: AnyOf(), "AnyOf of 0 schedules: 1–32"),
-    (lambda: AnyOf(*(Every(seconds=n) for n in range(1, 34))), "AnyOf of 33 schedules: 1–32"),
+    (
+        lambda: AnyOf(*(Every(seconds=n) for n in range(1, 34))),
+        "AnyOf of 33 schedules: 1–32",
+    ),
     (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be combined"),
     (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be combined"),
     (lambda: AnyOf(Daily("09:00"), Every("250ms")), "only slots at whole seconds"),
     (lambda: AnyOf(Once(T + TICK)), "only slots at whole seconds"),
     (lambda: AnyOf("0 9 * * *"), "AnyOf takes schedules, not '0 9 * * *'"),
     (lambda: Daily("09:00").between(), "between takes a start, an end or both"),
-    (lambda: Daily("09:00").between(T, T), "there are no slots: the start must be before the end"),
+    (
+        lambda: Daily("09:00").between(T, T),
+        "there are no slots: the start must be before the end",
+    ),
     (lambda: Daily("09:00").between("soon"), "'soon' is not an instant"),
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[message for _, message in REFUSED])
+@pytest.mark.parametrize(
+    ("make", "message"), REFUSED, ids=[message for _, message in REFUSED]
+)
 def test_refusals_say_what_fits(make: object, message: str) -> None:
     """One line: what was given, and what can be."""
     with pytest.raises(InvalidSchedule) as refusal:
@@ -88,13 +112,17 @@ def test_refusals_say_what_fits(make: object, message: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-# between. ---------------------------------------------------------------------------------------------------------
+# between.
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_bounds_take_in_the_start_and_leave_out_the_end() -> None:
     """As ranges do; either may be open."""
     daily = Daily("12:00")
-    assert clocks(daily.between(T, T + 2 * DAY), T - 9 * DAY, T + 9 * DAY) == ["01 12:00", "02 12:00"]
+    assert clocks(daily.between(T, T + 2 * DAY), T - 9 * DAY, T + 9 * DAY) == [
+        "01 12:00",
+        "02 12:00",
+    ]
     assert daily.between(T + TICK).next_after(T - 9 * DAY) == T + DAY
     assert daily.between(end=T).next_after(T - DAY) is None
     assert daily.between(end=T + TICK).next_after(T - DAY) == T
@@ -105,16 +133,26 @@ def test_bounds_take_in_the_start_and_leave_out_the_end() -> None:
 
 
 def test_bounds_that_hold_no_slot_are_refused_once_the_slots_are_known() -> None:
-    """At once, or where a name or a calendar decides: when it is bound. A weekend that is passed over is no slot."""
-    with pytest.raises(InvalidSchedule, match="has no slot from 2026-06-01T12:00:00Z on and before 2026-06-02"):
+    """At once, or where a name or a calendar decides: when it is bound. A weekend that is passed
+    over is no slot.
+    """
+    with pytest.raises(
+        InvalidSchedule,
+        match="has no slot from 2026-06-01T12:00:00Z on and before 2026-06-02",
+    ):
         Cron("0 0 29 2 *").between(T, T + DAY)
     later = Cron("H(0-10) 12 * * *").between(T + 0.25 * HOUR, T + HOUR)
     with pytest.raises(InvalidSchedule, match="has no slot from 2026-06-01T12:15:00Z"):
         later.bind("job")
     weekend = Daily("12:00").excluding("CO").between(T + 5 * DAY, T + 6 * DAY)
-    with pytest.raises(InvalidSchedule, match=r"drop\) has no slot from 2026-06-06T12:00:00Z on"):
+    with pytest.raises(
+        InvalidSchedule, match=r"drop\) has no slot from 2026-06-06T12:00:00Z on"
+    ):
         weekend.bind("job", {"CO": Calendar(name="CO")})
-    assert weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(T) == T + 5 * DAY
+    assert (
+        weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(T)
+        == T + 5 * DAY
+    )
 
 
 def test_a_fixed_delay_keeps_to_its_bounds() -> None:
@@ -127,7 +165,8 @@ def test_a_fixed_delay_keeps_to_its_bounds() -> None:
     assert loop.next_after(T + HOUR - 2 * 60 * SECOND) is None
 
 
-# H. ---------------------------------------------------------------------------------------------------------------
+# H.
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_each_job_has_its_own_h_and_always_the_same() -> None:
@@ -148,7 +187,9 @@ HASHED = [
 ]
 
 
-@pytest.mark.parametrize(("field", "first", "count"), HASHED, ids=[field for field, _, _ in HASHED])
+@pytest.mark.parametrize(
+    ("field", "first", "count"), HASHED, ids=[field for field, _, _ in HASHED]
+)
 def test_h_keeps_to_its_range_and_steps(field: str, first: range, count: int) -> None:
     """`H(a-b)` is one value of the range, `H/n` every n from a hashed beginning."""
     beginnings = set()
@@ -161,14 +202,21 @@ def test_h_keeps_to_its_range_and_steps(field: str, first: range, count: int) ->
 
 def test_h_in_the_day_field_is_a_day_that_every_month_has() -> None:
     """1 to 28; names of months and days that contain an H are names."""
-    days = {next(Cron("0 0 H * *").bind(f"job-{n}").slots(T, T + 40 * DAY)).day for n in range(500)}
+    days = {
+        next(Cron("0 0 H * *").bind(f"job-{n}").slots(T, T + 40 * DAY)).day
+        for n in range(500)
+    }
     assert days == set(range(1, 29))
     assert str(Cron("0 0 * MAR-APR THU").bind("x")) == "CRON|0 0 * MAR-APR THU|UTC"
 
 
 def test_what_is_not_bound_has_no_slots_to_ask_for() -> None:
     """The error says what lacks; combined, too."""
-    for schedule in (Cron("H 2 * * *"), AnyOf(Daily("09:00"), Cron("H 2 * * *")), Cron("H 2 * * *").between(T)):
+    for schedule in (
+        Cron("H 2 * * *"),
+        AnyOf(Daily("09:00"), Cron("H 2 * * *")),
+        Cron("H 2 * * *").between(T),
+    ):
         with pytest.raises(InvalidSchedule, match='"H 2 \\* \\* \\*" has an H'):
             schedule.next_after(T)
         with pytest.raises(InvalidSchedule, match="has an H"):

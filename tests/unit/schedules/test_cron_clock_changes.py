@@ -12,17 +12,24 @@ from slotwise.schedules import Cron, Daily
 
 
 def local_slots(schedule: Cron | Daily, day: str, *, days: int = 1) -> list[str]:
-    """The slots whose UTC instant lies within the local day, in local time with the offset's sign and hours."""
+    """The slots whose UTC instant lies within the local day, in local time with the offset's sign
+    and hours.
+    """
     start = datetime.fromisoformat(day).replace(tzinfo=schedule.zone)
     end = (datetime.fromisoformat(day) + timedelta(days=days)).replace(tzinfo=schedule.zone)
-    begin, end = (instant.astimezone(UTC) - timedelta(seconds=1) for instant in (start, end))
+    begin, end = (
+        instant.astimezone(UTC) - timedelta(seconds=1) for instant in (start, end)
+    )
     slots = list(schedule.slots(begin, end))
     assert schedule.count_between(begin, end) == len(slots)
     return [f"{slot.astimezone(schedule.zone):%d %H:%M%z}" for slot in slots]
 
 
 VIENNA, NEW_YORK, LORD_HOWE = "Europe/Vienna", "America/New_York", "Australia/Lord_Howe"
-CAIRO, BEIRUT, SAO_PAULO, APIA = "Africa/Cairo", "Asia/Beirut", "America/Sao_Paulo", "Pacific/Apia"
+CAIRO = "Africa/Cairo"
+BEIRUT = "Asia/Beirut"
+SAO_PAULO = "America/Sao_Paulo"
+APIA = "Pacific/Apia"
 
 FIXED = [
     # zone, day, expression, options, slots
@@ -32,14 +39,32 @@ FIXED = [
     (VIENNA, "2026-03-29", "0 2 * * *", {}, ["29 03:00+0200"]),
     (VIENNA, "2026-03-29", "0 2 * * *", {"gap": "shift"}, ["29 03:00+0200"]),
     (VIENNA, "2026-03-29", "0,20,40 2 * * *", {}, ["29 03:00+0200"]),
-    (VIENNA, "2026-03-29", "0,20,40 2 * * *", {"gap": "shift"}, ["29 03:00+0200", "29 03:20+0200", "29 03:40+0200"]),
+    (
+        VIENNA,
+        "2026-03-29",
+        "0,20,40 2 * * *",
+        {"gap": "shift"},
+        ["29 03:00+0200", "29 03:20+0200", "29 03:40+0200"],
+    ),
     (VIENNA, "2026-03-29", "0,30 2-3 * * *", {}, ["29 03:00+0200", "29 03:30+0200"]),
-    (VIENNA, "2026-03-29", "0,30 2,3 * * *", {"gap": "shift"}, ["29 03:00+0200", "29 03:30+0200"]),
+    (
+        VIENNA,
+        "2026-03-29",
+        "0,30 2,3 * * *",
+        {"gap": "shift"},
+        ["29 03:00+0200", "29 03:30+0200"],
+    ),
     (VIENNA, "2026-03-29", "15 2,3 * * *", {"gap": "shift"}, ["29 03:15+0200"]),
     (VIENNA, "2026-03-29", "0 3 * * *", {}, ["29 03:00+0200"]),
     (VIENNA, "2026-10-25", "30 2 * * *", {}, ["25 02:30+0200"]),
     (VIENNA, "2026-10-25", "30 2 * * *", {"fold": "second"}, ["25 02:30+0100"]),
-    (VIENNA, "2026-10-25", "30 2 * * *", {"fold": "both"}, ["25 02:30+0200", "25 02:30+0100"]),
+    (
+        VIENNA,
+        "2026-10-25",
+        "30 2 * * *",
+        {"fold": "both"},
+        ["25 02:30+0200", "25 02:30+0100"],
+    ),
     (VIENNA, "2026-10-25", "0 2 * * *", {}, ["25 02:00+0200"]),
     (VIENNA, "2026-10-25", "0 3 * * *", {}, ["25 03:00+0100"]),
     (NEW_YORK, "2026-03-08", "30 2 * * *", {}, ["08 03:00-0400"]),
@@ -56,14 +81,35 @@ FIXED = [
     (CAIRO, "2026-10-29", "30 23 * * *", {"fold": "second"}, ["29 23:30+0200"]),
     (BEIRUT, "2026-03-29", "0 0 * * *", {}, ["29 01:00+0300"]),
     (SAO_PAULO, "2018-11-04", "0 0 * * *", {}, ["04 01:00-0200"]),
-    (SAO_PAULO, "2018-02-17", "30 23 * * *", {"fold": "both"}, ["17 23:30-0200", "17 23:30-0300"]),
+    (
+        SAO_PAULO,
+        "2018-02-17",
+        "30 23 * * *",
+        {"fold": "both"},
+        ["17 23:30-0200", "17 23:30-0300"],
+    ),
 ]
 
 INTERVALS = [
-    (VIENNA, "2026-03-29", "*/30 1-3 * * *", ["29 01:00+0100", "29 01:30+0100", "29 03:00+0200", "29 03:30+0200"]),
+    (
+        VIENNA,
+        "2026-03-29",
+        "*/30 1-3 * * *",
+        ["29 01:00+0100", "29 01:30+0100", "29 03:00+0200", "29 03:30+0200"],
+    ),
     (VIENNA, "2026-03-29", "*/30 2 * * *", []),
-    (VIENNA, "2026-03-29", "30 */2 * * *", [f"29 {h:02}:30+0{1 if h < 2 else 2}00" for h in range(0, 24, 2) if h != 2]),
-    (VIENNA, "2026-10-25", "*/30 2 * * *", ["25 02:00+0200", "25 02:30+0200", "25 02:00+0100", "25 02:30+0100"]),
+    (
+        VIENNA,
+        "2026-03-29",
+        "30 */2 * * *",
+        [f"29 {h:02}:30+0{1 if h < 2 else 2}00" for h in range(0, 24, 2) if h != 2],
+    ),
+    (
+        VIENNA,
+        "2026-10-25",
+        "*/30 2 * * *",
+        ["25 02:00+0200", "25 02:30+0200", "25 02:00+0100", "25 02:30+0100"],
+    ),
     (VIENNA, "2026-10-25", "30 */12 * * *", ["25 00:30+0200", "25 12:30+0100"]),
     (
         LORD_HOWE,
@@ -72,14 +118,16 @@ INTERVALS = [
         ["05 01:00+1100", "05 01:20+1100", "05 01:40+1100", "05 01:40+1030"],
     ),
     (LORD_HOWE, "2026-10-04", "*/20 2 * * *", ["04 02:40+1100"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("zone", "day", "expression", "options", "slots"), FIXED, ids=str)
 def test_fixed_times_fire_once_by_the_rules(
     zone: str, day: str, expression: str, options: dict[str, str], slots: list[str]
 ) -> None:
-    """A fixed time in a gap fires once, by `gap`; in a fold once, by `fold`; slots on one instant are one."""
+    """A fixed time in a gap fires once, by `gap`; in a fold once, by `fold`; slots on one instant
+    are one.
+    """
     assert local_slots(Cron(expression, tz=zone, **options), day) == slots  # type: ignore[arg-type]
 
 
@@ -89,7 +137,9 @@ def test_fixed_times_fire_once_by_the_rules(
 def test_intervals_follow_real_time(
     zone: str, day: str, expression: str, slots: list[str], gap: str, fold: str
 ) -> None:
-    """An interval fires in both passes of a fold and not in a gap, whatever the rules for fixed times."""
+    """An interval fires in both passes of a fold and not in a gap, whatever the rules for fixed
+    times.
+    """
     assert local_slots(Cron(expression, tz=zone, gap=gap, fold=fold), day) == slots  # type: ignore[arg-type]
 
 
@@ -109,7 +159,9 @@ def test_every_minute_is_every_minute_of_real_time() -> None:
     ],
 )
 def test_a_day_that_never_was(gap: str, slots: list[str]) -> None:
-    """Samoa went from 29 to 31 December 2011: what was due on the 30th goes by the gap rule as ever."""
+    """Samoa went from 29 to 31 December 2011: what was due on the 30th goes by the gap rule as
+    ever.
+    """
     for schedule in (Cron("0 2 * * *", tz=APIA, gap=gap), Daily("02:00", tz=APIA, gap=gap)):  # type: ignore[arg-type]
         assert local_slots(schedule, "2011-12-29", days=4) == slots
 
@@ -122,8 +174,12 @@ def test_daily_follows_the_same_rules() -> None:
 
 
 def test_a_time_that_never_exists_is_refused() -> None:
-    """With `skip`, half past two on the last Sunday of March has no instant in Vienna, in any year."""
-    with pytest.raises(InvalidSchedule, match="never fires: its times never exist in Europe/Vienna"):
+    """With `skip`, half past two on the last Sunday of March has no instant in Vienna, in any
+    year.
+    """
+    with pytest.raises(
+        InvalidSchedule, match="never fires: its times never exist in Europe/Vienna"
+    ):
         Cron("30 2 * 3 SUNL", tz=VIENNA, gap="skip")
 
 
@@ -131,4 +187,6 @@ def test_default_zone_is_utc_and_not_the_machines(monkeypatch: pytest.MonkeyPatc
     """The zone of the machine plays no part."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     assert Cron("0 2 * * *").zone == ZoneInfo("UTC")
-    assert Cron("0 2 * * *").next_after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, 2, tzinfo=UTC)
+    assert Cron("0 2 * * *").next_after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
+        2026, 1, 1, 2, tzinfo=UTC
+    )

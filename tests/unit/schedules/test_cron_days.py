@@ -16,7 +16,9 @@ LONGER_END = datetime(2132, 12, 31, tzinfo=UTC)
 
 
 def shown(value: object) -> str | None:
-    """A readable id; None leaves a function to pytest, whose number is the same in every test process."""
+    """A readable id; None leaves a function to pytest, whose number is the same in every test
+    process.
+    """
     return value if isinstance(value, str) else None
 
 
@@ -49,15 +51,23 @@ def length(day: date) -> int:
         ("or", "*/1 * FRI", lambda d: d.weekday() == 4),
         ("or", "1-31 * FRI", lambda d: True),
         ("and", "* * *", lambda d: True),
-        ("or", "1-7 2-3 1", lambda d: d.month in (2, 3) and (d.day <= 7 or d.weekday() == 0)),
+        (
+            "or",
+            "1-7 2-3 1",
+            lambda d: d.month in (2, 3) and (d.day <= 7 or d.weekday() == 0),
+        ),
         ("and", "29 FEB MON", lambda d: (d.month, d.day, d.weekday()) == (2, 29, 0)),
     ],
     ids=shown,
 )
 def test_day_rules(rule: str, expression: str, meant: object) -> None:
-    """Where both day fields restrict: one is enough (`or`), both must hold (`and`), or what Debian's cron does."""
+    """Where both day fields restrict: one is enough (`or`), both must hold (`and`), or what
+    Debian's cron does.
+    """
     assert callable(meant)
-    assert picked(expression, day_rule=rule, end=LONGER_END) == [d for d in days(LONGER_END) if meant(d)]
+    assert picked(expression, day_rule=rule, end=LONGER_END) == [
+        d for d in days(LONGER_END) if meant(d)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,10 @@ def test_day_rules(rule: str, expression: str, meant: object) -> None:
         ("L-3 * *", lambda d: d.day == length(d) - 3),
         ("L-30 * *", lambda d: length(d) == 31 and d.day == 1),
         ("1,L * *", lambda d: d.day in (1, length(d))),
-        ("LW * *", lambda d: d.weekday() < 5 and length(d) - d.day < {4: 3}.get(d.weekday(), 1)),
+        (
+            "LW * *",
+            lambda d: d.weekday() < 5 and length(d) - d.day < {4: 3}.get(d.weekday(), 1),
+        ),
         ("* * 5L", lambda d: d.weekday() == 4 and d.day + 7 > length(d)),
         ("* * FRIL", lambda d: d.weekday() == 4 and d.day + 7 > length(d)),
         ("* * 7L", lambda d: d.weekday() == 6 and d.day + 7 > length(d)),
@@ -85,19 +98,45 @@ def test_days_relative_to_the_month(expression: str, meant: object) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["15W * *", "1W * *", "31W * *", "L * *", "* * L5", "* * 2#3", "29 2 *", "31 */2 *", "* 4-1 *", "* * 5-1"],
+    [
+        "15W * *",
+        "1W * *",
+        "31W * *",
+        "L * *",
+        "* * L5",
+        "* * 2#3",
+        "29 2 *",
+        "31 */2 *",
+        "* 4-1 *",
+        "* * 5-1",
+    ],
 )
 def test_croniter_picks_the_same_days(expression: str) -> None:
     """Where its reading is sound, croniter agrees, in UTC."""
     oracle = croniter(f"0 0 {expression}", BEGIN, ret_type=datetime)
-    expected = [slot.date() for slot in islice(iter(oracle.get_next, None), 60) if slot <= END]
+    expected = [
+        slot.date() for slot in islice(iter(oracle.get_next, None), 60) if slot <= END
+    ]
     assert picked(expression)[:60] == expected
 
 
 def test_the_rarest_day_is_found_at_once_both_ways() -> None:
-    """29 February on a Monday, 2016 and 2044; around 2100, which is no leap year, 40 years lie between two."""
+    """29 February on a Monday, 2016 and 2044; around 2100, which is no leap year, 40 years lie
+    between two.
+    """
     rare = Cron("0 0 29 2 MON", day_rule="and")
-    assert rare.next_after(datetime(2025, 1, 1, tzinfo=UTC)) == datetime(2044, 2, 29, tzinfo=UTC)
-    assert rare.latest_before(datetime(2044, 2, 29, tzinfo=UTC)) == datetime(2016, 2, 29, tzinfo=UTC)
-    assert rare.next_after(datetime(2072, 2, 29, tzinfo=UTC)) == datetime(2112, 2, 29, tzinfo=UTC)
-    assert rare.count_between(datetime(2000, 1, 1, tzinfo=UTC), datetime(2400, 1, 1, tzinfo=UTC)) == 15
+    assert rare.next_after(datetime(2025, 1, 1, tzinfo=UTC)) == datetime(
+        2044, 2, 29, tzinfo=UTC
+    )
+    assert rare.latest_before(datetime(2044, 2, 29, tzinfo=UTC)) == datetime(
+        2016, 2, 29, tzinfo=UTC
+    )
+    assert rare.next_after(datetime(2072, 2, 29, tzinfo=UTC)) == datetime(
+        2112, 2, 29, tzinfo=UTC
+    )
+    assert (
+        rare.count_between(
+            datetime(2000, 1, 1, tzinfo=UTC), datetime(2400, 1, 1, tzinfo=UTC)
+        )
+        == 15
+    )

@@ -15,11 +15,19 @@ JUST_BEFORE = MONDAY - timedelta(seconds=1)
 
 
 def hours_of_monday(field: str) -> list[int]:
-    return [slot.hour for slot in Cron(f"0 {field} * * *").slots(JUST_BEFORE, MONDAY + timedelta(hours=23))]
+    return [
+        slot.hour
+        for slot in Cron(f"0 {field} * * *").slots(
+            JUST_BEFORE, MONDAY + timedelta(hours=23)
+        )
+    ]
 
 
 def weekdays(field: str) -> list[str]:
-    return [f"{s:%a}" for s in Cron(f"0 0 * * {field}").slots(JUST_BEFORE, MONDAY + timedelta(days=6))]
+    return [
+        f"{s:%a}"
+        for s in Cron(f"0 0 * * {field}").slots(JUST_BEFORE, MONDAY + timedelta(days=6))
+    ]
 
 
 HOURS = [
@@ -112,19 +120,29 @@ REFUSED = [
     ("*/0 * * * *", 'minute field "*/0": the step must be 1–60'),
     ("5/100 * * * *", 'minute field "5/100": the step must be 1–60'),
     ("0 */25 * * *", 'hour field "*/25": the step must be 1–24'),
-    ("*/99999999999999999999 * * * *", 'minute field "*/99999999999999999999": the step must be 1–60'),
+    (
+        "*/99999999999999999999 * * * *",
+        'minute field "*/99999999999999999999": the step must be 1–60',
+    ),
     ("99999999999999999999 * * * *", 'minute must be 0–59, got "99999999999999999999"'),
     ("٣ * * * *", 'minute must be 0–59, got "٣"'),
     ("? * * * *", 'minute must be 0–59, got "?"'),
     ("R * * * *", 'minute field "R": a random value would differ on each node; write 0–59'),
-    ("0 R(1-5) * * *", 'hour field "R(1-5)": a random value would differ on each node; write 0–23'),
+    (
+        "0 R(1-5) * * *",
+        'hour field "R(1-5)": a random value would differ on each node; write 0–23',
+    ),
     ("0 0 L-31 * *", 'day-of-month field "L-31": L-1 to L-30'),
     ("0 0 32W * *", 'day-of-month must be 1–31, got "32"'),
     ("0 0 * * MON#6", 'day-of-week field "MON#6": #1 to #5'),
     ("0 0 * * L", 'day-of-week must be 0–7 or SUN–SAT, got "L"'),
     ("{0.__class__} %s ${x} * *", 'minute must be 0–59, got "{0.__CLASS__}"'),
     ("\x1b]0;\x07 * * * *", 'minute must be 0–59, got "\\x1b]0;\\x07"'),
-    ("* * * *", "has 4 fields; a cron expression has 5 (minute hour day-of-month month day-of-week), or 6 with"),
+    (
+        "* * * *",
+        "has 4 fields; a cron expression has 5 (minute hour day-of-month month "
+        "day-of-week), or 6 with",
+    ),
     ("0 0 0 1 1 * 2026", "has 7 fields"),
     ("", "has 0 fields"),
     ("0 0 30 2 *", "can never fire"),
@@ -135,9 +153,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "message"), REFUSED, ids=[ascii(text) for text, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("expression", "message"), REFUSED, ids=[ascii(text) for text, _ in REFUSED]
+)
 def test_refusals_name_field_value_and_range(expression: str, message: str) -> None:
-    """What cannot be understood, or can never fire, is refused with the place and what is allowed."""
+    """What cannot be understood, or can never fire, is refused with the place and what is
+    allowed.
+    """
     with pytest.raises(InvalidSchedule) as refusal:
         Cron(expression)
     assert message in str(refusal.value)
@@ -166,7 +188,9 @@ def test_an_impossible_day_may_still_fire_by_its_weekday() -> None:
     ids=lambda text: text[:8],
 )
 def test_hostile_expressions_are_settled_at_once(hostile: str) -> None:
-    """However long or twisted, an expression costs few steps (counted: at most 20,800), and its message is short."""
+    """However long or twisted, an expression costs few steps (counted: at most 20,800), and its
+    message is short.
+    """
     message = ""
     try:
         within(80_000, lambda: Cron(hostile))
@@ -178,7 +202,10 @@ def test_hostile_expressions_are_settled_at_once(hostile: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"day_rule": "vixxie"}, "day_rule 'vixxie': one of or, and, vixie (did you mean vixie?)"),
+        (
+            {"day_rule": "vixxie"},
+            "day_rule 'vixxie': one of or, and, vixie (did you mean vixie?)",
+        ),
         ({"gap": "move"}, "gap 'move': one of end, shift, skip"),
         ({"fold": "twice"}, "fold 'twice': one of first, second, both"),
         ({"tz": "Europe/Viena"}, "did you mean Europe/Vienna"),

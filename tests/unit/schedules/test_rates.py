@@ -14,7 +14,9 @@ HOUR, MICROSECOND = timedelta(hours=1), timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize(
-    "schedule", [Every("5m"), Every(minutes=5), Every(timedelta(minutes=5)), Every("PT5M")], ids=repr
+    "schedule",
+    [Every("5m"), Every(minutes=5), Every(timedelta(minutes=5)), Every("PT5M")],
+    ids=repr,
 )
 def test_every_counts_from_1970_without_an_anchor(schedule: Every) -> None:
     """Five minutes, however they are written, fall on whole five minutes of UTC."""
@@ -23,10 +25,15 @@ def test_every_counts_from_1970_without_an_anchor(schedule: Every) -> None:
 
 
 def test_every_counts_from_its_anchor_both_ways() -> None:
-    """The anchor is a slot, and the grid runs before it as well as after; its offset does not matter."""
+    """The anchor is a slot, and the grid runs before it as well as after; its offset does not
+    matter.
+    """
     anchor = datetime(2026, 6, 1, 14, 7, tzinfo=timezone(timedelta(hours=2)))
     schedule = Every("1h", anchor=anchor)
-    assert [f"{slot:%H:%M}" for slot in schedule.slots(T - HOUR, T + HOUR)] == ["11:07", "12:07"]
+    assert [f"{slot:%H:%M}" for slot in schedule.slots(T - HOUR, T + HOUR)] == [
+        "11:07",
+        "12:07",
+    ]
     assert str(schedule) == "EVERY|1h|2026-06-01T12:07:00Z"
 
 
@@ -58,7 +65,10 @@ def test_every_ends_with_the_calendar() -> None:
         (lambda: FixedDelay("0s"), "FixedDelay: 0s is too short"),
         (lambda: FixedDelay(), "FixedDelay takes one duration"),
         (lambda: Daily(), 'Daily with 0 times: 1–1440, as Daily("02:00", "14:30")'),
-        (lambda: Daily("24:00"), "a time of day must be 00:00–23:59, with seconds as 02:00:30, got '24:00'"),
+        (
+            lambda: Daily("24:00"),
+            "a time of day must be 00:00–23:59, with seconds as 02:00:30, got '24:00'",
+        ),
         (lambda: Daily("2"), "got '2'"),
         (lambda: Daily(2), "02:00:30, got 2"),  # type: ignore[arg-type]
         (lambda: Daily(time(2, tzinfo=UTC)), "the zone goes into tz="),
@@ -76,7 +86,9 @@ def test_refusals_say_what_is_wrong(make: object, message: str) -> None:
 
 
 def test_fixed_delay_counts_from_the_end_of_the_run() -> None:
-    """The next slot is the end plus the delay; the first one is at once; there is never more than one ahead."""
+    """The next slot is the end plus the delay; the first one is at once; there is never more than
+    one ahead.
+    """
     schedule = FixedDelay("2m")
     assert FixedDelay.from_end
     assert schedule.next_after(T) == T + timedelta(minutes=2)
@@ -110,7 +122,11 @@ def test_daily_takes_text_and_times() -> None:
     ]
 
 
-@pytest.mark.parametrize("schedule", [Every("1h"), Daily("02:00"), Disabled(), FixedDelay("1h")], ids=lambda s: str(s))
+@pytest.mark.parametrize(
+    "schedule",
+    [Every("1h"), Daily("02:00"), Disabled(), FixedDelay("1h")],
+    ids=lambda s: str(s),
+)
 def test_settled_and_last_are_the_schedule_itself(schedule: Schedule) -> None:
     """Only a succession has something to settle."""
     assert schedule.settled(T) is schedule

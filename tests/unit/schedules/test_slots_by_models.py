@@ -29,13 +29,25 @@ from tests.unit.schedules.models import (
 )
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, Once, Schedule, parse_schedule, succeed
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Every,
+    Once,
+    Schedule,
+    parse_schedule,
+    succeed,
+)
 
 SECOND = timedelta(seconds=1)
 VIXIE_SPECS = SPECS.map(lambda spec: Spec(spec.minute, spec.hour, spec.day, spec.weekday))
 INSTANTS = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 CRONS = st.builds(
-    lambda spec, zone, gap, fold: Cron(spec.text, tz=zone, day_rule=spec.rule, gap=gap, fold=fold),
+    lambda spec, zone, gap, fold: Cron(
+        spec.text, tz=zone, day_rule=spec.rule, gap=gap, fold=fold
+    ),
     spec=SPECS,
     zone=st.sampled_from(ZONES),
     gap=st.sampled_from(["end", "shift"]),
@@ -43,7 +55,9 @@ CRONS = st.builds(
 )
 DAILIES = st.builds(
     lambda times, zone: Daily(*times, tz=zone),
-    times=st.lists(st.times().map(lambda t: t.replace(microsecond=0)), min_size=1, max_size=5),
+    times=st.lists(
+        st.times().map(lambda t: t.replace(microsecond=0)), min_size=1, max_size=5
+    ),
     zone=st.sampled_from(ZONES),
 )
 EVERIES = st.builds(
@@ -52,7 +66,9 @@ EVERIES = st.builds(
     anchor=INSTANTS,
 )
 CALENDARS = st.builds(
-    lambda weekend, days: Calendar(name="CO", weekend=frozenset(weekend), days=frozenset(days)),
+    lambda weekend, days: Calendar(
+        name="CO", weekend=frozenset(weekend), days=frozenset(days)
+    ),
     weekend=st.sampled_from([(0, 6), (5,), (), (0, 5, 6)]),
     days=st.sets(st.dates(date(1971, 1, 1), date(2200, 1, 1)), max_size=30),
 )
@@ -92,15 +108,20 @@ BOUNDED = st.builds(
     start=INSTANTS,
     span=st.timedeltas(timedelta(microseconds=1), timedelta(days=4000)),
 )
-GRIDS = st.one_of(CRONS, DAILIES, EVERIES, ROLLED, NUMBERED, UNIONS, BOUNDED, st.builds(Once, INSTANTS))
+GRIDS = st.one_of(
+    CRONS, DAILIES, EVERIES, ROLLED, NUMBERED, UNIONS, BOUNDED, st.builds(Once, INSTANTS)
+)
 SUCCESSIONS = st.builds(succeed, GRIDS, INSTANTS, GRIDS)
 SCHEDULES = st.one_of(GRIDS, SUCCESSIONS)
 
 
-# The laws. --------------------------------------------------------------------------------------------------------
+# The laws.
+# --------------------------------------------------------------------------------------------------------
 
 
-def check_against_model(spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str) -> None:
+def check_against_model(
+    spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str
+) -> None:
     zone, change, minutes_off = near
     begin = change + minutes_off * MINUTE
     end = begin + 2 * DAY
@@ -117,7 +138,9 @@ def check_against_model(spec: Spec, near: tuple[str, datetime, int], gap: str, f
 def test_slots_are_those_of_the_minutes_walked(
     spec: Spec, near: tuple[str, datetime, int], gap: str, fold: str
 ) -> None:
-    """Around every change of offset, the slots are exactly the minutes that a patient observer would name."""
+    """Around every change of offset, the slots are exactly the minutes that a patient observer
+    would name.
+    """
     check_against_model(spec, near, gap, fold)
 
 
@@ -129,31 +152,39 @@ def test_slots_are_cronsims(spec: Spec, near: tuple[str, datetime, int]) -> None
     check_against_cronsim(spec, *near)
 
 
-def check_against_cronsim(spec: Spec, zone: str, change: datetime, minutes_off: int) -> None:
+def check_against_cronsim(
+    spec: Spec, zone: str, change: datetime, minutes_off: int
+) -> None:
     begin = change + minutes_off * MINUTE - DAY  # cronsim must not be started within a fold
     end = begin + 3 * DAY
     schedule = Cron(spec.text, tz=zone, day_rule="vixie")
-    assert list(schedule.slots(begin, end)) == simulated(spec.text, ZoneInfo(zone), begin, end)
+    assert list(schedule.slots(begin, end)) == simulated(
+        spec.text, ZoneInfo(zone), begin, end
+    )
 
 
 @cache
 def changes_by_whole_hours(name: str) -> bool:
     """Whether cronsim follows intervals through a zone's changes.
 
-    It steps by hours of real time, so it passes over slots where local hours begin at another minute afterwards,
-    and where a date begins in a gap it can look for its first minute for ever.
+    It steps by hours of real time, so it passes over slots where local hours begin at another
+    minute afterwards, and where a date begins in a gap it can look for its first minute for ever.
     """
     zone = ZoneInfo(name)
     after = [change.astimezone(zone) for change in changes(name)]
     before = [(change - MINUTE).astimezone(zone) for change in changes(name)]
-    midnights = [local.replace(hour=0, minute=0).astimezone(UTC).astimezone(zone) for local in after]
+    midnights = [
+        local.replace(hour=0, minute=0).astimezone(UTC).astimezone(zone) for local in after
+    ]
     return all(
         (old.minute, new.minute, midnight.time()) == (59, 0, time(0))
         for old, new, midnight in zip(before, after, midnights, strict=True)
     )
 
 
-def simulated(expression: str, zone: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]:
+def simulated(
+    expression: str, zone: ZoneInfo, begin: datetime, end: datetime
+) -> list[datetime]:
     found = set()
     for slot in CronSim(expression, begin.astimezone(zone)):
         instant = slot.astimezone(UTC)
@@ -165,8 +196,12 @@ def simulated(expression: str, zone: ZoneInfo, begin: datetime, end: datetime) -
 
 @given(SCHEDULES, INSTANTS, st.floats(0, 1))
 @examples(150)
-def test_slots_rise_and_do_not_depend_on_the_start(schedule: Schedule, t: datetime, fraction: float) -> None:
-    """From any instant between two slots, the next one is the same; and each is later than the one before."""
+def test_slots_rise_and_do_not_depend_on_the_start(
+    schedule: Schedule, t: datetime, fraction: float
+) -> None:
+    """From any instant between two slots, the next one is the same; and each is later than the one
+    before.
+    """
     for _ in range(5):
         slot = schedule.next_after(t)
         if slot is None:
@@ -181,11 +216,17 @@ def test_slots_rise_and_do_not_depend_on_the_start(schedule: Schedule, t: dateti
 
 @given(SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=40)))
 @examples(150)
-def test_walking_back_and_counting_agree_with_walking_on(schedule: Schedule, a: datetime, span: timedelta) -> None:
+def test_walking_back_and_counting_agree_with_walking_on(
+    schedule: Schedule, a: datetime, span: timedelta
+) -> None:
     """`slots`, `count_between` and `latest_before` say what repeated `next_after` says."""
     walked: list[datetime] = []
     t = a
-    while len(walked) < 50 and (slot := schedule.next_after(t)) is not None and slot <= a + span:
+    while (
+        len(walked) < 50
+        and (slot := schedule.next_after(t)) is not None
+        and slot <= a + span
+    ):
         walked.append(slot)
         t = slot
     b = walked[-1] if len(walked) == 50 else a + span
@@ -198,13 +239,19 @@ def test_walking_back_and_counting_agree_with_walking_on(schedule: Schedule, a: 
         assert schedule.latest_before(later, floor=earlier) is None
 
 
-@given(SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=4000)), st.floats(0, 1))
+@given(
+    SCHEDULES, INSTANTS, st.timedeltas(timedelta(0), timedelta(days=4000)), st.floats(0, 1)
+)
 @examples(100)
-def test_counts_add_up(schedule: Schedule, a: datetime, span: timedelta, cut: float) -> None:
+def test_counts_add_up(
+    schedule: Schedule, a: datetime, span: timedelta, cut: float
+) -> None:
     """A count over years is the sum of the counts over its parts."""
     middle = a + span * cut
     whole = schedule.count_between(a, a + span)
-    assert whole == schedule.count_between(a, middle) + schedule.count_between(middle, a + span)
+    assert whole == schedule.count_between(a, middle) + schedule.count_between(
+        middle, a + span
+    )
 
 
 @given(SCHEDULES)
@@ -215,17 +262,22 @@ def test_text_is_complete(schedule: Schedule) -> None:
     assert str(parse_schedule(str(schedule))) == str(schedule)
 
 
-# The same at length. ----------------------------------------------------------------------------------------------
+# The same at length.
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @given(data=st.data(), spec=SPECS, **RULES)
 @examples(4000)
-def test_all_zones_by_minutes_walked(data: st.DataObject, spec: Spec, gap: str, fold: str) -> None:
+def test_all_zones_by_minutes_walked(
+    data: st.DataObject, spec: Spec, gap: str, fold: str
+) -> None:
     """As above, over every zone that has transitions."""
     zone = data.draw(st.sampled_from(zones_that_change()))
     change = data.draw(st.sampled_from(changes(zone)))
-    check_against_model(spec, (zone, change, data.draw(st.integers(-2 * 24 * 60, 60))), gap, fold)
+    check_against_model(
+        spec, (zone, change, data.draw(st.integers(-2 * 24 * 60, 60))), gap, fold
+    )
 
 
 @pytest.mark.slow
@@ -241,11 +293,20 @@ def test_all_zones_by_cronsim(data: st.DataObject, spec: Spec) -> None:
 
 WHOLE_DAY = ("*", frozenset(range(32)))
 NIGHTLY = [
-    Spec(("*/20", frozenset({0, 20, 40})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY),
+    Spec(
+        ("*/20", frozenset({0, 20, 40})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY
+    ),
     Spec(("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY),
-    Spec(("15", frozenset({15})), ("*/2", frozenset(range(0, 24, 2))), WHOLE_DAY, WHOLE_DAY),
+    Spec(
+        ("15", frozenset({15})), ("*/2", frozenset(range(0, 24, 2))), WHOLE_DAY, WHOLE_DAY
+    ),
     Spec(("30", frozenset({30})), ("2", frozenset({2})), WHOLE_DAY, WHOLE_DAY),
-    Spec(("0", frozenset({0})), ("0", frozenset({0})), WHOLE_DAY, ("1-7", frozenset(range(7)))),
+    Spec(
+        ("0", frozenset({0})),
+        ("0", frozenset({0})),
+        WHOLE_DAY,
+        ("1-7", frozenset(range(7))),
+    ),
 ]
 
 
@@ -254,33 +315,52 @@ NIGHTLY = [
 @pytest.mark.parametrize("gap", ["end", "shift", "skip"])
 @pytest.mark.parametrize("fold", ["first", "second", "both"])
 def test_every_change_of_every_zone(gap: str, fold: str) -> None:
-    """Not drawn but gone through: all that changed clocks from 2024 to 2036, by minutes walked and by cronsim."""
+    """Not drawn but gone through: all that changed clocks from 2024 to 2036, by minutes walked and
+    by cronsim.
+    """
     found = every_change()
     assert len(found) > 700
     for zone, change in found:
         for spec in NIGHTLY:
             check_against_model(spec, (zone, change, -12 * 60), gap, fold)
-            if (gap, fold) == ("end", "first") and (spec.fixed or changes_by_whole_hours(zone)):
+            if (gap, fold) == ("end", "first") and (
+                spec.fixed or changes_by_whole_hours(zone)
+            ):
                 check_against_cronsim(spec, zone, change, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zone", ["Europe/Vienna", "Australia/Lord_Howe", "America/Santiago"])
+@pytest.mark.parametrize(
+    "zone", ["Europe/Vienna", "Australia/Lord_Howe", "America/Santiago"]
+)
 def test_years_of_quarter_hours_by_minutes_walked(zone: str) -> None:
     """Over thirteen years without a break, intervals and fixed times are those of the model."""
     quarters, whole = frozenset(range(0, 60, 15)), frozenset(range(32))
-    begin, end = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(LAST_YEAR, 12, 31, tzinfo=UTC)
+    begin = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
+    end = datetime(LAST_YEAR, 12, 31, tzinfo=UTC)
     for minute in ("*/15", "0,15,30,45"):
-        spec = Spec((minute, quarters), ("0-3", frozenset(range(4))), ("*", whole), ("*", whole))
+        spec = Spec(
+            (minute, quarters), ("0-3", frozenset(range(4))), ("*", whole), ("*", whole)
+        )
         expected = modelled(spec, ZoneInfo(zone), "end", "first", begin, end)
         assert list(Cron(spec.text, tz=zone).slots(begin, end)) == expected
 
 
 def test_the_model_knows_a_worked_night() -> None:
     """The model itself, on the night of 29 March 2026 in Vienna."""
-    spec = Spec(("30", frozenset({30})), ("2", frozenset({2})), ("*", frozenset(range(32))), ("*", frozenset(range(7))))
-    begin, end = datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 3, 29, 12, tzinfo=UTC)
+    spec = Spec(
+        ("30", frozenset({30})),
+        ("2", frozenset({2})),
+        ("*", frozenset(range(32))),
+        ("*", frozenset(range(7))),
+    )
+    begin = datetime(2026, 3, 28, 12, tzinfo=UTC)
+    end = datetime(2026, 3, 29, 12, tzinfo=UTC)
     zone = ZoneInfo("Europe/Vienna")
-    assert [s.time() for s in modelled(spec, zone, "end", "first", begin, end)] == [time(1, 0)]
-    assert [s.time() for s in modelled(spec, zone, "shift", "first", begin, end)] == [time(1, 30)]
+    assert [s.time() for s in modelled(spec, zone, "end", "first", begin, end)] == [
+        time(1, 0)
+    ]
+    assert [s.time() for s in modelled(spec, zone, "shift", "first", begin, end)] == [
+        time(1, 30)
+    ]
     assert modelled(spec, zone, "skip", "first", begin, end) == []

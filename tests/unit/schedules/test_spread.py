@@ -15,12 +15,17 @@ HOUR = timedelta(hours=1)
 
 def test_how_much_follows_from_the_name() -> None:
     """The same in every process, on every host; this very figure, so that no release moves it."""
-    assert str(spread_out(Every("1h"), "report", HOUR)) == "SPREAD(EVERY|1h|1970-01-01T00:00:00Z; 2497564ms)"
+    assert (
+        str(spread_out(Every("1h"), "report", HOUR))
+        == "SPREAD(EVERY|1h|1970-01-01T00:00:00Z; 2497564ms)"
+    )
 
 
 def test_names_are_spread_evenly() -> None:
     """A thousand names within an hour: each tenth of it has about a hundred."""
-    waits = [spread_out(Every("1h"), f"job-{number}", HOUR).wait(DAY) for number in range(1000)]
+    waits = [
+        spread_out(Every("1h"), f"job-{number}", HOUR).wait(DAY) for number in range(1000)
+    ]
     assert all(timedelta(0) <= wait < HOUR for wait in waits)
     tenths = [int(wait / (HOUR / 10)) for wait in waits]
     assert all(70 < tenths.count(tenth) < 130 for tenth in range(10))
@@ -58,7 +63,9 @@ def test_calendars_are_bound_within() -> None:
     assert str(spread).startswith("SPREAD(EXCLUDING(DAILY|02:00|UTC; AT; skip); ")
 
 
-@pytest.mark.parametrize("text", ["SPREAD(FIXED_DELAY|2m; 5m)", "SPREAD(EVERY|1h; 0s)", "SPREAD(EVERY|1h)"])
+@pytest.mark.parametrize(
+    "text", ["SPREAD(FIXED_DELAY|2m; 5m)", "SPREAD(EVERY|1h; 0s)", "SPREAD(EVERY|1h)"]
+)
 def test_what_cannot_be_spread(text: str) -> None:
     """A delay after the end of a run, and nothing."""
     with pytest.raises(InvalidSchedule):

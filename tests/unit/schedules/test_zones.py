@@ -13,7 +13,14 @@ from slotwise.model.records import from_micros, to_micros
 from slotwise.schedules.base import BEGINNING, DAY, END, SECOND
 from slotwise.schedules.zones import changes_between, span_at, zone_named
 
-ZONES = ["Europe/Vienna", "Australia/Lord_Howe", "Pacific/Apia", "America/Recife", "Asia/Gaza", "Africa/Casablanca"]
+ZONES = [
+    "Europe/Vienna",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "America/Recife",
+    "Asia/Gaza",
+    "Africa/Casablanca",
+]
 
 
 def offset(zone: ZoneInfo, instant: int) -> int:
@@ -23,8 +30,12 @@ def offset(zone: ZoneInfo, instant: int) -> int:
 
 
 @given(st.sampled_from(ZONES).map(ZoneInfo), st.integers(BEGINNING, END - 1))
-def test_a_span_has_one_offset_and_knows_its_neighbours(zone: ZoneInfo, instant: int) -> None:
-    """At both ends and within, the offset is the span's; just outside, it is what the span says."""
+def test_a_span_has_one_offset_and_knows_its_neighbours(
+    zone: ZoneInfo, instant: int
+) -> None:
+    """At both ends and within, the offset is the span's; just outside, it is what the span
+    says.
+    """
     span = span_at(zone, instant)
     assert span.start <= instant < span.end
     for inside in (span.start, instant, (span.start + instant) // 2, span.end - 1):

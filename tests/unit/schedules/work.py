@@ -1,4 +1,6 @@
-"""What a call costs, counted: lines of Python that ran and functions of C that were called, alike on every machine."""
+"""What a call costs, counted: lines of Python that ran and functions of C that were called, alike
+on every machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ T = TypeVar("T")
 
 
 def within(steps: int, call: Callable[[], T]) -> T:
-    """What the call returns, if it takes so many steps at the most; stopped at the first beyond them.
+    """What the call returns, if it takes so many steps at the most; stopped at the first beyond
+    them.
 
     Bounds lie some times above what was counted, so that only a change of kind breaks them.
     """

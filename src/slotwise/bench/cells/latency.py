@@ -19,12 +19,17 @@ from slotwise.bench.journal import RanWrong, expect_once
 from slotwise.bench.raw import Raw
 from slotwise.bench.readings import Reading, distribution
 from slotwise.bench.run import Cell, Contender, NotYet, Run, micros
-from slotwise.bench.slotwise_contender import Slotwise, SlotwiseFlood, fill_tasks, registry_for
+from slotwise.bench.slotwise_contender import (
+    Slotwise,
+    SlotwiseFlood,
+    fill_tasks,
+    registry_for,
+)
 from slotwise.locks import Lock, RedisLocks, SQLLocks
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.dsn import psycopg
 
-# -- from enqueue to start ----------------------------------------------------------------------------------------
+# -- from enqueue to start ------------------------------------------------------------------------
 
 
 LATENCY_SENT = 300
@@ -34,17 +39,30 @@ LATENCY_LATEST = 60.0
 
 
 def _latency(run: Run) -> Iterator[Reading]:
-    contenders = [Raw(100, name="raw-listen"), Slotwise(has_ids=False), Slotwise("slotwise-id"), *run.peers]
+    contenders = [
+        Raw(100, name="raw-listen"),
+        Slotwise(has_ids=False),
+        Slotwise("slotwise-id"),
+        *run.peers,
+    ]
     for number, contender in run.turns(contenders, min(run.rounds, 2)):
         try:
             yield _enqueue_to_start(run, contender, number)
         except NotYet as reason:
-            yield Reading(cell="latency", contender=contender.name, round=number, note=f"not compared: {reason}")
+            yield Reading(
+                cell="latency",
+                contender=contender.name,
+                round=number,
+                note=f"not compared: {reason}",
+            )
 
 
 def _enqueue_to_start(run: Run, contender: Contender, number: int) -> Reading:
-    """Send tasks to an idle worker. The first, which opens connections, is checked but not measured."""
-    count, url = run.scaled(LATENCY_SENT, 5), run.prepared(contender)
+    """Send tasks to an idle worker. The first, which opens connections, is checked but not
+    measured.
+    """
+    count = run.scaled(LATENCY_SENT, 5)
+    url = run.prepared(contender)
     sent: dict[int, int] = {}
     with (
         contender.sender(url) as send,
@@ -60,18 +78,24 @@ def _enqueue_to_start(run: Run, contender: Contender, number: int) -> Reading:
         crew.wait(lambda: crew.done() > count, "all had started", LATENCY_LATEST)
         starts = crew.journals[0].starts()
         crew.stop()
-        checked = expect_once(crew.journals, range(1, count + 2), f"latency, {contender.name}")
+        checked = expect_once(
+            crew.journals, range(1, count + 2), f"latency, {contender.name}"
+        )
     spread = tuple((starts[one] - at) / 1e6 for one, at in sent.items())
     return Reading(
-        cell="latency", contender=contender.name, round=number, figures=distribution(spread), spread=spread,
+        cell="latency",
+        contender=contender.name,
+        round=number,
+        figures=distribution(spread),
+        spread=spread,
         checked=checked,
-    )  # fmt: skip
+    )
 
 
 LATENCY = Cell(name="latency", title="enqueue to start, idle worker", measure=_latency)
 
 
-# -- from slot to start -------------------------------------------------------------------------------------------
+# -- from slot to start ---------------------------------------------------------------------------
 
 
 PUNCTUALITY_SLOTS = 200
@@ -79,35 +103,56 @@ PUNCTUALITY_APART = timedelta(milliseconds=100)
 #: Until the first slot, in seconds: workers need it to start and plan.
 PUNCTUALITY_AHEAD = 4.0
 PUNCTUALITY_AHEAD_EACH = 4.0
-#: How long, in seconds, to wait for a late slot. A job whose next slot comes due skips the one that it missed.
+#: How long, in seconds, to wait for a late slot. A job whose next slot comes due skips the one
+#: that it missed.
 PUNCTUALITY_LATEST = 12.0
 
 
 def _punctuality(run: Run) -> Iterator[Reading]:
-    one, three = Slotwise(), Slotwise("slotwise ×3")
+    one = Slotwise()
+    three = Slotwise("slotwise ×3")
     rounds = min(run.rounds, 2)
-    for number, contender in run.turns([Raw(100, name="raw-timer"), one, three, *run.peers], rounds):
+    for number, contender in run.turns(
+        [Raw(100, name="raw-timer"), one, three, *run.peers], rounds
+    ):
         try:
             yield _slot_to_start(run, contender, number, 3 if contender is three else 1)
         except NotYet as reason:
-            yield Reading(cell="punctuality", contender=contender.name, round=number, note=f"not compared: {reason}")
+            yield Reading(
+                cell="punctuality",
+                contender=contender.name,
+                round=number,
+                note=f"not compared: {reason}",
+            )
 
 
 def _slot_to_start(run: Run, contender: Contender, number: int, processes: int) -> Reading:
     """Plan slots 37 ms after each tenth of a second, where no timer of a contender ticks."""
-    count, url = run.scaled(PUNCTUALITY_SLOTS, 10), run.prepared(contender)
-    ahead = run.seconds(PUNCTUALITY_AHEAD, 3) + processes * run.seconds(PUNCTUALITY_AHEAD_EACH, 3)
+    count = run.scaled(PUNCTUALITY_SLOTS, 10)
+    url = run.prepared(contender)
+    ahead = run.seconds(PUNCTUALITY_AHEAD, 3) + processes * run.seconds(
+        PUNCTUALITY_AHEAD_EACH, 3
+    )
     first = datetime.now(UTC).replace(microsecond=37_000) + timedelta(seconds=ahead)
     due = [first + place * PUNCTUALITY_APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
     end = elapsed() + (due[-1] - datetime.now(UTC)).total_seconds() + PUNCTUALITY_LATEST
-    with Crew(run.server, contender.plan(url, due), processes, capacity=20 * count + 5000) as crew:
+    with Crew(
+        run.server, contender.plan(url, due), processes, capacity=20 * count + 5000
+    ) as crew:
         crew.wait(lambda: elapsed() > end or wanted <= _started(crew), "all were due")
         crew.stop()
         expect_once(crew.journals, _started(crew), f"punctuality, {contender.name}")
-        starts = [pair for journal in crew.journals for pair in journal.starts().items() if pair[0] in wanted]
+        starts = [
+            pair
+            for journal in crew.journals
+            for pair in journal.starts().items()
+            if pair[0] in wanted
+        ]
     if not starts:
-        raise RanWrong(f"punctuality, {contender.name}: no start within {PUNCTUALITY_LATEST:.0f} s of its slot")
+        raise RanWrong(
+            f"punctuality, {contender.name}: no start within {PUNCTUALITY_LATEST:.0f} s of its slot"
+        )
     spread = tuple(at / 1e6 - slot / 1e3 for slot, at in starts)
     return Reading(
         cell="punctuality",
@@ -124,11 +169,13 @@ def _started(crew: Crew) -> set[int]:
 
 
 PUNCTUALITY = Cell(
-    name="punctuality", title="start minus slot, 1 and 3 workers, poll interval 10 s", measure=_punctuality
+    name="punctuality",
+    title="start minus slot, 1 and 3 workers, poll interval 10 s",
+    measure=_punctuality,
 )
 
 
-# -- behind a flood of another task -------------------------------------------------------------------------------
+# -- behind a flood of another task ---------------------------------------------------------------
 
 
 FAIRNESS_FLOOD = 100_000
@@ -147,33 +194,54 @@ def _fairness(run: Run) -> Iterator[Reading]:
 
 
 def _behind_flood(run: Run, takes: int) -> Reading:
-    """Send tasks behind the flood. Their ids are negative, which tells them from those of the flood."""
+    """Send tasks behind the flood. Their ids are negative, which tells them from those of the
+    flood.
+    """
     contender = SlotwiseFlood(f"slotwise, {takes} ms", takes=takes)
-    url, flood, count = run.prepared(contender), run.scaled(FAIRNESS_FLOOD, 500), run.scaled(FAIRNESS_SENT, 4)
+    url = run.prepared(contender)
+    flood = run.scaled(FAIRNESS_FLOOD, 500)
+    count = run.scaled(FAIRNESS_SENT, 4)
     fill_tasks(url, flood)
-    registry, sent = registry_for(url), dict[int, int]()
+    registry = registry_for(url)
+    sent = dict[int, int]()
     try:
-        with Crew(run.server, contender.command(url), 1, capacity=2 * (flood + count) + 1000) as crew:
+        with Crew(
+            run.server, contender.command(url), 1, capacity=2 * (flood + count) + 1000
+        ) as crew:
             crew.wait(lambda: crew.done() >= 20, "the flood had begun", FAIRNESS_LATEST)
             for number in range(1, count + 1):
                 time.sleep(FAIRNESS_APART)
                 sent[-number] = time.time_ns()
                 registry.client.schedule(OTHER, id=str(-number))
-            crew.wait(lambda: sent.keys() <= crew.journals[0].starts().keys(), "all had started", FAIRNESS_LATEST)
-            starts, done = crew.journals[0].starts(), crew.done()
+            crew.wait(
+                lambda: sent.keys() <= crew.journals[0].starts().keys(),
+                "all had started",
+                FAIRNESS_LATEST,
+            )
+            starts = crew.journals[0].starts()
+            done = crew.done()
             crew.stop()
     finally:
         registry.database.close()
     if done >= flood + count and run.scale >= 1:
         raise RanWrong("the flood was over before all had started; this run proves nothing")
     spread = tuple((starts[one] - at) / 1e6 for one, at in sent.items())
-    return Reading(cell="fairness", contender=contender.name, figures=distribution(spread), spread=spread)
+    return Reading(
+        cell="fairness",
+        contender=contender.name,
+        figures=distribution(spread),
+        spread=spread,
+    )
 
 
-FAIRNESS = Cell(name="fairness", title="a row of another task, behind 100,000 due rows of one", measure=_fairness)
+FAIRNESS = Cell(
+    name="fairness",
+    title="a row of another task, behind 100,000 due rows of one",
+    measure=_fairness,
+)
 
 
-# -- acquire and release a lock -----------------------------------------------------------------------------------
+# -- acquire and release a lock -------------------------------------------------------------------
 
 
 LOCK_TIMES = 2_000
@@ -200,11 +268,17 @@ def _locks(run: Run) -> Iterator[Reading]:
         url = run.server.url("locks")
         steps["slotwise postgresql"] = _ours(stack, SQLLocks(url))
         steps["bare postgresql"] = _bare_postgresql(stack, url)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-bench-")))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-bench-"))
+        )
         steps["slotwise sqlite"] = _ours(stack, SQLLocks(f"sqlite:///{folder}/locks.db"))
         steps["bare sqlite"] = _bare_sqlite(stack, folder / "locks.db")
         if shutil.which("redis-server") is None:
-            yield Reading(cell="locks", contender="slotwise redis", note="redis-server is not installed")
+            yield Reading(
+                cell="locks",
+                contender="slotwise redis",
+                note="redis-server is not installed",
+            )
         else:
             address = stack.enter_context(_redis_server(folder))
             steps["slotwise redis"] = _ours(stack, RedisLocks(address))
@@ -217,14 +291,20 @@ def _locks(run: Run) -> Iterator[Reading]:
 def _measured(contender: str, number: int, step: Step, times: int) -> Reading:
     for _ in range(max(times // 20, 3)):
         step()
-    began, spread = elapsed(), []
+    began = elapsed()
+    spread = []
     for _ in range(times):
         before = elapsed()
         step()
         spread.append((elapsed() - before) * 1000)
     figures = {"rate": times / (elapsed() - began), **distribution(spread)}
     return Reading(
-        cell="locks", contender=contender, round=number, figures=figures, spread=tuple(spread), checked=times
+        cell="locks",
+        contender=contender,
+        round=number,
+        figures=figures,
+        spread=tuple(spread),
+        checked=times,
     )
 
 
@@ -266,8 +346,11 @@ def _bare_redis(stack: ExitStack, address: str) -> Step:
     from redis import Redis
 
     client = stack.enter_context(Redis.from_url(address))
-    key, hour = f"bare:{_LOCK_NAME}", timedelta(hours=1)
-    delete = client.register_script("return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0")
+    key = f"bare:{_LOCK_NAME}"
+    hour = timedelta(hours=1)
+    delete = client.register_script(
+        "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
+    )
 
     def step() -> None:
         _expect(bool(client.set(key, "bare", nx=True, px=hour)))
@@ -284,14 +367,27 @@ def _expect(is_so: bool) -> None:
 @contextmanager
 def _redis_server(folder: Path) -> Iterator[str]:
     socket = folder / "redis.sock"
-    arguments = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
+    arguments = [
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     with (folder / "redis.log").open("wb") as log:
-        server = subprocess.Popen(["redis-server", *arguments], cwd=folder, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            ["redis-server", *arguments], cwd=folder, stdout=log, stderr=log
+        )
     try:
         end = elapsed() + _REDIS_STARTED_WITHIN
         while not socket.exists():
             if server.poll() is not None or elapsed() > end:
-                raise RanWrong(f"redis-server did not start: {(folder / 'redis.log').read_text()[-300:]}")
+                raise RanWrong(
+                    f"redis-server did not start: {(folder / 'redis.log').read_text()[-300:]}"
+                )
             time.sleep(0.01)
         yield f"unix://{socket}"
     finally:
@@ -300,4 +396,8 @@ def _redis_server(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-LOCKS = Cell(name="locks", title="acquire and release a lock, one process, by provider", measure=_locks)
+LOCKS = Cell(
+    name="locks",
+    title="acquire and release a lock, one process, by provider",
+    measure=_locks,
+)

@@ -1,1 +1,3 @@
-"""What several commands share: options, output, the application, errors and exit statuses. Imports no command."""
+"""What several commands share: options, output, the application, errors and exit statuses. Imports
+no command.
+"""

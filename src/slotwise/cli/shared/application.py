@@ -27,14 +27,18 @@ _OURS = str(Path(__file__).resolve().parents[2])
 
 
 class ApplicationFailed(ConfigurationError):
-    """The user's module raised while it was imported, or its lifespan; the message is its own traceback."""
+    """The user's module raised while it was imported, or its lifespan; the message is its own
+    traceback.
+    """
 
 
 def load_registry(spec: str, app_dir: Path) -> JobRegistry:
-    """Return the registry that ``package.module:name`` names; without a name, the module's only one.
+    """Return the registry that ``package.module:name`` names; without a name, the module's only
+    one.
 
-    ``app_dir`` is appended to ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed. If the module
-    uses a database that is not usable, DatabaseProblem names the place in the module.
+    ``app_dir`` is appended to ``sys.path``. Raises ConfigurationError in one line, or
+    ApplicationFailed. If the module uses a database that is not usable, DatabaseProblem names the
+    place in the module.
     """
     match = _SPEC.fullmatch(spec)
     if match is None or spec.endswith(".py"):
@@ -51,7 +55,9 @@ def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
     """Add these jobs to the registry. Raises ConfigurationError if a name is taken."""
     added = {found.name: found for found in map(define, jobs)}
     if double := sorted(added.keys() & registry.definitions.keys()):
-        raise ConfigurationError(f"the application has jobs of the same names as the crontab: {', '.join(double)}")
+        raise ConfigurationError(
+            f"the application has jobs of the same names as the crontab: {', '.join(double)}"
+        )
     registry.definitions = {**registry.definitions, **added}
     return registry
 
@@ -70,7 +76,11 @@ def lifespan_of(worker: Worker) -> Iterator[None]:
 def _not_a_module(spec: str) -> str:
     if spec.endswith(".py") or "/" in spec:
         path = Path(spec).with_suffix("")
-        module = path.name if path.is_absolute() else ".".join(part for part in path.parts if part != "..")
+        module = (
+            path.name
+            if path.is_absolute()
+            else ".".join(part for part in path.parts if part != "..")
+        )
         return f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
     return f"--app {spec}: expected package.module or package.module:registry"
 
@@ -88,13 +98,16 @@ def _import(name: str, app_dir: Path) -> ModuleType:
         raise _failed(f"importing {name}", error) from None
     except SystemExit as error:
         raise ConfigurationError(
-            f"importing {name} ends the program (exit {error.code}); put what runs under: if __name__ == '__main__':"
+            f"importing {name} ends the program (exit {error.code}); put what runs "
+            "under: if __name__ == '__main__':"
         ) from None
     except Exception as error:
         if _lacks_django(error):
             raise ConfigurationError(
-                f"importing {name} needs Django, which is not set up ({' '.join(str(error).split())[:80]}); start it "
-                "as: python manage.py slotwise …, or with --app slotwise.contrib.django.worker:registry and "
+                f"importing {name} needs Django, which is not set up "
+                f"({' '.join(str(error).split())[:80]}); start it "
+                "as: python manage.py slotwise …, or with --app "
+                "slotwise.contrib.django.worker:registry and "
                 "DJANGO_SETTINGS_MODULE"
             ) from None
         raise _failed(f"importing {name}", error) from None
@@ -111,13 +124,19 @@ def _lacks_django(error: Exception) -> bool:
 
 
 def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
-    """Whether the named module, or a package above it, is missing; not a module that it imports."""
+    """Whether the named module, or a package above it, is missing; not a module that it
+    imports.
+    """
     return f"{name}.".startswith(f"{error.name}.") and not _own_frames(error.__traceback__)
 
 
 def _no_module(name: str, missing: str, app_dir: Path) -> str:
-    near = difflib.get_close_matches(name, [path.stem for path in app_dir.glob("*.py")], n=1)
-    hint = f"did you mean {near[0]}?" if near else "give --app-dir, or install the application"
+    near = difflib.get_close_matches(
+        name, [path.stem for path in app_dir.glob("*.py")], n=1
+    )
+    hint = (
+        f"did you mean {near[0]}?" if near else "give --app-dir, or install the application"
+    )
     of = "" if missing == name else f" (of {name})"
     return f"there is no module {missing}{of}, neither installed nor in {app_dir}; {hint}"
 
@@ -137,11 +156,16 @@ def _cut(told: traceback.TracebackException) -> None:
 
 
 def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    return [frame for frame in traceback.extract_tb(trace) if not _is_foreign(frame.filename)]
+    return [
+        frame for frame in traceback.extract_tb(trace) if not _is_foreign(frame.filename)
+    ]
 
 
 def _is_foreign(filename: str) -> bool:
-    return filename.startswith(("<frozen ", _OURS)) or filename in (importlib.__file__, contextlib.__file__)
+    return filename.startswith(("<frozen ", _OURS)) or filename in (
+        importlib.__file__,
+        contextlib.__file__,
+    )
 
 
 def _last_place(trace: TracebackType | None) -> str | None:
@@ -155,7 +179,9 @@ def _only_registry(module: ModuleType) -> JobRegistry:
         return next(iter(found.values()))
     if found:
         names = " or ".join(f"--app {module.__name__}:{name}" for name in found)
-        raise ConfigurationError(f"{module.__name__} has {len(found)} registries; choose one: {names}")
+        raise ConfigurationError(
+            f"{module.__name__} has {len(found)} registries; choose one: {names}"
+        )
     raise ConfigurationError(
         f"{module.__name__} ({module.__file__}) has no JobRegistry at its top level; "
         f"add one: registry = JobRegistry(jobs=[…]), or name another module"
@@ -166,7 +192,9 @@ def _registries(module: ModuleType) -> dict[str, JobRegistry]:
     """The module's registries, each under its first name."""
     found: dict[str, JobRegistry] = {}
     for name, value in vars(module).items():
-        if isinstance(value, JobRegistry) and all(value is not other for other in found.values()):
+        if isinstance(value, JobRegistry) and all(
+            value is not other for other in found.values()
+        ):
             found[name] = value
     return found
 
@@ -176,7 +204,9 @@ def _attribute(module: ModuleType, path: str, spec: str) -> object:
     for name in path.split("."):
         if not hasattr(value, name):
             known = ", ".join(_registries(module)) or "none"
-            raise ConfigurationError(f"--app {spec}: there is no {name!r}; registries of {module.__name__}: {known}")
+            raise ConfigurationError(
+                f"--app {spec}: there is no {name!r}; registries of {module.__name__}: {known}"
+            )
         value = getattr(value, name)
     return value
 
@@ -188,8 +218,14 @@ def _registry(value: object, spec: str) -> JobRegistry:
     if isinstance(value, RegistryBuilder):
         value = value.build()
     if not isinstance(value, JobRegistry):
-        what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-        raise ConfigurationError(f"--app {spec} is {what}; expected a JobRegistry, such as registry = JobRegistry(…)")
+        what = (
+            f"the class {value.__name__}"
+            if isinstance(value, type)
+            else f"of type {type(value).__name__}"
+        )
+        raise ConfigurationError(
+            f"--app {spec} is {what}; expected a JobRegistry, such as registry = JobRegistry(…)"
+        )
     return value
 
 
@@ -197,7 +233,9 @@ def _made(function: Callable[..., object], spec: str) -> object:
     try:
         inspect.signature(function).bind()
     except TypeError:
-        raise ConfigurationError(f"--app {spec} is a function that needs arguments; expected a JobRegistry") from None
+        raise ConfigurationError(
+            f"--app {spec} is a function that needs arguments; expected a JobRegistry"
+        ) from None
     try:
         return function()
     except SlotwiseError:

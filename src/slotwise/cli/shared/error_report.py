@@ -1,4 +1,6 @@
-"""Prints an error as a line with its cure for each problem, or as JSON, and chooses the exit status."""
+"""Prints an error as a line with its cure for each problem, or as JSON, and chooses the exit
+status.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,25 @@ BUG = "this is a bug in slotwise; please report it with the lines above"
 
 
 def report_error(error: BaseException, *, as_json: bool = False) -> int:
-    """Print the error on stderr; return the exit status. ``as_json``: as ``{"error": …, "status": …}``."""
-    if isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
+    """Print the error on stderr; return the exit status. ``as_json``: as ``{"error": …, "status":
+    …}``.
+    """
+    if (
+        isinstance(error, click.UsageError) and type(error).__name__ == "NoArgsIsHelpError"
+    ):  # click 8.2 and later
         error.show()
         return exits.USAGE
     text, status, trace = _told(error)
-    trace = "\n".join(map(hide_password, trace.splitlines()))  # an @ in a later line must not hide the lines before it
+    trace = "\n".join(
+        map(hide_password, trace.splitlines())
+    )  # an @ in a later line must not hide the lines before it
     if as_json:
-        say_json(json.dumps({"error": text, "status": status} | ({"traceback": trace} if trace else {})), err=True)
+        say_json(
+            json.dumps(
+                {"error": text, "status": status} | ({"traceback": trace} if trace else {})
+            ),
+            err=True,
+        )
         return status
     if trace:
         say_lines(trace, err=True)
@@ -56,7 +69,11 @@ def _told(error: BaseException) -> tuple[str, int, str]:
         case SQLAlchemyError():
             return f"database error: {describe(error)}", exits.DATABASE, ""
         case OSError():
-            cure = "; make room there, or send the output elsewhere" if error.errno == errno.ENOSPC else ""
+            cure = (
+                "; make room there, or send the output elsewhere"
+                if error.errno == errno.ENOSPC
+                else ""
+            )
             return hide_password(str(error)) + cure, exits.FAILED, ""
     return BUG, exits.BUG, "".join(traceback.format_exception(error))
 

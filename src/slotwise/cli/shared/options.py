@@ -1,4 +1,6 @@
-"""What commands are declared with: their help pages, the options that several of them share, and the given values."""
+"""What commands are declared with: their help pages, the options that several of them share, and
+the given values.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.settings.settings import READERS, Settings
 
-# A command imports the store and the application only when it runs: the help and the version need neither.
+# A command imports the store and the application only when it runs: the help and the version need
+# neither.
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
     from slotwise.contrib.command import CommandJob
@@ -47,7 +50,9 @@ NO_APP = "no application was named; give --app package.module:registry, or set S
 
 
 class Done:
-    """How many rows a long operation has done: told on stderr now and then, and where it is interrupted."""
+    """How many rows a long operation has done: told on stderr now and then, and where it is
+    interrupted.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -59,14 +64,20 @@ class Done:
 
     def tell_interrupted(self) -> None:
         if self.rows:
-            say(f"interrupted: {self.rows:,} rows are done; run the same command again for the rest", err=True)
+            say(
+                f"interrupted: {self.rows:,} rows are done; run the same command "
+                "again for the rest",
+                err=True,
+            )
 
 
 DONE = Done()
 
 
 class Given:
-    """The values of the common options; the application, the environment or a file supplies the missing ones."""
+    """The values of the common options; the application, the environment or a file supplies the
+    missing ones.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, str | bool] = {}
@@ -94,21 +105,32 @@ class Given:
 
     @property
     def app_dir(self) -> Path:
-        return Path(self.text("app_dir") or os.environ.get("SLOTWISE_APP_DIR") or ".").resolve()
+        return Path(
+            self.text("app_dir") or os.environ.get("SLOTWISE_APP_DIR") or "."
+        ).resolve()
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings among the options, spelled as options, so that an error message names the option."""
+        """The settings among the options, spelled as options, so that an error message names
+        the option.
+        """
         others = {"json", "app_dir", "config"}
-        return {f"--{_kebab(name)}": value for name, value in self.values.items() if name not in others}
+        return {
+            f"--{_kebab(name)}": value
+            for name, value in self.values.items()
+            if name not in others
+        }
 
     def settings(self) -> Settings:
-        """The settings without the application's: the command line over the environment over the file."""
+        """The settings without the application's: the command line over the environment over
+        the file.
+        """
         config = self.text("config")
         return Settings.load(config=Path(config) if config else None, **self.overrides)
 
     def registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
-        """The application's registry, with the command line's settings over its own; its ``customize`` runs last.
+        """The application's registry, with the command line's settings over its own; its
+        ``customize`` runs last.
 
         ``jobs`` are added to it. If there are any, the application is optional.
         """
@@ -123,12 +145,15 @@ class Given:
             os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())
         if app is None:
             return JobRegistry(jobs=jobs, **self.overrides)
-        return add_jobs(load_registry(app, self.app_dir)._configured(**self.overrides), jobs)
+        return add_jobs(
+            load_registry(app, self.app_dir)._configured(**self.overrides), jobs
+        )
 
     def table_settings(self) -> Settings:
         """The settings that locate the tables.
 
-        The application is imported only if ``--app`` names it, or if no other source has the database's address.
+        The application is imported only if ``--app`` names it, or if no other source has the
+        database's address.
         """
         settings = self.settings()
         if "app" in self.values or (settings.database_url is None and settings.app):
@@ -147,7 +172,9 @@ class Given:
         try:
             database.verify()
             with database.main.connect() as connection:
-                migrate.check(connection, prefix=settings.table_prefix, schema=settings.schema)
+                migrate.check(
+                    connection, prefix=settings.table_prefix, schema=settings.schema
+                )
             yield Store(database, {})
         finally:
             database.close()
@@ -162,7 +189,9 @@ class Given:
 
     @contextmanager
     def operations(self) -> Iterator[tuple[Operations, Reader]]:
-        """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are known."""
+        """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are
+        known.
+        """
         from slotwise.client.operations import Operations
         from slotwise.store.reading.reader import Reader
 
@@ -181,15 +210,19 @@ class Given:
 pass_given = click.make_pass_decorator(Given, ensure=True)
 
 
-# -- common options ------------------------------------------------------------------------------------------------
+# -- common options -------------------------------------------------------------------------------
 
 
 def kept(*declaration: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """An option whose value goes into ``Given``; if it is given twice, the one after the command wins."""
+    """An option whose value goes into ``Given``; if it is given twice, the one after the command
+    wins.
+    """
     return click.option(*declaration, expose_value=False, callback=_keep, **attributes)
 
 
-def _keep(ctx: click.Context, option: click.Parameter, value: str | bool | tuple[str, ...]) -> None:
+def _keep(
+    ctx: click.Context, option: click.Parameter, value: str | bool | tuple[str, ...]
+) -> None:
     given = ctx.find_root().ensure_object(Given)
     if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
         written = ",".join(value) if isinstance(value, tuple) else value
@@ -202,11 +235,27 @@ def _keep(ctx: click.Context, option: click.Parameter, value: str | bool | tuple
 
 
 COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
-    kept("--app", metavar="MODULE[:NAME]", help="The registry of your application; or SLOTWISE_APP."),
-    kept("--app-dir", metavar="DIR", help="The directory that is appended to sys.path; default: the current one."),
-    kept("--database-url", metavar="URL", help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL."),
+    kept(
+        "--app",
+        metavar="MODULE[:NAME]",
+        help="The registry of your application; or SLOTWISE_APP.",
+    ),
+    kept(
+        "--app-dir",
+        metavar="DIR",
+        help="The directory that is appended to sys.path; default: the current one.",
+    ),
+    kept(
+        "--database-url",
+        metavar="URL",
+        help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL.",
+    ),
     kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
-    kept("--table-prefix", metavar="PREFIX", help="Prefix of the tables' names; default: scheduled_"),
+    kept(
+        "--table-prefix",
+        metavar="PREFIX",
+        help="Prefix of the tables' names; default: scheduled_",
+    ),
     kept(
         "--config",
         metavar="FILE",
@@ -214,10 +263,22 @@ COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     ),
     kept("--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."),
     kept("--log-format", metavar="human|json", help="Format of the log lines on stderr."),
-    kept("--log-level", metavar="LEVEL", help="Lowest level that is logged; default: INFO."),
+    kept(
+        "--log-level", metavar="LEVEL", help="Lowest level that is logged; default: INFO."
+    ),
 )
 COMMON_NAMES = frozenset(
-    {"app", "app_dir", "database_url", "schema", "table_prefix", "config", "json", "log_format", "log_level"}
+    {
+        "app",
+        "app_dir",
+        "database_url",
+        "schema",
+        "table_prefix",
+        "config",
+        "json",
+        "log_format",
+        "log_level",
+    }
 )
 
 
@@ -241,21 +302,28 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-# -- values --------------------------------------------------------------------------------------------------------
+# -- values ---------------------------------------------------------------------------------------
 
 #: For error messages.
 FORMS = f"an instant of {KNOWN_YEARS} (2026-01-31T02:00Z)"
-_WHAT_ZONE = "write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone (2026-01-31T02:00 Europe/Vienna)"
+_WHAT_ZONE = (
+    "write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone "
+    "(2026-01-31T02:00 Europe/Vienna)"
+)
 
 
-def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+def duration(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> timedelta | None:
     """Callback of options that take a duration."""
     try:
         return None if text is None else parse_duration(text)
     except InvalidSetting:
         cure = f"; write {text.strip()}s" if text and text.strip().isdecimal() else ""
         forms = f"such as 10s, 5m or 1h30m, at most {LONGEST.days}d"
-        raise click.BadParameter(f"{text!r:.60} is not a duration, {forms}{cure}", ctx, option) from None
+        raise click.BadParameter(
+            f"{text!r:.60} is not a duration, {forms}{cure}", ctx, option
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,18 +336,26 @@ class Written:
     def within(self, zone: ZoneInfo | None, option: str) -> datetime:
         """Return the instant in UTC.
 
-        An instant without a zone is read in this one, and a note on stderr says so. Raises UsageError if there is no
-        zone to read it in, or if the instant is in years that no schedule knows.
+        An instant without a zone is read in this one, and a note on stderr says so. Raises
+        UsageError if there is no zone to read it in, or if the instant is in years that no
+        schedule knows.
         """
         if self.value.tzinfo is None and zone is None:
             raise click.UsageError(f"{option}: {self.text!r:.60} has no zone; {_WHAT_ZONE}")
         with suppress(ValueError, OverflowError, OSError):
-            found = (self.value if self.value.tzinfo else self.value.replace(tzinfo=zone)).astimezone(UTC)
+            found = (
+                self.value if self.value.tzinfo else self.value.replace(tzinfo=zone)
+            ).astimezone(UTC)
             if is_known(found):
                 if zone is not None and self.value.tzinfo is None:
-                    is_skipped = found.astimezone(zone).replace(tzinfo=None, fold=0) != self.value.replace(fold=0)
+                    is_skipped = found.astimezone(zone).replace(
+                        tzinfo=None, fold=0
+                    ) != self.value.replace(fold=0)
                     why = ", where clocks skip it" if is_skipped else ""
-                    say(f"note: {self.text} is read as {moment(found, zone)}, in {zone.key}{why}", err=True)
+                    say(
+                        f"note: {self.text} is read as {moment(found, zone)}, in {zone.key}{why}",
+                        err=True,
+                    )
                 return found
         raise click.UsageError(f"{option}: {self.text!r:.60} is not {FORMS}")
 
@@ -289,16 +365,22 @@ def within(written: Written | None, zone: ZoneInfo | None, option: str) -> datet
     return None if written is None else written.within(zone, option)
 
 
-def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> Written | None:
+def instant(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> Written | None:
     """Callback of options that take an instant.
 
-    It is written in ISO 8601 with an offset or a zone's name; without them the command reads it in the job's zone. Or
-    as ``now``, or as a duration before now.
+    It is written in ISO 8601 with an offset or a zone's name; without them the command reads it in
+    the job's zone. Or as ``now``, or as a duration before now.
     """
     if text is None:
         return None
     with suppress(InvalidSetting):
-        return Written(text, datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else _before_now(text)))
+        return Written(
+            text,
+            datetime.now(UTC)
+            - (timedelta(0) if text.strip() == "now" else _before_now(text)),
+        )
     try:
         return read_written(text)
     except ValueError:
@@ -309,13 +391,18 @@ def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> Wr
 def _before_now(text: str) -> timedelta:
     """Parse a duration, also as listings print it: ``1 min 10 s ago``. Raises InvalidSetting."""
     said = text.strip().removesuffix(" ago")
-    return parse_duration(text if said == text.strip() else re.sub(r"\.\d+(?= s$)", "", said).replace(" min", "m"))
+    return parse_duration(
+        text
+        if said == text.strip()
+        else re.sub(r"\.\d+(?= s$)", "", said).replace(" min", "m")
+    )
 
 
 def read_written(text: str, option: str | None = None) -> Written:
     """Parse ISO 8601, with an offset, with a zone's name after a space, or with neither.
 
-    Raises ValueError, and BadParameter for an unknown zone. A callback of click needs to name no ``option``.
+    Raises ValueError, and BadParameter for an unknown zone. A callback of click needs to name no
+    ``option``.
     """
     plain, _, key = text.strip().rpartition(" ")
     if plain and not key[0].isdigit():
@@ -344,15 +431,24 @@ def zone_name(ctx: click.Context, option: click.Parameter, text: str | None) -> 
         raise click.BadParameter(str(error), ctx, option) from None
 
 
-#: The largest value of an option that counts: islice, and the arithmetic of times, fail above some limit.
+#: The largest value of an option that counts: islice, and the arithmetic of times, fail above some
+#: limit.
 LARGEST_COUNT: Final = 2**31 - 1
 
 
-def lines_option(default: int | None, help: str = "At most this many lines.") -> Callable[[AnyFunction], AnyFunction]:
+def lines_option(
+    default: int | None, help: str = "At most this many lines."
+) -> Callable[[AnyFunction], AnyFunction]:
     """The option ``-n`` of a listing; its value is ``count``."""
     kind = click.IntRange(1, 100_000)
     return click.option(
-        "-n", "--limit", "count", type=kind, default=default, show_default=default is not None, help=help
+        "-n",
+        "--limit",
+        "count",
+        type=kind,
+        default=default,
+        show_default=default is not None,
+        help=help,
     )
 
 
@@ -366,13 +462,17 @@ def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> dat
     return found[0] if len(found) == 1 and given not in found else given
 
 
-# -- options of operations -----------------------------------------------------------------------------------------
+# -- options of operations ------------------------------------------------------------------------
 
-dry_run = click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+dry_run = click.option(
+    "--dry-run", is_flag=True, help="Print what would change, and change nothing."
+)
 #: For commands that change many rows.
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 #: For operations that may apply to one of a task's recurring instances.
-id_option = click.option("--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
+id_option = click.option(
+    "--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job."
+)
 
 
 def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None) -> None:
@@ -389,22 +489,36 @@ def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None)
 
 
 _noted = partial(click.option, expose_value=False, callback=_note)
-#: The options of every operation on jobs, and of those that change many rows. Their values go into ``Given``.
+#: The options of every operation on jobs, and of those that change many rows. Their values go into
+#: ``Given``.
 operation = with_options(
-    _noted("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),
+    _noted(
+        "--author",
+        metavar="NAME",
+        envvar="SLOTWISE_AUTHOR",
+        help="Author in the audit; default: user@host.",
+    ),
     _noted("--note", metavar="TEXT", help="The reason; for the audit."),
     _noted("--dry-run", is_flag=True, help="Print what would change, and change nothing."),
 )
 sure = _noted("--yes", is_flag=True, help="Do not ask.")
 
 
-def named(kind: str, listing: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Callback of arguments that name a job or a task: a blank name is a mistake, as of an unset variable."""
+def named(
+    kind: str, listing: str
+) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Callback of arguments that name a job or a task: a blank name is a mistake, as of an unset
+    variable.
+    """
 
-    def checked(ctx: click.Context, argument: click.Parameter, text: str | None) -> str | None:
+    def checked(
+        ctx: click.Context, argument: click.Parameter, text: str | None
+    ) -> str | None:
         if text is not None and not text.strip():
             raise click.BadParameter(
-                f"{text!r} is blank; write the name of a {kind}, as {listing} shows it", ctx, argument
+                f"{text!r} is blank; write the name of a {kind}, as {listing} shows it",
+                ctx,
+                argument,
             )
         return text
 
@@ -415,21 +529,32 @@ job_name = named("job", "slotwise jobs list")
 
 
 def job_command(
-    short_help: str, examples: str, *options: Callable[..., object], optional: bool = False, notes: str = ""
+    short_help: str,
+    examples: str,
+    *options: Callable[..., object],
+    optional: bool = False,
+    notes: str = "",
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare an operation on the job NAME (``optional``: it may be left out)."""
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
         every = with_options(
-            click.argument("name", required=not optional, callback=job_name), *options, operation, common
+            click.argument("name", required=not optional, callback=job_name),
+            *options,
+            operation,
+            common,
         )
-        command = click.command(cls=Command, short_help=short_help, examples=examples, notes=notes)
+        command = click.command(
+            cls=Command, short_help=short_help, examples=examples, notes=notes
+        )
         return command(every(pass_given(function)))
 
     return decorate
 
 
-def confirm(question: str, *, sure: bool, preview: str = ", or preview with --dry-run") -> None:
+def confirm(
+    question: str, *, sure: bool, preview: str = ", or preview with --dry-run"
+) -> None:
     """Ask; without a terminal, refuse. Raises Abort or UsageError."""
     if sure:
         return
@@ -446,25 +571,34 @@ _OPTION_GUESSES: Final = {
     "--db": "the database is named with --database-url",
     "--queue": "tasks have no queues; workers are chosen with --tags, tasks with --only",
     "--concurrency": "write --threads N for handlers at a time, --processes N for processes",
-    "--format": "write --crontab-format for crontabs, --log-format for log lines, --json for listings",
+    "--format": "write --crontab-format for crontabs, --log-format for log lines, --json for "
+    "listings",
     "--watch": "repeat the command: watch slotwise …",
     "--follow": "repeat the command: watch slotwise …",
     "--since-last": "write --since DURATION",
 }
 
-# -- help pages ----------------------------------------------------------------------------------------------------
+# -- help pages -----------------------------------------------------------------------------------
 
 
 class _Sections(click.Command):
-    """A help page with the common options in a section of their own, and with exit statuses and examples at its end."""
+    """A help page with the common options in a section of their own, and with exit statuses and
+    examples at its end.
+    """
 
-    def __init__(self, *arguments: Any, examples: str = "", notes: str = "", **attributes: Any) -> None:
+    def __init__(
+        self, *arguments: Any, examples: str = "", notes: str = "", **attributes: Any
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.examples = textwrap.dedent(examples).strip()
         self.notes = textwrap.dedent(notes).strip()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        records = [(option.name, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        records = [
+            (option.name, record)
+            for option in self.get_params(ctx)
+            if (record := option.get_help_record(ctx))
+        ]
         own = [record for name, record in records if name not in COMMON_NAMES]
         common = [record for name, record in records if name in COMMON_NAMES]
         for title, rows in (("Options", own), ("Before or after the command", common)):
@@ -483,7 +617,9 @@ class _Sections(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if (hint := _OPTION_GUESSES.get(error.option_name)) is not None:
-                raise click.UsageError(f"No such option {error.option_name!r}; {hint}", ctx) from None
+                raise click.UsageError(
+                    f"No such option {error.option_name!r}; {hint}", ctx
+                ) from None
             raise
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # click forgets it for an option without its value
@@ -495,11 +631,18 @@ class Command(_Sections):
 
 
 class Group(_Sections, click.Group):
-    """A group of such commands. ``guesses``: what to write instead of a command that others would expect here."""
+    """A group of such commands. ``guesses``: what to write instead of a command that others would
+    expect here.
+    """
 
     command_class = Command
 
-    def __init__(self, *arguments: object, guesses: Mapping[str, str] | None = None, **attributes: Any) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        guesses: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.guesses = guesses or {}
 
@@ -510,7 +653,9 @@ class Group(_Sections, click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError:
             if (hint := self.guesses.get(args[0])) is not None:
-                raise click.UsageError(f"No such command {args[0]!r}; {hint}", ctx) from None
+                raise click.UsageError(
+                    f"No such command {args[0]!r}; {hint}", ctx
+                ) from None
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

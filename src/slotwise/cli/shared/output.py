@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _UNBOUNDED = 10_000
 
 
-# -- JSON ----------------------------------------------------------------------------------------------------------
+# -- JSON -----------------------------------------------------------------------------------------
 
 
 def print_json(line: Line) -> None:
@@ -55,24 +55,34 @@ def as_json(line: Line) -> dict[str, object]:
     """The fields of a dataclass by name; a JSON object stays as it is."""
     if isinstance(line, Mapping):
         return dict(line)
-    return {spec.name: _plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)}
+    return {
+        spec.name: _plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)
+    }
 
 
 def _plain(value: object) -> object:
     """As ``plain``, also of lists of dataclasses."""
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return as_json(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else plain(value)
+    return (
+        as_json(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+        else plain(value)
+    )
 
 
-# -- the results of operations -------------------------------------------------------------------------------------
+# -- the results of operations --------------------------------------------------------------------
 
 
-def print_result(given: Given, text: str, *, dry_run: bool | None = None, **facts: object) -> None:
+def print_result(
+    given: Given, text: str, *, dry_run: bool | None = None, **facts: object
+) -> None:
     """Print what an operation did: a line, or a JSON object of ``facts``."""
     dry_run = given.dry_run if dry_run is None else dry_run
     if given.json:
-        print_json({name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run})
+        print_json(
+            {name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run}
+        )
     else:
         say(f"dry run: {text}" if dry_run else text)
 
@@ -82,14 +92,20 @@ def warn_paused(paused: Paused | None) -> None:
     if paused is not None:
         note = f": {paused.note}" if paused.note else ""
         cure = "nothing starts before: slotwise resume --all"
-        say(f"everything has been paused since {moment(paused.since)}, by {paused.author}{note}; {cure}", err=True)
+        say(
+            f"everything has been paused since {moment(paused.since)}, by "
+            f"{paused.author}{note}; {cure}",
+            err=True,
+        )
 
 
-# -- tables --------------------------------------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print a table without rules; if the terminal is too narrow for it, print a few lines for each row instead."""
+    """Print a table without rules; if the terminal is too narrow for it, print a few lines for
+    each row instead.
+    """
     cells = [list(map(_cell, row)) for row in rows]
     console = _console()
     table = _grid()
@@ -97,19 +113,32 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
         table.add_column(column, overflow="fold")
     for row in cells:
         table.add_row(*row)
-    wanted = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
-    _print(console, Group(*(_stacked(columns, row) for row in cells)) if wanted > console.width else table)
+    wanted = Measurement.get(
+        console, console.options.update(max_width=_UNBOUNDED), table
+    ).maximum
+    _print(
+        console,
+        Group(*(_stacked(columns, row) for row in cells))
+        if wanted > console.width
+        else table,
+    )
 
 
 def _cell(value: str | Text) -> Text:
     """The cell with all characters escaped that are not printable."""
     if isinstance(value, Text):
-        return value if value.plain.isprintable() else Text(escaped(value.plain), style=value.style)
+        return (
+            value
+            if value.plain.isprintable()
+            else Text(escaped(value.plain), style=value.style)
+        )
     return Text(escaped(value))
 
 
 def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
-    """The row's name, then its other cells, indented; a cell that begins like a number gets its column's name."""
+    """The row's name, then its other cells, indented; a cell that begins like a number gets its
+    column's name.
+    """
     rest = []
     for column, cell in zip(columns[1:], row[1:], strict=True):
         if cell.plain != "–":
@@ -119,16 +148,24 @@ def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
     return Group(row[0], Padding(Text(" · ").join(rest), (0, 0, 0, 2)))
 
 
-def print_attempts(attempts: Sequence[AttemptInfo], zone: ZoneInfo, error: str | None = None) -> None:
-    """Print the attempts as a table, and then the tracebacks, as Python prints them; ``error``: one more of those."""
+def print_attempts(
+    attempts: Sequence[AttemptInfo], zone: ZoneInfo, error: str | None = None
+) -> None:
+    """Print the attempts as a table, and then the tracebacks, as Python prints them; ``error``:
+    one more of those.
+    """
     if attempts:
         rows: list[list[str | Text]] = [
             [
-                str(one.number), outcome(one.outcome), one.reason or "–", one.worker or "–", moment(one.claimed, zone),
+                str(one.number),
+                outcome(one.outcome),
+                one.reason or "–",
+                one.worker or "–",
+                moment(one.claimed, zone),
                 moment(one.ended, zone),
             ]
             for one in attempts
-        ]  # fmt: skip
+        ]
         say("")
         print_table(("ATTEMPT", "OUTCOME", "WHY", "WORKER", "CLAIMED", "ENDED"), rows)
     print_tracebacks(attempts, zone)
@@ -141,7 +178,10 @@ def print_tracebacks(attempts: Sequence[AttemptInfo], zone: ZoneInfo) -> None:
     """Print what each attempt failed with."""
     for one in attempts:
         if one.error:
-            say("", f"attempt {one.number}, ended {moment(one.ended, zone)} on {one.worker}:")
+            say(
+                "",
+                f"attempt {one.number}, ended {moment(one.ended, zone)} on {one.worker}:",
+            )
             say_lines(one.error)
 
 
@@ -157,9 +197,13 @@ def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
 
 def _grid(*, show_header: bool = True) -> Table:
     return Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, show_header=show_header,
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        collapse_padding=True,
+        show_header=show_header,
         header_style="bold",
-    )  # fmt: skip
+    )
 
 
 def _console() -> Console:
@@ -175,7 +219,7 @@ def _print(console: Console, content: RenderableType) -> None:
     say_styled(capture.get(), color=console.is_terminal)
 
 
-# -- cells ---------------------------------------------------------------------------------------------------------
+# -- cells ----------------------------------------------------------------------------------------
 
 
 def say_zones(zones: Iterable[ZoneInfo]) -> None:
@@ -202,7 +246,9 @@ def span(duration: timedelta | None) -> str:
         return f"{abs(round(seconds * 1000))} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    minutes = int(seconds // 60)
+    hours = int(seconds // 3600)
+    days = int(seconds // 86400)
     if minutes < 60:
         return f"{minutes} min {int(seconds % 60)} s"
     return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
@@ -214,10 +260,20 @@ def shortened(worker: str | None) -> str:
 
 
 _STYLES: dict[str, str] = {
-    Outcome.SUCCEEDED: "green", Outcome.RUNNING: "cyan", Outcome.CLAIMED: "cyan", State.WAITING: "dim",
-    Outcome.FAILED: "red", Outcome.DEAD: "red", Outcome.LOST: "red", Outcome.CANCELLED: "yellow",
-    Outcome.SKIPPED: "yellow", State.PAUSED: "yellow", State.UNREADABLE: "red", "overdue": "red", "gone": "red",
-}  # fmt: skip
+    Outcome.SUCCEEDED: "green",
+    Outcome.RUNNING: "cyan",
+    Outcome.CLAIMED: "cyan",
+    State.WAITING: "dim",
+    Outcome.FAILED: "red",
+    Outcome.DEAD: "red",
+    Outcome.LOST: "red",
+    Outcome.CANCELLED: "yellow",
+    Outcome.SKIPPED: "yellow",
+    State.PAUSED: "yellow",
+    State.UNREADABLE: "red",
+    "overdue": "red",
+    "gone": "red",
+}
 
 
 def outcome(word: str) -> Text:

@@ -1,8 +1,8 @@
 """The only place of the command line that writes to a stream or asks a question.
 
-Names, notes and errors come from rows that others may write. A terminal escape, a newline or a bidirectional mark in
-one of them must neither move the cursor nor forge a line: every character that is not printable is escaped here. A test
-forbids any other way to print.
+Names, notes and errors come from rows that others may write. A terminal escape, a newline or a
+bidirectional mark in one of them must neither move the cursor nor forge a line: every character
+that is not printable is escaped here. A test forbids any other way to print.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def say_lines(text: str, *, err: bool = False) -> None:
 
 
 def say_document(text: str) -> None:
-    """Print a file that the command makes, such as SQL or a script: as it is, except on a terminal."""
+    """Print a file that the command makes, such as SQL or a script: as it is, except on a
+    terminal.
+    """
     click.echo(escaped_lines(text) + "\n" if sys.stdout.isatty() else text, nl=False)
 
 
@@ -59,7 +61,8 @@ def exact(instant: datetime, zone: tzinfo = UTC) -> str:
 
 
 def moment(instant: datetime | None, zone: tzinfo = UTC) -> str:
-    """Format the instant in a zone, as ISO 8601 with its offset, so that every command takes it as an argument.
+    """Format the instant in a zone, as ISO 8601 with its offset, so that every command takes it as
+    an argument.
 
     Milliseconds are shown only if they are not zero.
     """

@@ -1,4 +1,5 @@
-"""Cron jobs under PostgreSQL's advisory locks: their keys, and ``CRON_JOBS``. It imports the core only.
+"""Cron jobs under PostgreSQL's advisory locks: their keys, and ``CRON_JOBS``. It imports the core
+only.
 
 >>> from slotwise.contrib.advisory import parse_cron_jobs
 >>> [job.name for job in parse_cron_jobs('{"tokenCleanup": {"schedule": "0 */1 * * * *", "lockKey": 5101}}')]

@@ -1,4 +1,6 @@
-"""Jobs with a lock key: entries of ``CRON_JOBS``, bound to handlers, and functions under ``@distributed_scheduled``."""
+"""Jobs with a lock key: entries of ``CRON_JOBS``, bound to handlers, and functions under
+``@distributed_scheduled``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class CronJob:
 
 def cron_jobs_schema() -> dict[str, object]:
     """Return the JSON Schema of ``CRON_JOBS``."""
-    found: dict[str, object] = json.loads((files(__package__) / _SCHEMA).read_text(encoding="utf-8"))
+    found: dict[str, object] = json.loads(
+        (files(__package__) / _SCHEMA).read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -55,13 +59,22 @@ def read_cron_jobs(
     tz: str | None = None,
     beside: Iterable[tuple[str, int]] = (),
 ) -> tuple[CronJob, ...]:
-    """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see ``parse_cron_jobs``."""
+    """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see
+    ``parse_cron_jobs``.
+    """
     if not environ.get(VARIABLE, "").strip():
         lack = "empty" if VARIABLE in environ else "not set"
-        raise InvalidCronJobs([f"{VARIABLE} is {lack}; write {_EXAMPLE}, or {{}} for no jobs"])
+        raise InvalidCronJobs(
+            [f"{VARIABLE} is {lack}; write {_EXAMPLE}, or {{}} for no jobs"]
+        )
     zone = tz or environ.get(ZONE_VARIABLE) or None
     return parse_cron_jobs(
-        environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone, beside=beside
+        environ[VARIABLE],
+        handlers=handlers,
+        service=service,
+        lock_keys=lock_keys,
+        tz=zone,
+        beside=beside,
     )
 
 
@@ -74,13 +87,15 @@ def parse_cron_jobs(
     tz: str | None = None,
     beside: Iterable[tuple[str, int]] = (),
 ) -> tuple[CronJob, ...]:
-    """Return the jobs in their order. Raise InvalidCronJobs, which lists every problem with its job and field.
+    """Return the jobs in their order. Raise InvalidCronJobs, which lists every problem with its
+    job and field.
 
-    ``handlers`` are the names of the jobs that the code has; without them, names are not checked. Keys are compared
-    with the range of ``service`` if ``lock_keys`` are given, too. ``tz`` is the zone of all schedules. Without it, a
-    schedule that fixes an hour, day, month or weekday is a problem: Node and Spring use the zone of their process, and
-    slotwise uses UTC. Days of the month and of the week must both match, as in Node and Spring. ``beside`` are names
-    and keys of further jobs of the service, which the code declares: their keys are checked, too.
+    ``handlers`` are the names of the jobs that the code has; without them, names are not checked.
+    Keys are compared with the range of ``service`` if ``lock_keys`` are given, too. ``tz`` is the
+    zone of all schedules. Without it, a schedule that fixes an hour, day, month or weekday is a
+    problem: Node and Spring use the zone of their process, and slotwise uses UTC. Days of the
+    month and of the week must both match, as in Node and Spring. ``beside`` are names and keys of
+    further jobs of the service, which the code declares: their keys are checked, too.
     """
     problems: list[str] = []
     entries = _entries(text, problems)
@@ -98,14 +113,20 @@ def parse_cron_jobs(
             hint = f"did you mean {near[0]}?" if near else "write one, or remove the job"
             problems.append(f"{name}: no handler has this name; {hint}")
         if not isinstance(entry, _Object):
-            problems.append(f"{name}: {_shown(entry)} is not an object; write schedule and lockKey")
+            problems.append(
+                f"{name}: {_shown(entry)} is not an object; write schedule and lockKey"
+            )
             continue
         problems += _field_problems(name, entry)
         fields = entry.fields()
         schedule = _schedule(name, fields, tz if is_zone else "UTC", problems)
         key = _lock_key(name, fields, mine, keys, problems)
         if len(problems) == before and schedule is not None and key is not None:
-            full = name if service is None or name.startswith(f"{service}.") else f"{service}.{name}"
+            full = (
+                name
+                if service is None or name.startswith(f"{service}.")
+                else f"{service}.{name}"
+            )
             found.append(CronJob(name=full, job=job, schedule=schedule, lock_key=key))
     if problems:
         raise InvalidCronJobs(problems)
@@ -131,8 +152,11 @@ def _entries(text: str, problems: list[str]) -> list[tuple[str, object]]:
         read = json.loads(text, object_pairs_hook=_Object)
     except (ValueError, RecursionError) as error:
         at = getattr(error, "pos", 0)
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        problems.append(f"not JSON at line {line}, column {column}: {text[at:]!r:.40}; write {_EXAMPLE}")
+        line = text.count("\n", 0, at) + 1
+        column = at - text.rfind("\n", 0, at)
+        problems.append(
+            f"not JSON at line {line}, column {column}: {text[at:]!r:.40}; write {_EXAMPLE}"
+        )
         return []
     if not isinstance(read, _Object):
         problems.append(f"{_shown(read)} is not an object; write {_EXAMPLE}")
@@ -150,7 +174,9 @@ def _is_zone(tz: str, problems: list[str]) -> bool:
     return True
 
 
-def _own_range(service: str | None, lock_keys: LockKeys | None, problems: list[str]) -> KeyRange | None:
+def _own_range(
+    service: str | None, lock_keys: LockKeys | None, problems: list[str]
+) -> KeyRange | None:
     if service is None or lock_keys is None:
         return None
     try:
@@ -162,11 +188,14 @@ def _own_range(service: str | None, lock_keys: LockKeys | None, problems: list[s
 
 def _job_part(name: str, service: str | None, problems: list[str]) -> str:
     if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-        problems.append(f"{name[:40]!r}: a job's name has 1 to {_LONGEST_NAME} printable characters; change it")
+        problems.append(
+            f"{name[:40]!r}: a job's name has 1 to {_LONGEST_NAME} printable characters; change it"
+        )
     prefix, _, job = name.rpartition(".")
     if service is not None and prefix and prefix != service:
         problems.append(
-            f"{name}: the job is of {prefix}, and this service is {service}; remove it, or correct its name"
+            f"{name}: the job is of {prefix}, and this service is {service}; "
+            "remove it, or correct its name"
         )
     return job
 
@@ -176,12 +205,20 @@ def _field_problems(name: str, entry: _Object) -> Iterator[str]:
         yield f"{name}.{field}: the field is there twice; remove one"
     for field, _ in entry.pairs:
         if field not in _FIELDS:
-            near = get_close_matches(field.replace("_", "").lower(), ["schedule", "lockkey"], n=1)
-            hint = f"did you mean {_FIELDS[0] if near[0] == 'schedule' else _FIELDS[1]}?" if near else "remove it"
+            near = get_close_matches(
+                field.replace("_", "").lower(), ["schedule", "lockkey"], n=1
+            )
+            hint = (
+                f"did you mean {_FIELDS[0] if near[0] == 'schedule' else _FIELDS[1]}?"
+                if near
+                else "remove it"
+            )
             yield f"{name}.{field}: unknown field; {hint}"
 
 
-def _schedule(name: str, fields: Mapping[str, object], tz: str | None, problems: list[str]) -> Cron | None:
+def _schedule(
+    name: str, fields: Mapping[str, object], tz: str | None, problems: list[str]
+) -> Cron | None:
     text = fields.get("schedule")
     if not isinstance(text, str):
         lack = "missing" if "schedule" not in fields else f"{_shown(text)} is not a string"
@@ -201,33 +238,55 @@ def _schedule(name: str, fields: Mapping[str, object], tz: str | None, problems:
 
 
 def fixed_fields(expression: str) -> list[str]:
-    """Return which of hour, day, month and weekday an expression fixes; its slots then depend on the zone."""
+    """Return which of hour, day, month and weekday an expression fixes; its slots then depend on
+    the zone.
+    """
     fields = MACROS.get(expression.strip().lower(), expression).split()
     names = ("hour", "day", "month", "weekday")
-    return [name for name, field in zip(names, fields[-4:], strict=True) if field not in ("*", "?", "*/1")]
+    return [
+        name
+        for name, field in zip(names, fields[-4:], strict=True)
+        if field not in ("*", "?", "*/1")
+    ]
 
 
 def _lock_key(
-    name: str, fields: Mapping[str, object], mine: KeyRange | None, keys: dict[int, str], problems: list[str]
+    name: str,
+    fields: Mapping[str, object],
+    mine: KeyRange | None,
+    keys: dict[int, str],
+    problems: list[str],
 ) -> int | None:
     key = fields.get("lockKey")
     if not isinstance(key, int) or isinstance(key, bool):
-        lack = "missing" if "lockKey" not in fields else f"{_shown(key)} is not a whole number"
+        lack = (
+            "missing" if "lockKey" not in fields else f"{_shown(key)} is not a whole number"
+        )
         problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
         return None
     if not 1 <= key <= LARGEST_KEY:
-        problems.append(f"{name}.lockKey: {key} is not from 1 to {LARGEST_KEY}; take a key of your service's range")
+        problems.append(
+            f"{name}.lockKey: {key} is not from 1 to {LARGEST_KEY}; take a key of "
+            "your service's range"
+        )
         return None
     _check_key(name, key, mine, keys, problems)
     return key
 
 
-def _check_key(name: str, key: int, mine: KeyRange | None, keys: dict[int, str], problems: list[str]) -> None:
+def _check_key(
+    name: str, key: int, mine: KeyRange | None, keys: dict[int, str], problems: list[str]
+) -> None:
     if key in keys and keys[key] != name:
-        problems.append(f"{name}.lockKey: {key} is the key of {keys[key]}, too; take another key")
+        problems.append(
+            f"{name}.lockKey: {key} is the key of {keys[key]}, too; take another key"
+        )
     keys.setdefault(key, name)
     if mine is not None and key not in mine:
-        problems.append(f"{name}.lockKey: {key} is out of the range of {mine.service}, {mine}; take a key of its range")
+        problems.append(
+            f"{name}.lockKey: {key} is out of the range of {mine.service}, {mine}; "
+            "take a key of its range"
+        )
 
 
 def _shown(value: object) -> str:
@@ -241,12 +300,15 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class _Keyed(partial[object]):
-    """The function of a job with a key. A worker does not start it without a gate that holds the key."""
+    """The function of a job with a key. A worker does not start it without a gate that holds
+    the key.
+    """
 
     def __new__(cls, function: Handler, name: str, key: int) -> Self:
         made = super().__new__(cls, function)
         update_wrapper(made, function)
-        made.name, made.key = name, key
+        made.name = name
+        made.key = key
         return made
 
     name: str
@@ -254,9 +316,12 @@ class _Keyed(partial[object]):
 
     def verify_hooks(self, hooks: Iterable[object]) -> None:
         """Raise InvalidJob if no hook is a gate with this job and key."""
-        if not any(hook.holds(self.name, self.key) for hook in hooks if isinstance(hook, HoldsKeys)):
+        if not any(
+            hook.holds(self.name, self.key) for hook in hooks if isinstance(hook, HoldsKeys)
+        ):
             raise InvalidJob(
-                f"job {self.name!r} has the lock key {self.key}, and no hook holds it while the job runs; "
+                f"job {self.name!r} has the lock key {self.key}, and no hook holds "
+                "it while the job runs; "
                 "write before_start=[AdvisoryGate(url, jobs)], with this job among the jobs"
             )
 
@@ -273,12 +338,16 @@ class KeyedJob(DistributedJob):
     """A job that runs under a lock key, which ``AdvisoryGate(url, jobs)`` holds meanwhile."""
 
     def __init__(self, function: Handler, found: CronJob, policies: JobPolicies) -> None:
-        self.name, self.schedule, self.lock_key = found.name, found.schedule, found.lock_key
+        self.name = found.name
+        self.schedule = found.schedule
+        self.lock_key = found.lock_key
         self.execute = _Keyed(function, self.name, self.lock_key)  # type: ignore[method-assign]
         self.__dict__.update(policies)
         self.__doc__ = function.__doc__
 
-    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+    def execute(
+        self, ctx: JobContext, /
+    ) -> object:  # pragma: no cover - hidden by the instance's attribute
         raise NotImplementedError
 
     def __call__(self, ctx: JobContext) -> object:
@@ -294,11 +363,13 @@ def distributed_scheduled(
     tz: str | None = None,
     **policies: Unpack[JobPolicies],
 ) -> Callable[[Handler], KeyedJob]:
-    """Make a job of a function, as the guideline's annotation does: ``@distributed_scheduled(cron=…, lock_key=5001)``.
+    """Make a job of a function, as the guideline's annotation does:
+    ``@distributed_scheduled(cron=…, lock_key=5001)``.
 
-    The job is called as the function, or ``name``; with ``service`` it is ``<service>.<name>``. ``tz`` is the zone of
-    ``cron``, else ``CRON_TZ`` of the environment; a schedule that fixes an hour, day, month or weekday needs one.
-    Further keywords are policies of the job. Pass the jobs to ``JobRegistry(jobs=…)`` and ``AdvisoryGate(url, jobs)``.
+    The job is called as the function, or ``name``; with ``service`` it is ``<service>.<name>``.
+    ``tz`` is the zone of ``cron``, else ``CRON_TZ`` of the environment; a schedule that fixes an
+    hour, day, month or weekday needs one. Further keywords are policies of the job. Pass the jobs
+    to ``JobRegistry(jobs=…)`` and ``AdvisoryGate(url, jobs)``.
 
     Raise InvalidJob with a line for each problem.
     """
@@ -308,7 +379,9 @@ def distributed_scheduled(
         raise InvalidJob(f"@distributed_scheduled: unknown argument {unknown[0]}; {cure}")
     for argument, value in (("name", name), ("service", service)):
         if value is not None and not value.strip():
-            raise InvalidJob(f"@distributed_scheduled: {argument} must not be empty; leave it out or name it")
+            raise InvalidJob(
+                f"@distributed_scheduled: {argument} must not be empty; leave it out or name it"
+            )
 
     def make(function: Handler) -> KeyedJob:
         mine = name or function.__name__
@@ -316,7 +389,10 @@ def distributed_scheduled(
         try:
             (found,) = parse_cron_jobs(entry, service=service, tz=zone)
         except InvalidCronJobs as error:
-            lines = (f"@distributed_scheduled: {_as_argument(mine, problem, tz)}" for problem in error.problems)
+            lines = (
+                f"@distributed_scheduled: {_as_argument(mine, problem, tz)}"
+                for problem in error.problems
+            )
             raise InvalidJob("\n".join(lines)) from None
         return KeyedJob(function, found, policies)
 
@@ -330,7 +406,9 @@ def _as_argument(name: str, problem: str, tz: str | None) -> str:
             problem = problem.replace(f"{name}.{field}: ", f"{name}.{argument}: ", 1)
     if tz is not None and problem.startswith(f"{ZONE_VARIABLE}: "):
         return problem.replace(ZONE_VARIABLE, "tz", 1)
-    return problem.replace(f"; set {ZONE_VARIABLE},", f"; write tz= or set {ZONE_VARIABLE},")
+    return problem.replace(
+        f"; set {ZONE_VARIABLE},", f"; write tz= or set {ZONE_VARIABLE},"
+    )
 
 
 def bind_cron_jobs(
@@ -343,13 +421,16 @@ def bind_cron_jobs(
     beside: Iterable[KeyedJob] = (),
     **policies: Unpack[JobPolicies],
 ) -> list[KeyedJob]:
-    """Make a job of each entry of ``CRON_JOBS``, and return them after those ``beside``, which the code declares.
+    """Make a job of each entry of ``CRON_JOBS``, and return them after those ``beside``, which the
+    code declares.
 
-    ``handlers`` are functions by the names of the entries, or functions alone: ``token_cleanup`` and ``tokenCleanup``
-    are handlers of the entry ``tokenCleanup``. A handler without an entry does not run. ``service``, ``lock_keys`` and
-    ``tz`` are as for ``parse_cron_jobs``; ``policies`` are those of all jobs made here.
+    ``handlers`` are functions by the names of the entries, or functions alone: ``token_cleanup``
+    and ``tokenCleanup`` are handlers of the entry ``tokenCleanup``. A handler without an entry
+    does not run. ``service``, ``lock_keys`` and ``tz`` are as for ``parse_cron_jobs``;
+    ``policies`` are those of all jobs made here.
 
-    Raise InvalidCronJobs, which lists every problem with its job and field: also a key that a job ``beside`` has.
+    Raise InvalidCronJobs, which lists every problem with its job and field: also a key that a job
+    ``beside`` has.
     """
     declared = list(beside)
     problems: list[str] = []
@@ -357,34 +438,48 @@ def bind_cron_jobs(
     names = _entry_names(known)
     try:
         found = read_cron_jobs(
-            os.environ if environ is None else environ, handlers=names, service=service, lock_keys=lock_keys, tz=tz,
+            os.environ if environ is None else environ,
+            handlers=names,
+            service=service,
+            lock_keys=lock_keys,
+            tz=tz,
             beside=[(job.name, job.lock_key) for job in declared],
-        )  # fmt: skip
+        )
     except InvalidCronJobs as error:
         raise InvalidCronJobs([*problems, *error.problems]) from None
     if problems:
         raise InvalidCronJobs(problems)
     made = [
-        KeyedJob(known[entry.job] if entry.job in known else known[_snake(entry.job)], entry, policies)
+        KeyedJob(
+            known[entry.job] if entry.job in known else known[_snake(entry.job)],
+            entry,
+            policies,
+        )
         for entry in found
     ]
     return [*declared, *made]
 
 
-def _by_name(handlers: Mapping[str, Handler] | Iterable[Handler], problems: list[str]) -> dict[str, Handler]:
+def _by_name(
+    handlers: Mapping[str, Handler] | Iterable[Handler], problems: list[str]
+) -> dict[str, Handler]:
     if isinstance(handlers, Mapping):
         return dict(handlers)
     found: dict[str, Handler] = {}
     for handler in handlers:
         name = getattr(handler, "__name__", "")
         if name in found:
-            problems.append(f"{name}: two handlers have this name; pass a dict with a name for each")
+            problems.append(
+                f"{name}: two handlers have this name; pass a dict with a name for each"
+            )
         found[name] = handler
     return found
 
 
 def _entry_names(known: Mapping[str, Handler]) -> list[str]:
-    """Return the names that entries may have, in the spelling of JSON where it differs from Python's."""
+    """Return the names that entries may have, in the spelling of JSON where it differs from
+    Python's.
+    """
     return [*known, *(spelled for name in known if (spelled := _camel(name)) not in known)]
 
 

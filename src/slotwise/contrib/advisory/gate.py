@@ -1,4 +1,6 @@
-"""The gate of an advisory-lock fleet: while a slot runs, the worker holds the job's key, as the other programs do."""
+"""The gate of an advisory-lock fleet: while a slot runs, the worker holds the job's key, as the
+other programs do.
+"""
 
 from __future__ import annotations
 
@@ -52,23 +54,37 @@ _LOOKS: Final = 20
 
 
 def _checked_keys(keys: Iterable[CronJob | KeyedJob] | Mapping[str, int]) -> dict[str, int]:
-    """Return the key of each job's name. Raise ConfigurationError for a job without a key, or with another's."""
+    """Return the key of each job's name. Raise ConfigurationError for a job without a key, or with
+    another's.
+    """
     if not isinstance(keys, Iterable):
-        raise ConfigurationError(f"AdvisoryGate: {keys!r:.60} has no keys; pass jobs with a key, or names with keys")
+        raise ConfigurationError(
+            f"AdvisoryGate: {keys!r:.60} has no keys; pass jobs with a key, or names with keys"
+        )
     found: dict[str, int] = {}
     names: dict[int, str] = {}
-    for name, key in keys.items() if isinstance(keys, Mapping) else map(_name_and_key, keys):
-        # Programs that hash names have keys below 1, so that these are refused where keys are declared, and not here.
-        if not isinstance(key, int) or isinstance(key, bool) or not -LARGEST_KEY - 1 <= key <= LARGEST_KEY:
+    for name, key in (
+        keys.items() if isinstance(keys, Mapping) else map(_name_and_key, keys)
+    ):
+        # Programs that hash names have keys below 1, so that these are refused where keys are
+        # declared, and not here.
+        if (
+            not isinstance(key, int)
+            or isinstance(key, bool)
+            or not -LARGEST_KEY - 1 <= key <= LARGEST_KEY
+        ):
             raise ConfigurationError(
-                f"job {name!r}: the lock key {key!r:.60} is not a whole number of 64 bits; correct it"
+                f"job {name!r}: the lock key {key!r:.60} is not a whole number of "
+                "64 bits; correct it"
             )
         if names.setdefault(key, name) != name:
             raise ConfigurationError(
                 f"jobs {names[key]!r} and {name!r} have the lock key {key}; take a key for each job"
             )
         if found.setdefault(name, key) != key:
-            raise ConfigurationError(f"job {name!r} has the lock keys {found[name]} and {key}; remove one")
+            raise ConfigurationError(
+                f"job {name!r} has the lock keys {found[name]} and {key}; remove one"
+            )
     return found
 
 
@@ -81,25 +97,34 @@ def _name_and_key(job: CronJob | KeyedJob) -> tuple[str, int]:
 
 
 def check_names(gate: str, wanted: Iterable[str], known: Collection[str]) -> None:
-    """Raise ConfigurationError for a name that no job has: the job that was meant would run without its lock."""
+    """Raise ConfigurationError for a name that no job has: the job that was meant would run
+    without its lock.
+    """
     for name in wanted:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            cure = f"did you mean {near[0]}?" if near else "remove it from the gate, or register the job"
+            cure = (
+                f"did you mean {near[0]}?"
+                if near
+                else "remove it from the gate, or register the job"
+            )
             raise ConfigurationError(f"{gate}: no job {name!r}; {cure}")
 
 
 class AdvisoryGate:
-    """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
+    """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its
+    slots runs.
 
-    ``url`` is the database in which the other programs take their locks. ``keys`` are jobs with a ``lock_key``, or
-    names with keys; other jobs start without a lock. If another program holds the key, the slot ends as skipped with
-    the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key at least this long, so
-    that a program whose clock is behind does not run the same tick again. The gate checks the session every
-    ``check_every``; if it is gone, the handler is asked to stop with the reason ``lock_lost``.
+    ``url`` is the database in which the other programs take their locks. ``keys`` are jobs with a
+    ``lock_key``, or names with keys; other jobs start without a lock. If another program holds the
+    key, the slot ends as skipped with the reason ``lock_held``, and no attempt is counted.
+    ``hold_at_least`` keeps the key at least this long, so that a program whose clock is behind
+    does not run the same tick again. The gate checks the session every ``check_every``; if it is
+    gone, the handler is asked to stop with the reason ``lock_lost``.
 
-    Each running slot has a session of its own, because the keys of a session are re-entrant. Raises InvalidSetting,
-    and ConfigurationError for a job without a key and for two jobs of one key.
+    Each running slot has a session of its own, because the keys of a session are re-entrant.
+    Raises InvalidSetting, and ConfigurationError for a job without a key and for two jobs of one
+    key.
     """
 
     def __init__(
@@ -113,10 +138,16 @@ class AdvisoryGate:
     ) -> None:
         self._address = given_url("AdvisoryGate", url)
         if self._address.drivername == SQLITE:
-            raise InvalidSetting(f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database")
+            raise InvalidSetting(
+                f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database"
+            )
         self._keys = _checked_keys(keys)
-        self._hold_at_least = named_duration("AdvisoryGate: hold_at_least", hold_at_least).total_seconds()
-        self._check_every = named_duration("AdvisoryGate: check_every", check_every).total_seconds()
+        self._hold_at_least = named_duration(
+            "AdvisoryGate: hold_at_least", hold_at_least
+        ).total_seconds()
+        self._check_every = named_duration(
+            "AdvisoryGate: check_every", check_every
+        ).total_seconds()
         self._timeout = named_duration("AdvisoryGate: timeout", timeout).total_seconds()
         self._is_verified = False
         if not self._check_every or not self._timeout:
@@ -125,8 +156,8 @@ class AdvisoryGate:
     def verify(self) -> None:
         """Check that a session reaches one server process for all its statements.
 
-        Raise ConfigurationError behind a transaction pooler, which would run the unlock on another session. Raise
-        LockUnavailable if the server does not answer.
+        Raise ConfigurationError behind a transaction pooler, which would run the unlock on another
+        session. Raise LockUnavailable if the server does not answer.
         """
         with record_of(self).answering():
             self._refuse_pooler()
@@ -136,7 +167,8 @@ class AdvisoryGate:
         return self._keys.get(name) == key
 
     def verify_at_start(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError for a job that is not among these names, and behind a transaction pooler.
+        """Raise ConfigurationError for a job that is not among these names, and behind a
+        transaction pooler.
 
         An outage is logged; the first slot that needs a key verifies the server before it starts.
         """
@@ -149,16 +181,18 @@ class AdvisoryGate:
             return
         with closing(self._connect()) as first, closing(self._connect()) as second:
             mine = _backend(first)
-            # A pooler makes up the process id of the protocol. Race: beside busy clients, one look may not show that it
-            # lends a server session to several of them.
-            looks, end = 1 if mine == first.info.backend_pid else _LOOKS, elapsed() + self._timeout
+            # A pooler makes up the process id of the protocol. Race: beside busy clients, one look
+            # may not show that it lends a server session to several of them.
+            looks = 1 if mine == first.info.backend_pid else _LOOKS
+            end = elapsed() + self._timeout
             for _ in range(looks):
                 if elapsed() > end:
                     raise TimeoutError(f"no answer within {self._timeout:g} s")
                 with second.transaction():
                     if _backend(second) == mine or _backend(first) != mine:
                         raise ConfigurationError(
-                            f"{self}: a transaction pooler is in between, and would unlock on another session; "
+                            f"{self}: a transaction pooler is in between, and "
+                            "would unlock on another session; "
                             "name the server itself, or a pool in session mode"
                         )
         self._is_verified = True
@@ -192,8 +226,14 @@ class AdvisoryGate:
 
     @contextmanager
     def _held(self, ctx: Context, session: Session, key: int) -> Iterator[None]:
-        acquired, over = elapsed(), threading.Event()
-        watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
+        acquired = elapsed()
+        over = threading.Event()
+        watch = threading.Thread(
+            target=self._watch,
+            args=(ctx, session, key, over),
+            name="slotwise-key",
+            daemon=True,
+        )
         watch.start()
         try:
             yield
@@ -202,11 +242,15 @@ class AdvisoryGate:
             watch.join()
             left = acquired + self._hold_at_least - elapsed()
             if left > 0 and not session.closed:
-                threading.Thread(target=_release_later, args=(session, key, left), daemon=True).start()
+                threading.Thread(
+                    target=_release_later, args=(session, key, left), daemon=True
+                ).start()
             else:
                 _release(session, key)
 
-    def _watch(self, ctx: Context, session: Session, key: int, over: threading.Event) -> None:
+    def _watch(
+        self, ctx: Context, session: Session, key: int, over: threading.Event
+    ) -> None:
         while not over.wait(self._check_every):
             try:
                 session.execute("SELECT 1")
@@ -214,7 +258,9 @@ class AdvisoryGate:
                 session.close()
                 record_of(self).count("lost")
                 reason = f"{error}".splitlines()[0]
-                logger.warning("%s: the session with key %s is gone: %s", ctx.name, key, reason)
+                logger.warning(
+                    "%s: the session with key %s is gone: %s", ctx.name, key, reason
+                )
                 ctx.cancel(LOCK_LOST)
                 return
 
@@ -225,11 +271,15 @@ class AdvisoryGate:
             **connect_arguments(self._address),
         }
         try:
-            session: Session = impatient(self._timeout).connect(autocommit=True, prepare_threshold=None, **arguments)
+            session: Session = impatient(self._timeout).connect(
+                autocommit=True, prepare_threshold=None, **arguments
+            )
         except Exception as error:
             if (cure := refusal(error)) is None:
                 raise
-            raise ConfigurationError(f"{self}: {str(error).splitlines()[0]}; {cure}") from error
+            raise ConfigurationError(
+                f"{self}: {str(error).splitlines()[0]}; {cure}"
+            ) from error
         return session
 
 

@@ -48,13 +48,17 @@ class LockKeys:
         self._by_service = {one.service: one for one in self.ranges}
 
     def of(self, service: str) -> KeyRange:
-        """Return the range of a service. Raise ConfigurationError for one that has none, with the next free start."""
+        """Return the range of a service. Raise ConfigurationError for one that has none, with the
+        next free start.
+        """
         if service in self._by_service:
             return self._by_service[service]
         near = get_close_matches(service, self._by_service, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         free = max((one.end for one in self.ranges), default=0) + 1
-        raise ConfigurationError(f"{service} has no lock keys; {hint}a new service may start at {free}")
+        raise ConfigurationError(
+            f"{service} has no lock keys; {hint}a new service may start at {free}"
+        )
 
     def owner(self, key: int) -> KeyRange | None:
         """Return the first range that has the key."""
@@ -66,7 +70,9 @@ class LockKeys:
             for other in self.ranges[place + 1 :]:
                 if other.start > one.end:
                     break
-                common = KeyRange(start=other.start, end=min(one.end, other.end), service="")
+                common = KeyRange(
+                    start=other.start, end=min(one.end, other.end), service=""
+                )
                 yield (
                     f"{one.service} ({one}) collides with {other.service} ({other}): "
                     f"both have {common}; shrink or move one of them"
@@ -90,24 +96,30 @@ class LockKeys:
         for key in range(mine.start, mine.end + 1):
             if key not in used and not any(key in other for other in others):
                 return key
-        raise ConfigurationError(f"{service} has used all its keys, {mine}; give it a larger size or another start")
+        raise ConfigurationError(
+            f"{service} has used all its keys, {mine}; give it a larger size or another start"
+        )
 
 
 def read_lock_keys(path: str | Path) -> LockKeys:
-    """Read a registry file; collisions are no error here. Raise ConfigurationError with every line that is wrong.
+    """Read a registry file; collisions are no error here. Raise ConfigurationError with every line
+    that is wrong.
 
-    The file is TOML: ``size = 50``, and under ``[services]`` for each name its first key, or a table with ``start`` and
-    ``size``.
+    The file is TOML: ``size = 50``, and under ``[services]`` for each name its first key, or a
+    table with ``start`` and ``size``.
     """
     content = document(Path(path), "registry of lock keys", "name it: --registry FILE")
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{path}: expected tables; write size and [services]")
     problems: list[str] = [
-        f"{name}: unknown; write size and [services]" for name in content.keys() - {"size", "services"}
+        f"{name}: unknown; write size and [services]"
+        for name in content.keys() - {"size", "services"}
     ]
     size = content.get("size", DEFAULT_SIZE)
     if not _is_count(size):
-        problems.append(f"size = {size!r}: not a number of keys; write e.g. size = {DEFAULT_SIZE}")
+        problems.append(
+            f"size = {size!r}: not a number of keys; write e.g. size = {DEFAULT_SIZE}"
+        )
     services = content.get("services", {})
     if not isinstance(services, Mapping):
         problems.append("services: not a table; write [services]")
@@ -115,7 +127,12 @@ def read_lock_keys(path: str | Path) -> LockKeys:
     ranges = [
         found
         for service, value in services.items()
-        if (found := _range(service, value, size if _is_count(size) else DEFAULT_SIZE, problems)) is not None
+        if (
+            found := _range(
+                service, value, size if _is_count(size) else DEFAULT_SIZE, problems
+            )
+        )
+        is not None
     ]
     if problems:
         raise ConfigurationError("\n".join(f"{path}: {problem}" for problem in problems))
@@ -124,33 +141,47 @@ def read_lock_keys(path: str | Path) -> LockKeys:
 
 def _range(service: str, value: object, size: int, problems: list[str]) -> KeyRange | None:
     table = value if isinstance(value, Mapping) else {"start": value}
-    start, own_size = table.get("start"), table.get("size", size)
+    start = table.get("start")
+    own_size = table.get("size", size)
     if unknown := sorted(table.keys() - {"start", "size"}):
         problems.append(f"services.{service}.{unknown[0]}: unknown; write start and size")
     elif not _is_count(start):
-        problems.append(f"services.{service}: start {start!r} is not a key; write a whole number from 1")
+        problems.append(
+            f"services.{service}: start {start!r} is not a key; write a whole number from 1"
+        )
     elif not _is_count(own_size):
-        problems.append(f"services.{service}: size {own_size!r} is not a number of keys; write a whole number from 1")
+        problems.append(
+            f"services.{service}: size {own_size!r} is not a number of keys; write "
+            "a whole number from 1"
+        )
     elif start + own_size - 1 > LARGEST_KEY:
-        problems.append(f"services.{service}: its last key is above {LARGEST_KEY}, the largest of PostgreSQL")
+        problems.append(
+            f"services.{service}: its last key is above {LARGEST_KEY}, the largest of PostgreSQL"
+        )
     else:
         return KeyRange(start=start, end=start + own_size - 1, service=service)
     return None
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST_KEY
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST_KEY
+    )
 
 
 #: ``"tokenCleanup": {"schedule": "…", "lockKey": 5101}``, also over several lines.
-_JOB: Final = re.compile(r"""["']([\w.-]+)["']\s*:\s*\{[^{}]*?["']?lockKey["']?\s*:\s*(-?\d+)""")
+_JOB: Final = re.compile(
+    r"""["']([\w.-]+)["']\s*:\s*\{[^{}]*?["']?lockKey["']?\s*:\s*(-?\d+)"""
+)
 #: ``lock_key=5001``, ``lockKey = 5001L``, ``"lockKey": 5101``.
 _KEY: Final = re.compile(r"""\block_?key["']?\s*[:=]\s*(-?\d[\d_]*)""", re.IGNORECASE)
 #: Larger files are data, and a file with a NUL in its beginning is no text.
 _LARGEST_FILE: Final = 1024 * 1024
 _BEGINNING: Final = 8192
 #: Directories with copies of sources, or with those of others.
-_SKIPPED: Final = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "vendor", "venv"})
+_SKIPPED: Final = frozenset(
+    {"__pycache__", "build", "dist", "node_modules", "target", "vendor", "venv"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +214,12 @@ class Search:
 
 
 def find_uses(paths: Iterable[str], lock_keys: LockKeys) -> Search:
-    """Search files and directories, each ``PATH`` or ``SERVICE=PATH``. Raise ConfigurationError."""
+    """Search files and directories, each ``PATH`` or ``SERVICE=PATH``. Raise
+    ConfigurationError.
+    """
     found: list[KeyUse] = []
-    read, skipped = 0, []
+    read = 0
+    skipped = []
     for argument in paths:
         service, path = _split(argument)
         if service is not None:
@@ -202,13 +236,18 @@ def find_uses(paths: Iterable[str], lock_keys: LockKeys) -> Search:
     return Search(found, read, skipped)
 
 
-def uses_in(text: str, place: str, service: str | None = None, *, is_file: bool = True) -> list[KeyUse]:
+def uses_in(
+    text: str, place: str, service: str | None = None, *, is_file: bool = True
+) -> list[KeyUse]:
     """Return the uses in a text. A job that is called ``service.job`` belongs to that service."""
-    found, spans = [], []
+    found = []
+    spans = []
     for match in _JOB.finditer(text):
         prefix, _, job = match[1].rpartition(".")
         where = f"{place}:{_line(text, match.start(2))}" if is_file else place
-        found.append(KeyUse(key=int(match[2]), place=where, service=prefix or service, job=job))
+        found.append(
+            KeyUse(key=int(match[2]), place=where, service=prefix or service, job=job)
+        )
         spans.append(match.span())
     for match in _KEY.finditer(text):
         if not any(start <= match.start() < end for start, end in spans):
@@ -218,10 +257,13 @@ def uses_in(text: str, place: str, service: str | None = None, *, is_file: bool 
 
 
 def problems(lock_keys: LockKeys, uses: Sequence[KeyUse]) -> Iterator[str]:
-    """Yield a line for each key that is out of range, used twice, or not the same in all environments."""
+    """Yield a line for each key that is out of range, used twice, or not the same in all
+    environments.
+    """
     for use in uses:
         yield from _out_of_range(lock_keys, use)
-    by_key, by_job = defaultdict(list), defaultdict(list)
+    by_key = defaultdict(list)
+    by_job = defaultdict(list)
     for use in uses:
         by_key[use.key].append(use)
         if use.job is not None:
@@ -240,7 +282,8 @@ def problems(lock_keys: LockKeys, uses: Sequence[KeyUse]) -> Iterator[str]:
 
 def unused(keys: KeyRange, used: set[int]) -> list[KeyRange]:
     """Return the keys of a range that are not used, below the highest that is."""
-    gaps, begin = [], keys.start
+    gaps = []
+    begin = keys.start
     for key in sorted(key for key in used if key in keys):
         if key > begin:
             gaps.append(KeyRange(start=begin, end=key - 1, service=keys.service))
@@ -261,29 +304,44 @@ def _out_of_range(lock_keys: LockKeys, use: KeyUse) -> Iterator[str]:
     if use.key not in mine:
         owner = lock_keys.owner(use.key)
         whose = f", it is {owner.service}'s" if owner else ""
-        yield f"{use}: key {use.key} is out of the range of {use.service}, {mine}{whose}; take a key of its own range"
+        yield (
+            f"{use}: key {use.key} is out of the range of {use.service}, "
+            f"{mine}{whose}; take a key of its own range"
+        )
 
 
 def _split(argument: str) -> tuple[str | None, Path]:
     service, equals, path = argument.partition("=")
-    return (service, Path(path)) if equals and not Path(argument).exists() else (None, Path(argument))
+    return (
+        (service, Path(path))
+        if equals and not Path(argument).exists()
+        else (None, Path(argument))
+    )
 
 
 def _files(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if name not in _SKIPPED and not name.startswith(".")
+        ]
         yield from (Path(root) / name for name in files)
 
 
 def _text(file: Path) -> str | None:
-    """Return a file's text; None if it is no regular file, is too large, or is binary. Raise ConfigurationError."""
+    """Return a file's text; None if it is no regular file, is too large, or is binary. Raise
+    ConfigurationError.
+    """
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST_FILE:
             return None
         content = file.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}; make it readable, or name other paths") from None
-    return None if b"\0" in content[:_BEGINNING] else content.decode("utf-8", errors="replace")
+        raise ConfigurationError(
+            f"{file}: {error.strerror}; make it readable, or name other paths"
+        ) from None
+    return (
+        None if b"\0" in content[:_BEGINNING] else content.decode("utf-8", errors="replace")
+    )
 
 
 def _line(text: str, offset: int) -> int:

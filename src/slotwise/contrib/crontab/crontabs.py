@@ -36,8 +36,11 @@ class Crontabs:
         """The problems that keep a line from running."""
         return [problem for problem in self.problems if problem.level == "error"]
 
-    def jobs(self, *, inherit_env: Sequence[str] = (), skip_errors: bool = False) -> list[CommandJob]:
-        """Create a job for each line. ``inherit_env``: names of the worker's variables that commands get.
+    def jobs(
+        self, *, inherit_env: Sequence[str] = (), skip_errors: bool = False
+    ) -> list[CommandJob]:
+        """Create a job for each line. ``inherit_env``: names of the worker's variables that
+        commands get.
 
         Raises InvalidCrontab, with all errors at once, unless ``skip_errors``.
         """
@@ -46,13 +49,16 @@ class Crontabs:
         return [entry.job(tuple(inherit_env)) for entry in self.entries]
 
 
-def read_crontabs(*paths: str | PathLike[str], format: Format = "auto", tz: str | None = None) -> Crontabs:
-    """Read the crontabs in these files and folders (``-`` is the standard input); their errors are not raised.
+def read_crontabs(
+    *paths: str | PathLike[str], format: Format = "auto", tz: str | None = None
+) -> Crontabs:
+    """Read the crontabs in these files and folders (``-`` is the standard input); their errors are
+    not raised.
 
-    A folder is read as cron reads /etc/cron.d: only names of letters, digits, ``-`` and ``_``. ``format``: whether
-    lines have a user column (``system``) or not (``user``); ``auto`` goes by the place: they do in folders, in files
-    of a folder ``cron.d`` and in /etc/crontab. ``tz``: the zone of lines without a ``CRON_TZ`` above them;
-    else UTC.
+    A folder is read as cron reads /etc/cron.d: only names of letters, digits, ``-`` and ``_``.
+    ``format``: whether lines have a user column (``system``) or not (``user``); ``auto`` goes by
+    the place: they do in folders, in files of a folder ``cron.d`` and in /etc/crontab. ``tz``: the
+    zone of lines without a ``CRON_TZ`` above them; else UTC.
 
     Raises InvalidSchedule for an unknown zone.
     """
@@ -66,13 +72,20 @@ def read_crontabs(*paths: str | PathLike[str], format: Format = "auto", tz: str 
             parsed = read_source(found, zone)
             entries += parsed.entries
             problems += parsed.problems
-    return Crontabs(entries=tuple(_numbered(entries)), problems=(*problems, *_doubles(entries)))
+    return Crontabs(
+        entries=tuple(_numbered(entries)), problems=(*problems, *_doubles(entries))
+    )
 
 
-def parse_crontab(text: str, *, file: str = "crontab", system: bool = False, tz: str | None = None) -> Crontabs:
+def parse_crontab(
+    text: str, *, file: str = "crontab", system: bool = False, tz: str | None = None
+) -> Crontabs:
     """Read the text of one crontab; ``system``: its lines have a user column."""
     parsed = read_source(Source(file, text, system, owner=None), _zone(tz))
-    return Crontabs(entries=tuple(_numbered(parsed.entries)), problems=(*parsed.problems, *_doubles(parsed.entries)))
+    return Crontabs(
+        entries=tuple(_numbered(parsed.entries)),
+        problems=(*parsed.problems, *_doubles(parsed.entries)),
+    )
 
 
 def _zone(tz: str | None) -> str | None:
@@ -85,7 +98,11 @@ def _numbered(entries: Iterable[Entry]) -> Iterable[Entry]:
     for entry in entries:
         seen[entry.name] += 1
         number = seen[entry.name]
-        yield entry if number == 1 else dataclasses.replace(entry, name=f"{entry.name}-{number}")
+        yield (
+            entry
+            if number == 1
+            else dataclasses.replace(entry, name=f"{entry.name}-{number}")
+        )
 
 
 def _doubles(entries: Iterable[Entry]) -> Iterable[Problem]:
@@ -94,9 +111,12 @@ def _doubles(entries: Iterable[Entry]) -> Iterable[Problem]:
         earlier = first.setdefault(entry.name, entry)
         if earlier is not entry:
             yield Problem(
-                level="warning", file=entry.file, line=entry.line,
-                text=f"the same line is in {earlier.place}: as in cron, it runs once for each", cure="remove one",
-            )  # fmt: skip
+                level="warning",
+                file=entry.file,
+                line=entry.line,
+                text=f"the same line is in {earlier.place}: as in cron, it runs once for each",
+                cure="remove one",
+            )
 
 
 #: auto: the file's place decides.
@@ -113,7 +133,12 @@ def read_files(paths: list[str], form: Format) -> Iterator[Source | Problem]:
     """Read these files and folders; yield a problem for each that cannot be read."""
     for path in paths:
         if path == STDIN:
-            yield Source("(stdin)", sys.stdin.buffer.read().decode("utf-8", "surrogateescape"), form == "system", None)
+            yield Source(
+                "(stdin)",
+                sys.stdin.buffer.read().decode("utf-8", "surrogateescape"),
+                form == "system",
+                None,
+            )
         elif Path(path).is_dir():
             yield from _read_folder(Path(path), form)
         else:
@@ -124,19 +149,28 @@ def _read_folder(folder: Path, form: Format) -> Iterator[Source | Problem]:
     """A folder of users' crontabs, or one of system crontabs like /etc/cron.d."""
     files = sorted(folder.iterdir())
     if _is_spool(folder):
-        yield from (_read_file(file, form) for file in files if not file.name.startswith(".") and file.is_file())
+        yield from (
+            _read_file(file, form)
+            for file in files
+            if not file.name.startswith(".") and file.is_file()
+        )
         return
     for file in files:
         if file.name.startswith("."):
             continue
         if not _FOLDER_NAME.fullmatch(file.name):
             yield _file_problem(
-                "note", file, "not read, as by cron, because of its name",
+                "note",
+                file,
+                "not read, as by cron, because of its name",
                 "name files in a folder with letters, digits, - and _ only",
-            )  # fmt: skip
+            )
         elif not file.is_file():
             yield _file_problem(
-                "note", file, "not read: it is not a file, or a link to none", "remove it from the folder"
+                "note",
+                file,
+                "not read: it is not a file, or a link to none",
+                "remove it from the folder",
             )
         else:
             yield _read_file(file, "system" if form == "auto" else form)
@@ -146,24 +180,38 @@ def _read_file(file: Path, form: Format) -> Source | Problem:
     owner = file.name if _is_spool(file.parent) else None
     try:
         with file.open("rb") as opened:
-            found, data = os.fstat(opened.fileno()), opened.read()
+            found = os.fstat(opened.fileno())
+            data = opened.read()
         if fault := _untrusted(file, found, owner):
             return _file_problem("error", file, *fault)
         if stat.S_ISREG(found.st_mode) and file.name == "anacrontab":
             return _file_problem(
-                "error", file, "an anacrontab has another format (days, minutes, name, command)",
+                "error",
+                file,
+                "an anacrontab has another format (days, minutes, name, command)",
                 "leave it to anacron, or write its lines as cron's",
-            )  # fmt: skip
+            )
         text = data.decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return _file_problem("error", file, "there is no such file", "correct the path")
     except OSError as error:
-        return _file_problem("error", file, f"it cannot be read ({error.strerror})", "let this account read it")
-    return Source(str(file), text, form == "system" or (form == "auto" and _is_system(file)), owner)
+        return _file_problem(
+            "error",
+            file,
+            f"it cannot be read ({error.strerror})",
+            "let this account read it",
+        )
+    return Source(
+        str(file), text, form == "system" or (form == "auto" and _is_system(file)), owner
+    )
 
 
-def _untrusted(file: Path, found: os.stat_result, owner: str | None) -> tuple[str, str] | None:
-    """Return why other accounts could choose the commands of the opened file, and the cure; cron rejects it, too."""
+def _untrusted(
+    file: Path, found: os.stat_result, owner: str | None
+) -> tuple[str, str] | None:
+    """Return why other accounts could choose the commands of the opened file, and the cure; cron
+    rejects it, too.
+    """
     if not stat.S_ISREG(found.st_mode):  # the standard input
         return None
     known = {0, os.geteuid()}
@@ -171,7 +219,10 @@ def _untrusted(file: Path, found: os.stat_result, owner: str | None) -> tuple[st
         with suppress(KeyError):
             known.add(pwd.getpwnam(owner).pw_uid)
     if found.st_uid not in known:
-        return f"it belongs to another account (uid {found.st_uid})", "chown it to root, or to the worker's account"
+        return (
+            f"it belongs to another account (uid {found.st_uid})",
+            "chown it to root, or to the worker's account",
+        )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "users other than its owner can write this file", f"chmod go-w {file}"
     parent = file.resolve().parent
@@ -213,12 +264,18 @@ registry = JobRegistry(jobs=jobs)
 def module_text(entries: Sequence[Entry], inherit_env: Sequence[str] = ()) -> str:
     """The source of a module whose registry runs these lines."""
     files = ", ".join(dict.fromkeys(entry.file for entry in entries))
-    return _HEAD.format(files=files.replace("\\", "/")) + "".join(_job(entry, inherit_env) for entry in entries) + _FOOT
+    return (
+        _HEAD.format(files=files.replace("\\", "/"))
+        + "".join(_job(entry, inherit_env) for entry in entries)
+        + _FOOT
+    )
 
 
 def _job(entry: Entry, inherit_env: Sequence[str]) -> str:
     lines = [f"# {entry.place}", *entry.comment, "CommandJob("]
-    lines += [f"    {name}={value}," for name, value in _arguments(entry, inherit_env).items()]
+    lines += [
+        f"    {name}={value}," for name, value in _arguments(entry, inherit_env).items()
+    ]
     return "".join(f"    {line}\n" for line in [*lines, "),"])
 
 
@@ -233,16 +290,21 @@ def _arguments(entry: Entry, inherit_env: Sequence[str]) -> dict[str, str]:
     }
     return {
         "name": _text(entry.name),
-        "schedule": f'Cron({_text(entry.time)}, tz={_text(entry.schedule.zone.key)}, day_rule="vixie")',
+        "schedule": f"Cron({_text(entry.time)}, tz={_text(entry.schedule.zone.key)}, "
+        'day_rule="vixie")',
         "command": _text(entry.command),
         "cwd": _text("~"),
-        "inherit_env": f"[{', '.join(map(_text, inherit_env))}]" if inherit_env else "False",
+        "inherit_env": f"[{', '.join(map(_text, inherit_env))}]"
+        if inherit_env
+        else "False",
         **{name: value for name, value in optional.items() if value is not None},
     }
 
 
 def _mapping(env: Mapping[str, str]) -> str:
-    inner = "".join(f"            {_text(name)}: {_text(value)},\n" for name, value in env.items())
+    inner = "".join(
+        f"            {_text(name)}: {_text(value)},\n" for name, value in env.items()
+    )
     return f"{{\n{inner}        }}"
 
 

@@ -47,7 +47,9 @@ class Entry:
         return self.env.get("SHELL", DEFAULT_SHELL)
 
     def job(self, inherit_env: tuple[str, ...] = ()) -> CommandJob:
-        """The job that runs it as cron would: a clean environment but for these names, in the user's home."""
+        """The job that runs it as cron would: a clean environment but for these names, in the
+        user's home.
+        """
         return CommandJob(
             name=self.name,
             schedule=self.schedule,
@@ -63,7 +65,8 @@ class Entry:
         )
 
 
-# Databases hold these names: a changed rule renames the jobs of every installation. The tests keep a table.
+# Databases hold these names: a changed rule renames the jobs of every installation. The tests keep
+# a table.
 DIGITS: Final = 10
 LONGEST_WORD: Final = 48
 
@@ -72,25 +75,76 @@ _INNER: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$\([^()]*\)|`[^`]*`"""
 _SEPARATOR: Final = re.compile(r"&&|\|\||[;|&(){}\n]")
 _ASSIGNMENT: Final = re.compile(r"\w+=.*")
 _KEYWORDS: Final = {
-    "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "in", "case", "esac", "!", "exec",
-}  # fmt: skip
+    "if",
+    "then",
+    "elif",
+    "else",
+    "fi",
+    "while",
+    "until",
+    "do",
+    "done",
+    "for",
+    "in",
+    "case",
+    "esac",
+    "!",
+    "exec",
+}
 #: They run the command that follows their options.
-_WRAPPERS: Final = {"chronic", "command", "env", "flock", "ionice", "nice", "nohup", "setsid", "time", "timeout"}
+_WRAPPERS: Final = {
+    "chronic",
+    "command",
+    "env",
+    "flock",
+    "ionice",
+    "nice",
+    "nohup",
+    "setsid",
+    "time",
+    "timeout",
+}
 #: Commands that only prepare or test something.
 _ASIDES: Final = {
-    "[", "[[", "test", "cd", ".", ":", "true", "false", "export", "set", "umask", "sleep", "type", "which", "echo",
+    "[",
+    "[[",
+    "test",
+    "cd",
+    ".",
+    ":",
+    "true",
+    "false",
+    "export",
+    "set",
+    "umask",
+    "sleep",
+    "type",
+    "which",
+    "echo",
     "source",
-}  # fmt: skip
+}
 #: Only so many characters and words are parsed.
 _FAR: Final = 1_000
 _MANY: Final = 30
-_INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k)?sh|perl|php|ruby|node|Rscript|python[\d.]*|run-parts")
+_INTERPRETERS: Final = re.compile(
+    r"(?:ba|da|z|k)?sh|perl|php|ruby|node|Rscript|python[\d.]*|run-parts"
+)
 _OPTION_OR_NUMBER: Final = re.compile(r"-.*|[\d.]+[smhd]?")
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def job_name(*, time: str, zone: str, user: str | None, command: str, stdin: str | None, env: Mapping[str, str]) -> str:
-    """The name of a line's job: a readable word and a hash. The same line has the same name in every file."""
+def job_name(
+    *,
+    time: str,
+    zone: str,
+    user: str | None,
+    command: str,
+    stdin: str | None,
+    env: Mapping[str, str],
+) -> str:
+    """The name of a line's job: a readable word and a hash. The same line has the same name in
+    every file.
+    """
     settings = [f"{name}={env[name]}" for name in sorted(env)]
     parts = ["1", time.lower(), zone, user or "", command, stdin or "", *settings]
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
@@ -108,15 +162,22 @@ def _program(words: list[str]) -> str | None:
     """The program of a simple command; None if the command only prepares something."""
     while words and (words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0])):
         words = words[1:]
-    if not words or _base(words[0]) in _ASIDES or words[0].startswith((">", "<", "#", "\\")):
+    if (
+        not words
+        or _base(words[0]) in _ASIDES
+        or words[0].startswith((">", "<", "#", "\\"))
+    ):
         return None
     if _base(words[0]) in _WRAPPERS:
         return _wrapped(words)
-    return _interpreted(words) if _INTERPRETERS.fullmatch(_base(words[0])) else _base(words[0])
+    return (
+        _interpreted(words) if _INTERPRETERS.fullmatch(_base(words[0])) else _base(words[0])
+    )
 
 
 def _wrapped(words: list[str]) -> str | None:
-    wrapper, rest = _base(words[0]), words[1:]
+    wrapper = _base(words[0])
+    rest = words[1:]
     if wrapper == "command" and rest[:1] in (["-v"], ["-V"]):
         return None
     while rest and _OPTION_OR_NUMBER.fullmatch(rest[0]):
@@ -129,7 +190,9 @@ def _interpreted(words: list[str]) -> str | None:
     name = _base(words[0])
     if any(word in ("-e", "-c", "-r") for word in words[1:]):
         return None
-    scripts = [_base(word) for word in words[1:] if not word.startswith(("-", ">", "<", "2>"))]
+    scripts = [
+        _base(word) for word in words[1:] if not word.startswith(("-", ">", "<", "2>"))
+    ]
     if not scripts:
         return name
     return f"{name}-{scripts[-1]}" if name == "run-parts" else scripts[0]

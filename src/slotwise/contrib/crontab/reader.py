@@ -1,4 +1,6 @@
-"""Reads one crontab: which lines run something, with which variables, and what is wrong with them."""
+"""Reads one crontab: which lines run something, with which variables, and what is wrong with
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from slotwise.schedules import Cron
 from slotwise.schedules.cron import MACROS
 from slotwise.schedules.zones import zone_named
 
-#: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something here that we do not.
+#: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something
+#: here that we do not.
 Level: TypeAlias = Literal["error", "warning", "note"]
 
 
@@ -65,9 +68,13 @@ def host_problems(entries: Iterable[Entry], level: Level = "error") -> list[Prob
     """
     found: dict[tuple[str, str], Problem] = {}
     for entry in entries:
-        remarks = [Remark(level, *lack) for lack in _lacks(entry)] + list(_zone_remark(entry))
+        remarks = [Remark(level, *lack) for lack in _lacks(entry)] + list(
+            _zone_remark(entry)
+        )
         for its_level, text, cure in remarks:
-            problem = Problem(level=its_level, file=entry.file, line=entry.line, text=text, cure=cure)
+            problem = Problem(
+                level=its_level, file=entry.file, line=entry.line, text=text, cure=cure
+            )
             found.setdefault((entry.file, text), problem)
     return list(found.values())
 
@@ -84,20 +91,31 @@ def _lacks(entry: Entry) -> Iterator[tuple[str, str]]:
         text, _, cure = str(error).partition("; ")
         yield text, cure
     if not os.access(entry.shell, os.X_OK):
-        yield f"SHELL {entry.shell} cannot be executed on this host", "install it, or name another one"
+        yield (
+            f"SHELL {entry.shell} cannot be executed on this host",
+            "install it, or name another one",
+        )
 
 
 def _zone_remark(entry: Entry) -> Iterator[Remark]:
     """cron uses the zone of its host; the hosts of a cluster may have different ones."""
     if not entry.zone_said and (time.timezone or time.daylight):
-        text = f"no time zone is set, so the times are UTC; this machine's cron would read them as {time.tzname[0]}"
-        yield Remark("warning", text, "put CRON_TZ=… above the lines, e.g. CRON_TZ=UTC, or name the zone as an option")
+        text = (
+            "no time zone is set, so the times are UTC; this machine's cron would "
+            f"read them as {time.tzname[0]}"
+        )
+        yield Remark(
+            "warning",
+            text,
+            "put CRON_TZ=… above the lines, e.g. CRON_TZ=UTC, or name the zone as an option",
+        )
 
 
 _TIME: Final = re.compile(r"(?P<time>@\S+|\S+(?:[ \t]+\S+){4})(?:[ \t]+(?P<rest>.*))?")
 _COLUMN: Final = re.compile(r"(?P<user>\S+)(?:[ \t]+(?P<rest>.*))?")
 _USER: Final = re.compile(r"[A-Za-z0-9_][\w.@-]*\$?")
-#: Options of other crons: -n and -q concern mail and the log; -s forbids two runs at a time, as slotwise always does.
+#: Options of other crons: -n and -q concern mail and the log; -s forbids two runs at a time, as
+#: slotwise always does.
 _OPTIONS: Final = re.compile(r"(?:-[nqs][ \t]+)+")
 
 
@@ -123,7 +141,13 @@ def read_line(text: str, *, system: bool) -> Line:
     if not command.strip():
         raise Refused("the command is missing", f"write {form}")
     _refuse_sixth_field(command)
-    return Line(" ".join(match["time"].split()), user, command, stdin, list(_line_remarks(text, rest, system=system)))
+    return Line(
+        " ".join(match["time"].split()),
+        user,
+        command,
+        stdin,
+        list(_line_remarks(text, rest, system=system)),
+    )
 
 
 def _user(rest: str) -> tuple[str, str]:
@@ -141,7 +165,9 @@ def _user(rest: str) -> tuple[str, str]:
 
 def _refuse_sixth_field(word: str) -> None:
     if word.startswith("*"):
-        raise Refused("there are six time fields", "remove one: cron has five, and no seconds")
+        raise Refused(
+            "there are six time fields", "remove one: cron has five, and no seconds"
+        )
 
 
 def _without_options(rest: str) -> str:
@@ -151,7 +177,11 @@ def _without_options(rest: str) -> str:
 
 def _line_remarks(text: str, rest: str, *, system: bool) -> Iterator[Remark]:
     if text.startswith("-"):
-        yield Remark("note", "the - before the time is ignored: it would keep the line out of syslog", "remove it")
+        yield Remark(
+            "note",
+            "the - before the time is ignored: it would keep the line out of syslog",
+            "remove it",
+        )
     if not system and rest.split()[:1] == ["root"]:
         yield Remark(
             "warning",
@@ -198,7 +228,8 @@ _PERCENT: Final = re.compile(r"\\?%")
 
 
 def split_input(text: str) -> tuple[str, str | None]:
-    """Split a command at its first percent sign, as cron does: the command, and its standard input.
+    """Split a command at its first percent sign, as cron does: the command, and its standard
+    input.
 
     In the input, further percent signs are newlines. Without a percent sign, it is None.
     """
@@ -219,12 +250,15 @@ _MINUTELY: Final = "@every_minute"
 
 
 def read_schedule(time: str, tz: str) -> Cron:
-    """Parse five fields or a macro, with cron's own rule for the two day fields. Raises Refused."""
+    """Parse five fields or a macro, with cron's own rule for the two day fields. Raises
+    Refused.
+    """
     if time.startswith("@"):
         _check_macro(time.lower())
     if "~" in time:
         raise Refused(
-            f"{time!r} has a ~, a random time: each machine would draw another one", "write the time that you want"
+            f"{time!r} has a ~, a random time: each machine would draw another one",
+            "write the time that you want",
         )
     try:
         return Cron(time, tz=tz, day_rule="vixie")
@@ -236,38 +270,45 @@ def _check_macro(time: str) -> None:
     if time == "@reboot":
         raise Refused(
             "@reboot cannot run: a cluster has no moment at which it boots, only machines have",
-            "let the machine's own init start it (systemd, the container's command), and put a # before the line",
+            "let the machine's own init start it (systemd, the container's "
+            "command), and put a # before the line",
         )
     if time == _MINUTELY:
         raise Refused("@every_minute is not known", "write * * * * *")
     if time not in MACROS:
         raise Refused(
-            f"{time!r:.40} is not a macro of cron", f"write five time fields, or one of {', '.join(sorted(MACROS))}"
+            f"{time!r:.40} is not a macro of cron",
+            f"write five time fields, or one of {', '.join(sorted(MACROS))}",
         )
 
 
 #: Variables about the mail that cron sends.
 MAIL: Final = frozenset({"MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING"})
 
-#: Variables for features of cron that slotwise does not have: the remark, and the alternative. Commands find them in
-#: their environment, as under cron; they do not change a line's name.
+#: Variables for features of cron that slotwise does not have: the remark, and the alternative.
+#: Commands find them in their environment, as under cron; they do not change a line's name.
 IGNORED: Final = {
     **dict.fromkeys(
         MAIL,
         (
             "no mail is sent",
-            "the output goes to the worker's log, the end of a failed command's to the ledger: slotwise slots NAME",
+            "the output goes to the worker's log, the end of a failed command's "
+            "to the ledger: slotwise slots NAME",
         ),
     ),
     "RANDOM_DELAY": (
-        "RANDOM_DELAY is ignored: a slot is at the same time on all machines, and one of them runs it",
+        "RANDOM_DELAY is ignored: a slot is at the same time on all machines, and "
+        "one of them runs it",
         "write another minute, or sleep in the command",
     ),
     "MLS_LEVEL": (
         "MLS_LEVEL is ignored: commands keep the worker's security context",
         "remove it, or set the worker's",
     ),
-    "XDG_SESSION_CLASS": ("XDG_SESSION_CLASS is ignored: no login session is opened", "remove it"),
+    "XDG_SESSION_CLASS": (
+        "XDG_SESSION_CLASS is ignored: no login session is opened",
+        "remove it",
+    ),
 }
 
 #: Set to the account's name, as by cron, even if the crontab sets them.
@@ -303,7 +344,9 @@ class Parsed(NamedTuple):
 
 
 def read_source(source: Source, tz: str | None) -> Parsed:
-    """Read all lines that can run, and all problems. ``tz``: the zone of lines without a CRON_TZ above; else UTC."""
+    """Read all lines that can run, and all problems. ``tz``: the zone of lines without a CRON_TZ
+    above; else UTC.
+    """
     reader = _Reader(source, tz, tz)
     reader.read(source.text.removeprefix(_BYTE_ORDER_MARK))
     return Parsed(reader.entries, reader.problems)
@@ -326,7 +369,10 @@ class _Reader:
 
     def read(self, text: str) -> None:
         if text.startswith("#!"):
-            cure = "for a folder of scripts write a line such as: 25 6 * * * root run-parts /etc/cron.daily"
+            cure = (
+                "for a folder of scripts write a line such as: 25 6 * * * root "
+                "run-parts /etc/cron.daily"
+            )
             self._say("error", "this is a script, not a crontab", cure)
             return
         lines, remarks = _lines(text)
@@ -339,7 +385,8 @@ class _Reader:
         if line.startswith("#"):
             self.comment.append(line)
             return
-        comment, self.comment = tuple(self.comment), []
+        comment = tuple(self.comment)
+        self.comment = []
         if not line.strip():
             return
         if "\0" in line:
@@ -352,7 +399,9 @@ class _Reader:
     def _assign(self, found: Assignment) -> None:
         name, value = found
         if value is None:
-            self._break(name, f"the quotes around the value of {name} are not closed at its end")
+            self._break(
+                name, f"the quotes around the value of {name} are not closed at its end"
+            )
             return
         self.broken.discard(name)
         if name in STEERING:
@@ -393,7 +442,12 @@ class _Reader:
         marks = {name: value for name, value in self.env.items() if name not in IGNORED}
         return Entry(
             name=job_name(
-                time=line.time, zone=schedule.zone.key, user=user, command=line.command, stdin=line.stdin, env=marks
+                time=line.time,
+                zone=schedule.zone.key,
+                user=user,
+                command=line.command,
+                stdin=line.stdin,
+                env=marks,
             ),
             file=self.source.file,
             line=self.number,
@@ -415,7 +469,9 @@ class _Reader:
 
     def _say(self, level: Level, text: str, cure: str) -> None:
         line = self.number or None
-        self.problems.append(Problem(level=level, file=self.source.file, line=line, text=text, cure=cure))
+        self.problems.append(
+            Problem(level=level, file=self.source.file, line=line, text=text, cure=cure)
+        )
 
 
 def _lines(text: str) -> tuple[list[str], list[Remark]]:
@@ -435,13 +491,23 @@ def _lines(text: str) -> tuple[list[str], list[Remark]]:
 def _remarks(name: str, value: str) -> Iterator[Remark]:
     """Remarks on a variable."""
     if name in FIXED:
-        yield Remark("note", f"{name} is ignored, as by cron: it is the name of the account that runs it", "remove it")
+        yield Remark(
+            "note",
+            f"{name} is ignored, as by cron: it is the name of the account that runs it",
+            "remove it",
+        )
     if name in IGNORED and value:
         yield Remark("note", *IGNORED[name])
     if name == "TZ":
-        yield Remark("note", "TZ is for the commands and, as in cron, moves no schedule", "write CRON_TZ for that")
+        yield Remark(
+            "note",
+            "TZ is for the commands and, as in cron, moves no schedule",
+            "write CRON_TZ for that",
+        )
     if name not in MAIL and _EXPANSION.search(value):
-        text = f"{name} has a $ in it: neither cron nor slotwise puts a variable's value there"
+        text = (
+            f"{name} has a $ in it: neither cron nor slotwise puts a variable's value there"
+        )
         yield Remark("warning", text, "write the value out")
 
 

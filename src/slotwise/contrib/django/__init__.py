@@ -6,7 +6,8 @@
         order.save()
         schedule(send_mail, {"order": order.pk})
 
-Importing this imports no model, so settings and apps may do it. Imports the registry, and what it declares and reads.
+Importing this imports no model, so settings and apps may do it. Imports the registry, and what it
+declares and reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Read-only pages of the admin: jobs with their slots, one-time tasks, workers; read through ``registry.inspect``."""
+"""Read-only pages of the admin: jobs with their slots, one-time tasks, workers; read through
+``registry.inspect``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Rows = Iterable[Sequence[object]]
 
 
 class ReadOnlyPage(admin.ModelAdmin):
-    """A table; nothing can be added, changed or deleted. Operations are slotwise's commands, which keep an audit."""
+    """A table; nothing can be added, changed or deleted. Operations are slotwise's commands, which
+    keep an audit.
+    """
 
     columns: ClassVar[tuple[str, ...]]
     detail_columns: ClassVar[tuple[str, ...]] = ()
@@ -56,37 +60,59 @@ class ReadOnlyPage(admin.ModelAdmin):
             path("<path:object_id>/change/", view(self.change_view), name=f"{name}_change"),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: object = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: object = None
+    ) -> HttpResponse:
         """Show the page."""
-        return self._page(request, str(self.model._meta.verbose_name_plural), self.columns, self.rows)
+        return self._page(
+            request, str(self.model._meta.verbose_name_plural), self.columns, self.rows
+        )
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: object = None,
     ) -> HttpResponse:
         """Show the page of one object."""
         name = admin.utils.unquote(object_id)
-        return self._page(request, name, self.detail_columns, lambda inspect: self.details(inspect, name))
+        return self._page(
+            request, name, self.detail_columns, lambda inspect: self.details(inspect, name)
+        )
 
     def _page(
-        self, request: HttpRequest, title: str, columns: Sequence[str], read: Callable[[Inspection], Rows]
+        self,
+        request: HttpRequest,
+        title: str,
+        columns: Sequence[str],
+        read: Callable[[Inspection], Rows],
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        rows, problem = list[Sequence[object]](), None
+        rows = list[Sequence[object]]()
+        problem = None
         try:
             rows = list(read(registry().inspect))
-        except SlotwiseError as error:  # the database is away, or has no tables: the page says so
+        except (
+            SlotwiseError
+        ) as error:  # the database is away, or has no tables: the page says so
             problem = str(error)
         context = {
             **self.admin_site.each_context(request),
-            "title": title, "columns": columns, "rows": rows, "problem": problem, "opts": self.model._meta,
-        }  # fmt: skip
+            "title": title,
+            "columns": columns,
+            "rows": rows,
+            "problem": problem,
+            "opts": self.model._meta,
+        }
         return TemplateResponse(request, "admin/slotwise/table.html", context)
 
     def link(self, name: str) -> object:
         """Return a link to the page of one object."""
         address = reverse(
-            f"{self.admin_site.name}:slotwise_{self.model._meta.model_name}_change", args=[admin.utils.quote(name)]
+            f"{self.admin_site.name}:slotwise_{self.model._meta.model_name}_change",
+            args=[admin.utils.quote(name)],
         )
         return format_html('<a href="{}">{}</a>', address, name)
 
@@ -95,30 +121,60 @@ class ReadOnlyPage(admin.ModelAdmin):
 class JobPage(ReadOnlyPage):
     """All jobs; and the newest slots of one."""
 
-    columns = ("job", "state", "schedule", "next slot", "last success", "failures", "last error")
-    detail_columns = ("slot", "outcome", "reason", "attempts", "started", "finished", "worker", "error")
+    columns = (
+        "job",
+        "state",
+        "schedule",
+        "next slot",
+        "last success",
+        "failures",
+        "last error",
+    )
+    detail_columns = (
+        "slot",
+        "outcome",
+        "reason",
+        "attempts",
+        "started",
+        "finished",
+        "worker",
+        "error",
+    )
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each job."""
         for one in inspect.jobs():
             yield (
-                self.link(one.job), one.state, short_text(one.schedule), one.next_slot, one.last_success,
-                one.consecutive_failures, _first_line(one.last_error),
-            )  # fmt: skip
+                self.link(one.job),
+                one.state,
+                short_text(one.schedule),
+                one.next_slot,
+                one.last_success,
+                one.consecutive_failures,
+                _first_line(one.last_error),
+            )
 
     def details(self, inspect: Inspection, name: str) -> Rows:
         """Return the newest slots of a job."""
         for one in inspect.slots(name):
             slot = f"{one.slot} to {one.last} ({one.count})" if one.last else one.slot
             yield (
-                slot, one.outcome, one.reason, one.attempts, one.started, one.finished, one.worker,
+                slot,
+                one.outcome,
+                one.reason,
+                one.attempts,
+                one.started,
+                one.finished,
+                one.worker,
                 _first_line(one.error),
-            )  # fmt: skip
+            )
 
 
 @admin.register(Task)
 class TaskPage(ReadOnlyPage):
-    """How many one-time tasks of each name wait, run or are dead; and the first hundred of one name."""
+    """How many one-time tasks of each name wait, run or are dead; and the first hundred of one
+    name.
+    """
 
     columns = ("task", "waiting", "running", "paused", "blocked", "dead")
     detail_columns = ("id", "state", "due", "priority", "attempt", "worker", "last error")
@@ -126,27 +182,57 @@ class TaskPage(ReadOnlyPage):
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each task."""
         for one in inspect.task_counts():
-            yield self.link(one.task), one.waiting, one.running, one.paused, one.blocked, one.dead
+            yield (
+                self.link(one.task),
+                one.waiting,
+                one.running,
+                one.paused,
+                one.blocked,
+                one.dead,
+            )
 
     def details(self, inspect: Inspection, name: str) -> Rows:
         """Return the first hundred of a task."""
         for one in inspect.tasks(name):
-            yield one.id, one.state, one.due, one.priority, one.attempt, one.worker, _first_line(one.last_error)
+            yield (
+                one.id,
+                one.state,
+                one.due,
+                one.priority,
+                one.attempt,
+                one.worker,
+                _first_line(one.last_error),
+            )
 
 
 @admin.register(Worker)
 class WorkerPage(ReadOnlyPage):
     """All workers that have signed in."""
 
-    columns = ("worker", "state", "live", "running", "capacity", "version", "started", "last seen")
+    columns = (
+        "worker",
+        "state",
+        "live",
+        "running",
+        "capacity",
+        "version",
+        "started",
+        "last seen",
+    )
 
     def rows(self, inspect: Inspection) -> Rows:
         """Return a row for each worker."""
         for one in inspect.workers():
             yield (
-                one.worker, one.state, "yes" if one.live else "no", one.running, one.capacity, one.version,
-                one.started, one.last_seen,
-            )  # fmt: skip
+                one.worker,
+                one.state,
+                "yes" if one.live else "no",
+                one.running,
+                one.capacity,
+                one.version,
+                one.started,
+                one.last_seen,
+            )
 
 
 def _first_line(error: str | None) -> str:

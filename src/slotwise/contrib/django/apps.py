@@ -21,7 +21,9 @@ def upgrade_command() -> str:
         name = alias()
     except SlotwiseError:
         name = "default"  # the system check reports it
-    return "python manage.py migrate slotwise" + ("" if name == "default" else f" --database {name}")
+    return "python manage.py migrate slotwise" + (
+        "" if name == "default" else f" --database {name}"
+    )
 
 
 class SlotwiseConfig(AppConfig):
@@ -34,9 +36,14 @@ class SlotwiseConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system check, and prepare for test runners."""
-        from slotwise.contrib.django.project import check_slotwise, guard_tests, release_before_drop
+        from slotwise.contrib.django.project import (
+            check_slotwise,
+            guard_tests,
+            release_before_drop,
+        )
 
-        SlotwiseError.program, SlotwiseError.upgrade = PROGRAM, upgrade_command()
+        SlotwiseError.program = PROGRAM
+        SlotwiseError.upgrade = upgrade_command()
         checks.register(check_slotwise)
         guard_tests()
         release_before_drop()

@@ -1,7 +1,8 @@
 """What the backends for Django's ``TASKS`` and for the package django-tasks have in common.
 
-A task of Django becomes a one-time task of slotwise with the name ``django:<backend>:<queue>``. Its payload names the
-function; the function is imported where it runs, and must be a task of Django.
+A task of Django becomes a one-time task of slotwise with the name ``django:<backend>:<queue>``.
+Its payload names the function; the function is imported where it runs, and must be a task of
+Django.
 """
 
 from __future__ import annotations
@@ -78,9 +79,13 @@ class SlotwiseTasks:
     options: Mapping[str, object]
 
     def __init__(self, alias: str, params: Mapping[str, object]) -> None:
-        """Mistakes are raised where the registry is built, which the system check reports in one line."""
+        """Mistakes are raised where the registry is built, which the system check reports in
+        one line.
+        """
         self._given = params
-        valid = {key: value for key, value in params.items() if key not in ("QUEUES", "OPTIONS")}
+        valid = {
+            key: value for key, value in params.items() if key not in ("QUEUES", "OPTIONS")
+        }
         if "QUEUES" in params:
             valid["QUEUES"] = params["QUEUES"] if _are_names(params["QUEUES"]) else []
         if isinstance(params.get("OPTIONS"), Mapping):
@@ -91,24 +96,35 @@ class SlotwiseTasks:
         """Report a missing app; the app's own check reports the rest."""
         if apps.is_installed(APP):
             return []
-        text = f"settings.TASKS[{self.alias!r}] uses slotwise, which is not installed; add {APP!r} to INSTALLED_APPS"
+        text = (
+            f"settings.TASKS[{self.alias!r}] uses slotwise, which is not installed; "
+            f"add {APP!r} to INSTALLED_APPS"
+        )
         return [checks.Error(text, id="slotwise.E002")]
 
-    def enqueue(self, task: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+    def enqueue(
+        self, task: Any, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Any:
         """Schedule a task: within ``transaction.atomic`` in its transaction, else at once."""
         self.validate_task(task)  # type: ignore[attr-defined]
         due = task.run_after
         data: _Data = {
-            "task": task.module_path, "args": list(args), "kwargs": dict(kwargs),
-            "enqueued_at": timezone.now().isoformat(), "priority": task.priority, "queue": task.queue_name,
+            "task": task.module_path,
+            "args": list(args),
+            "kwargs": dict(kwargs),
+            "enqueued_at": timezone.now().isoformat(),
+            "priority": task.priority,
+            "queue": task.queue_name,
             "run_after": None if due is None else due.isoformat(),
-        }  # fmt: skip
+        }
         result = self._result(task, uuid4().hex, "READY", data)
         registry().client.schedule(
             self._name(task.queue_name),
             {**data, "args": result.args, "kwargs": result.kwargs},
             id=result.id,
-            at=timezone.make_aware(due) if due is not None and timezone.is_naive(due) else due,
+            at=timezone.make_aware(due)
+            if due is not None and timezone.is_naive(due)
+            else due,
             priority=USUAL + task.priority,
             connection=writing("enqueue()"),
         )
@@ -116,11 +132,13 @@ class SlotwiseTasks:
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Return the result with this id. Raises TaskResultDoesNotExist for one that never existed, or was removed.
+        """Return the result with this id. Raises TaskResultDoesNotExist for one that never
+        existed, or was removed.
 
         While a task runs, ``started_at`` is the time at which it was due.
         """
-        client, connection = registry().client, reading()
+        client = registry().client
+        connection = reading()
         names = self.names() if wrong_id(result_id) is None else []
         for name in names:
             ends = client.history(name, result_id, connection=connection)
@@ -129,13 +147,19 @@ class SlotwiseTasks:
                 return self._unfinished(info, ends[0] if ends else None)
             if ends and ends[0].outcome == Outcome.SUCCEEDED and ends[0].result is not None:
                 return self._finished(ends[0])
-        raise self._missing(f"there is no result {result_id!r:.80} in settings.TASKS[{self.alias!r}]")
+        raise self._missing(
+            f"there is no result {result_id!r:.80} in settings.TASKS[{self.alias!r}]"
+        )
 
-    # -- the worker's side ------------------------------------------------------------------------------------
+    # -- the worker's side ------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Return the names of slotwise's tasks: one for each queue, or one for all if any queue is allowed."""
-        return [self._name(queue) for queue in sorted(self.queues)] or [f"django:{self.alias}"]
+        """Return the names of slotwise's tasks: one for each queue, or one for all if any queue is
+        allowed.
+        """
+        return [self._name(queue) for queue in sorted(self.queues)] or [
+            f"django:{self.alias}"
+        ]
 
     def tasks(self) -> Iterator[DjangoTask]:
         """Yield slotwise's tasks that run those of Django."""
@@ -144,40 +168,65 @@ class SlotwiseTasks:
             yield DjangoTask(self, name)
 
     def _check_given(self) -> None:
-        """Raise ConfigurationError for a mistake in ``settings.TASKS``: one line with its place."""
+        """Raise ConfigurationError for a mistake in ``settings.TASKS``: one line with its
+        place.
+        """
         here = f"settings.TASKS[{self.alias!r}]"
-        queues, options = self._given.get("QUEUES", []), self._given.get("OPTIONS", {})
+        queues = self._given.get("QUEUES", [])
+        options = self._given.get("OPTIONS", {})
         if isinstance(queues, str | bytes) or not isinstance(queues, Iterable):
-            raise ConfigurationError(f"{here}['QUEUES'] is {queues!r:.80}; write a list of names, or [] for any")
+            raise ConfigurationError(
+                f"{here}['QUEUES'] is {queues!r:.80}; write a list of names, or [] for any"
+            )
         longest = NAME_LIMIT - len(f"django:{self.alias}:")
         for queue in queues:
-            if not isinstance(queue, str) or not queue.strip() or not queue.isprintable() or len(queue) > longest:
+            if (
+                not isinstance(queue, str)
+                or not queue.strip()
+                or not queue.isprintable()
+                or len(queue) > longest
+            ):
                 raise ConfigurationError(
-                    f"{here}['QUEUES'] has {queue!r:.80}; write a name of at most {longest} characters"
+                    f"{here}['QUEUES'] has {queue!r:.80}; write a name of at most "
+                    f"{longest} characters"
                 )
         if not isinstance(options, Mapping):
             raise ConfigurationError(
-                f"{here}['OPTIONS'] is {options!r:.80}; write a dictionary, e.g. {{'max_attempts': 3}}"
+                f"{here}['OPTIONS'] is {options!r:.80}; write a dictionary, e.g. "
+                f"{{'max_attempts': 3}}"
             )
         for key in options:
             if key not in OPTIONS:
                 near = get_close_matches(str(key), OPTIONS, n=1)
-                cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
+                cure = (
+                    f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
+                )
                 raise ConfigurationError(f"{here}['OPTIONS'] has {key!r:.80}; {cure}")
-        attempts, retention = self.option("max_attempts"), self.option("result_retention")
-        if not isinstance(attempts, int) or isinstance(attempts, bool) or not 1 <= attempts <= MOST_ATTEMPTS:
+        attempts = self.option("max_attempts")
+        retention = self.option("result_retention")
+        if (
+            not isinstance(attempts, int)
+            or isinstance(attempts, bool)
+            or not 1 <= attempts <= MOST_ATTEMPTS
+        ):
             raise ConfigurationError(
-                f"{here}['OPTIONS']['max_attempts'] is {attempts!r:.80}; write a whole number from 1 to {MOST_ATTEMPTS}"
+                f"{here}['OPTIONS']['max_attempts'] is {attempts!r:.80}; write a "
+                f"whole number from 1 to {MOST_ATTEMPTS}"
             )
         if not isinstance(retention, str | timedelta):
             raise ConfigurationError(
-                f"{here}['OPTIONS']['result_retention'] is {retention!r:.80}; write a duration, e.g. '7d'"
+                f"{here}['OPTIONS']['result_retention'] is {retention!r:.80}; "
+                "write a duration, e.g. '7d'"
             )
         try:
             if not parse_duration(retention):
-                raise ConfigurationError(f"{retention!r} keeps no result; write a longer one, e.g. '7d'")
+                raise ConfigurationError(
+                    f"{retention!r} keeps no result; write a longer one, e.g. '7d'"
+                )
         except (SlotwiseError, ValueError) as error:
-            raise ConfigurationError(f"{here}['OPTIONS']['result_retention']: {error}") from error
+            raise ConfigurationError(
+                f"{here}['OPTIONS']['result_retention']: {error}"
+            ) from error
 
     def option(self, name: str) -> Any:
         """Return an option, or its default."""
@@ -186,13 +235,22 @@ class SlotwiseTasks:
     def run(self, ctx: Context) -> _Stored:
         """Run a task of Django, and return what its stored result consists of."""
         data: _Data = ctx.data
-        task, now = self._task(data), timezone.now()
+        task = self._task(data)
+        now = timezone.now()
         workers = [ctx.worker] * ctx.attempt
-        result = self._result(task, ctx.id, "RUNNING", data, started=now, attempted=now, workers=workers)
+        result = self._result(
+            task, ctx.id, "RUNNING", data, started=now, attempted=now, workers=workers
+        )
         self._signal("task_started", result)
-        context = [self._part("base").TaskContext(task_result=result)] if task.takes_context else []
+        context = (
+            [self._part("base").TaskContext(task_result=result)]
+            if task.takes_context
+            else []
+        )
         try:
-            value = import_string(self.normalize)(task.call(*context, *data["args"], **data["kwargs"]))
+            value = import_string(self.normalize)(
+                task.call(*context, *data["args"], **data["kwargs"])
+            )
         except Steering:
             raise
         except BaseException as error:
@@ -201,31 +259,54 @@ class SlotwiseTasks:
             raise
         object.__setattr__(result, "_return_value", value)
         self._end(result, "SUCCESSFUL", [])
-        kept: _Stored = {**data, "started_at": now.isoformat(), "worker_ids": workers, "value": value}
+        kept: _Stored = {
+            **data,
+            "started_at": now.isoformat(),
+            "worker_ids": workers,
+            "value": value,
+        }
         if len(json.dumps(kept)) > _ROOM:
             kept["args"], kept["kwargs"] = [], {}
         return kept
 
-    # -- results ----------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> object:
         dead = info.state == State.DEAD
         status = "FAILED" if dead else "RUNNING" if info.state == State.RUNNING else "READY"
-        started = end.started if dead and end else info.due if status == "RUNNING" else info.last_failure
+        started = (
+            end.started
+            if dead and end
+            else info.due
+            if status == "RUNNING"
+            else info.last_failure
+        )
         worker = info.worker or (end.worker if end else None) or "unknown"
         return self._result(
-            self._task(info.data), info.id, status, info.data, started=started,
-            attempted=info.due if status == "RUNNING" else started, finished=info.last_failure if dead else None,
-            workers=[worker] * info.attempt, errors=[_error_of(info.last_error)] if info.last_error else [],
-        )  # fmt: skip
+            self._task(info.data),
+            info.id,
+            status,
+            info.data,
+            started=started,
+            attempted=info.due if status == "RUNNING" else started,
+            finished=info.last_failure if dead else None,
+            workers=[worker] * info.attempt,
+            errors=[_error_of(info.last_error)] if info.last_error else [],
+        )
 
     def _finished(self, end: TaskResult) -> object:
         stored: _Stored = end.result
         started = datetime.fromisoformat(stored["started_at"])
         result = self._result(
-            self._task(stored), end.id, "SUCCESSFUL", stored, started=started, attempted=started,
-            finished=end.finished, workers=stored["worker_ids"],
-        )  # fmt: skip
+            self._task(stored),
+            end.id,
+            "SUCCESSFUL",
+            stored,
+            started=started,
+            attempted=started,
+            finished=end.finished,
+            workers=stored["worker_ids"],
+        )
         object.__setattr__(result, "_return_value", stored["value"])
         return result
 
@@ -244,25 +325,41 @@ class SlotwiseTasks:
     ) -> Any:
         base = self._part("base")
         return base.TaskResult(
-            task=task, id=id, status=base.TaskResultStatus[status],
-            enqueued_at=datetime.fromisoformat(data["enqueued_at"]), started_at=started, last_attempted_at=attempted,
-            finished_at=finished, args=data["args"], kwargs=data["kwargs"], backend=self.alias,
-            errors=[self._error(*one) for one in errors], worker_ids=list(workers),
-        )  # fmt: skip
+            task=task,
+            id=id,
+            status=base.TaskResultStatus[status],
+            enqueued_at=datetime.fromisoformat(data["enqueued_at"]),
+            started_at=started,
+            last_attempted_at=attempted,
+            finished_at=finished,
+            args=data["args"],
+            kwargs=data["kwargs"],
+            backend=self.alias,
+            errors=[self._error(*one) for one in errors],
+            worker_ids=list(workers),
+        )
 
     def _task(self, data: _Data) -> Any:
-        """Return Django's task that the payload names. Raises TaskResultDoesNotExist if the code has none."""
+        """Return Django's task that the payload names. Raises TaskResultDoesNotExist if the code
+        has none.
+        """
         try:
             found = import_string(data["task"])
         except ImportError as error:
-            raise self._missing(f"{data['task']} cannot be imported: {error}; was it renamed or removed?") from error
+            raise self._missing(
+                f"{data['task']} cannot be imported: {error}; was it renamed or removed?"
+            ) from error
         if not isinstance(found, self._part("base").Task):
-            raise self._missing(f"{data['task']} is no task of {self.package}; put @task above it")
+            raise self._missing(
+                f"{data['task']} is no task of {self.package}; put @task above it"
+            )
         due = data["run_after"]
         return found.using(
-            backend=self.alias, priority=data["priority"], queue_name=data["queue"],
+            backend=self.alias,
+            priority=data["priority"],
+            queue_name=data["queue"],
             run_after=None if due is None else datetime.fromisoformat(due),
-        )  # fmt: skip
+        )
 
     def _end(self, result: Any, status: str, errors: list[object]) -> None:
         object.__setattr__(result, "status", self._part("base").TaskResultStatus[status])
@@ -293,7 +390,8 @@ class DjangoTask(OneTimeTask[Any]):
     record = "all"
 
     def __init__(self, backend: SlotwiseTasks, name: str) -> None:
-        self._backend, self.name = backend, name
+        self._backend = backend
+        self.name = name
         self.result_retention = backend.option("result_retention")
         attempts = backend.option("max_attempts")
         self.retry = None if attempts == 1 else Retry.exponential(max_attempts=attempts)
@@ -304,19 +402,25 @@ class DjangoTask(OneTimeTask[Any]):
 
 
 def _are_names(queues: object) -> bool:
-    return isinstance(queues, list | tuple | set | frozenset) and all(isinstance(queue, str) for queue in queues)
+    return isinstance(queues, list | tuple | set | frozenset) and all(
+        isinstance(queue, str) for queue in queues
+    )
 
 
 def backend_tasks() -> Iterator[DjangoTask]:
     """Yield the tasks of all backends of slotwise in ``settings.TASKS``."""
     found = getattr(settings, "TASKS", None) or {}
     for alias, params in found.items() if isinstance(found, Mapping) else ():
-        path = params.get("BACKEND", "") if isinstance(params, Mapping) else ""  # Django reports what is none
+        path = (
+            params.get("BACKEND", "") if isinstance(params, Mapping) else ""
+        )  # Django reports what is none
         if isinstance(path, str) and path.startswith(f"{APP}."):
             try:
                 backend = import_string(path)
             except ImportError as error:
-                raise ConfigurationError(f"settings.TASKS[{alias!r}]['BACKEND'] is {path!r}: {error}") from error
+                raise ConfigurationError(
+                    f"settings.TASKS[{alias!r}]['BACKEND'] is {path!r}: {error}"
+                ) from error
             yield from backend(alias, params).tasks()
 
 

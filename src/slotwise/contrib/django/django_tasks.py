@@ -1,4 +1,6 @@
-"""A backend for the package django-tasks: ``"BACKEND": "slotwise.contrib.django.django_tasks.SlotwiseBackend"``."""
+"""A backend for the package django-tasks: ``"BACKEND":
+"slotwise.contrib.django.django_tasks.SlotwiseBackend"``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from slotwise.errors import ConfigurationError
 try:
     from django_tasks.backends.base import BaseTaskBackend
 except ImportError:
-    raise ConfigurationError("this backend needs django-tasks; run: pip install django-tasks") from None
+    raise ConfigurationError(
+        "this backend needs django-tasks; run: pip install django-tasks"
+    ) from None
 
 
 class SlotwiseBackend(SlotwiseTasks, BaseTaskBackend):

@@ -11,7 +11,13 @@ from django.utils.asyncio import async_unsafe
 from sqlalchemy import make_url
 
 from slotwise.client.arguments import Receipt
-from slotwise.contrib.django.project import alias, checked_alias, database_address, refuse_in_tests, registry
+from slotwise.contrib.django.project import (
+    alias,
+    checked_alias,
+    database_address,
+    refuse_in_tests,
+    registry,
+)
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T, TaskOptions
 from slotwise.store.connect.database_errors import lacks_tables, place
@@ -21,18 +27,20 @@ if TYPE_CHECKING:
 
 
 def joining(using: str | None = None) -> Any:
-    """Return Django's connection if ``transaction.atomic`` is open on it, else None: for ``connection=`` of a client.
+    """Return Django's connection if ``transaction.atomic`` is open on it, else None: for
+    ``connection=`` of a client.
 
-    ``using`` is another alias of the database that has slotwise's tables. Raises ConfigurationError for a name that is
-    no alias, for the alias of another database, and if the open transaction is not on PostgreSQL: the other connection
-    would wait for it.
+    ``using`` is another alias of the database that has slotwise's tables. Raises
+    ConfigurationError for a name that is no alias, for the alias of another database, and if the
+    open transaction is not on PostgreSQL: the other connection would wait for it.
     """
     connection = connections[_alias(using)]
     if not connection.in_atomic_block:
         return None
     if connection.vendor != "postgresql":
         raise ConfigurationError(
-            f"DATABASES[{connection.alias!r}] is {connection.vendor}: a task cannot join its transaction.atomic; "
+            f"DATABASES[{connection.alias!r}] is {connection.vendor}: a task "
+            "cannot join its transaction.atomic; "
             "schedule in transaction.on_commit"
         )
     return connection
@@ -41,20 +49,30 @@ def joining(using: str | None = None) -> Any:
 def reading() -> Any:
     """As ``joining``, for reads: None also where a transaction cannot be joined."""
     connection = connections[alias()]
-    return connection if connection.in_atomic_block and connection.vendor == "postgresql" else None
+    return (
+        connection
+        if connection.in_atomic_block and connection.vendor == "postgresql"
+        else None
+    )
 
 
 def writing(what: str, using: str | None = None) -> Any:
-    """As ``joining``, for a write that would commit at once: refused in a transaction of another database alone."""
+    """As ``joining``, for a write that would commit at once: refused in a transaction of another
+    database alone.
+    """
     if (found := joining(using)) is not None:
         return found
-    open_ones = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
+    open_ones = [
+        one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block
+    ]
     if not open_ones:
         return None
     refuse_in_tests(ours := _alias(using))
     raise ConfigurationError(
-        f"{what} in transaction.atomic of {open_ones[0]!r}, but slotwise's tables are in {ours!r}: the task would stay "
-        f"if that transaction rolls back; write transaction.on_commit(lambda: {what.partition('(')[0]}(…)), or call "
+        f"{what} in transaction.atomic of {open_ones[0]!r}, but slotwise's tables "
+        f"are in {ours!r}: the task would stay "
+        "if that transaction rolls back; write transaction.on_commit(lambda: "
+        f"{what.partition('(')[0]}(…)), or call "
         "registry().client.schedule(…), which commits at once"
     )
 
@@ -66,38 +84,53 @@ class Options(TaskOptions, total=False):
 
 
 @overload
-def schedule(task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+def schedule(
+    task: TaskOf[None], data: None = None, **options: Unpack[Options]
+) -> Receipt: ...
 @overload
 def schedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
 @async_unsafe("schedule() would block the event loop; write: await aschedule(…)")
-def schedule(task: TaskOf[T], data: T | None = None, *, using: str | None = None, **options: Any) -> Receipt:
+def schedule(
+    task: TaskOf[T], data: T | None = None, *, using: str | None = None, **options: Any
+) -> Receipt:
     """Schedule a one-time task: within ``transaction.atomic`` in its transaction, else at once.
 
-    Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule`` without ``connection``,
-    ``using`` is that of ``joining``. Raises ConfigurationError if ``transaction.atomic`` is open on other databases
-    alone, SynchronousOnlyOperation in an event loop, and what ``joining`` and ``Client.schedule`` raise.
+    Also within ``transaction.on_commit``. ``options`` are those of ``Client.schedule`` without
+    ``connection``, ``using`` is that of ``joining``. Raises ConfigurationError if
+    ``transaction.atomic`` is open on other databases alone, SynchronousOnlyOperation in an event
+    loop, and what ``joining`` and ``Client.schedule`` raise.
     """
     if "connection" in options:
         raise ConfigurationError(
-            f"schedule(connection={options['connection']!r:.80}): it joins transaction.atomic by itself; leave "
+            f"schedule(connection={options['connection']!r:.80}): it joins "
+            "transaction.atomic by itself; leave "
             "connection= out, or call registry().client.schedule(…, connection=…)"
         )
-    client, connection = registry().client, writing("schedule()", using)
+    client = registry().client
+    connection = writing("schedule()", using)
     return client.schedule(task, cast("T", data), connection=connection, **options)
 
 
 @overload
-async def aschedule(task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+async def aschedule(
+    task: TaskOf[None], data: None = None, **options: Unpack[Options]
+) -> Receipt: ...
 @overload
 async def aschedule(task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
-async def aschedule(task: TaskOf[T], data: T | None = None, **options: Unpack[Options]) -> Receipt:
+async def aschedule(
+    task: TaskOf[T], data: T | None = None, **options: Unpack[Options]
+) -> Receipt:
     """As ``schedule``, awaited; on the thread that Django uses for its connections."""
-    found: Receipt = await sync_to_async(functools.partial(schedule, task, data, **options))()
+    found: Receipt = await sync_to_async(
+        functools.partial(schedule, task, data, **options)
+    )()
     return found
 
 
 def _alias(using: str | None) -> str:
-    """Return the alias to use. Raise ConfigurationError for that of another database, in a transaction or not."""
+    """Return the alias to use. Raise ConfigurationError for that of another database, in a
+    transaction or not.
+    """
     ours = alias()
     if using is None or checked_alias(using, "using={!r}") == ours:
         return ours
@@ -106,26 +139,34 @@ def _alias(using: str | None) -> str:
         return using
     if not _leads_here(using):
         raise ConfigurationError(
-            f"using={using!r} leads to {place(make_url(addresses[0]))}, but slotwise's tables are in {ours!r}, "
+            f"using={using!r} leads to {place(make_url(addresses[0]))}, but "
+            f"slotwise's tables are in {ours!r}, "
             f"{place(make_url(addresses[1]))}; name an alias of that database, or leave using= out"
         )
-    if registry().client._make_store().installation.learn() is not None:  # else it could not be compared
+    if (
+        registry().client._make_store().installation.learn() is not None
+    ):  # else it could not be compared
         _seen_alike.add(addresses)
     return using
 
 
-#: Addresses that were seen to lead to the database of slotwise's tables, with the address of the latter.
+#: Addresses that were seen to lead to the database of slotwise's tables, with the address of the
+#: latter.
 _seen_alike: set[tuple[str, str]] = set()
 
 
 def _leads_here(using: str) -> bool:
-    """Whether this alias, which has another address, leads to slotwise's tables: a pooler's address differs."""
+    """Whether this alias, which has another address, leads to slotwise's tables: a pooler's
+    address differs.
+    """
     connection = connections[using]
     if not connection.vendor == connections[alias()].vendor == "postgresql":
         return False  # two addresses of SQLite are two files
     try:
         with transaction.atomic(using=using):
-            registry().client._make_store().installation.join(connection, f"using={using!r}")
+            registry().client._make_store().installation.join(
+                connection, f"using={using!r}"
+            )
     except ConfigurationError:
         return False
     except Exception as error:

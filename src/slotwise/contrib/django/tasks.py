@@ -1,4 +1,6 @@
-"""A backend for Django's TASKS (Django 6): ``"BACKEND": "slotwise.contrib.django.tasks.SlotwiseBackend"``."""
+"""A backend for Django's TASKS (Django 6): ``"BACKEND":
+"slotwise.contrib.django.tasks.SlotwiseBackend"``.
+"""
 
 from __future__ import annotations
 

@@ -12,4 +12,13 @@ from slotwise.contrib.kubernetes.firing import Firing, firing
 from slotwise.contrib.kubernetes.manifests import Manifest, as_yaml, manifests
 from slotwise.contrib.kubernetes.plan import Plan, Pods, read_plan
 
-__all__ = ["Firing", "Manifest", "Plan", "Pods", "as_yaml", "firing", "manifests", "read_plan"]
+__all__ = [
+    "Firing",
+    "Manifest",
+    "Plan",
+    "Pods",
+    "as_yaml",
+    "firing",
+    "manifests",
+    "read_plan",
+]

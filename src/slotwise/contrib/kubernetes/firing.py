@@ -1,7 +1,8 @@
 """When Kubernetes must start a pod, so that each slot of a schedule finds one.
 
-A CronJob fires by five fields in a zone. It may fire more often than the schedule has slots, because a pod that finds
-no slot ends with 0; such a difference is a note. It must not fire less often: such a schedule is refused.
+A CronJob fires by five fields in a zone. It may fire more often than the schedule has slots,
+because a pod that finds no slot ends with 0; such a difference is a note. It must not fire less
+often: such a schedule is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _STAR: Final = ("*", "?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """``schedule`` and ``zone`` of a CronJob; ``notes`` say where it differs from the job's schedule.
+    """``schedule`` and ``zone`` of a CronJob; ``notes`` say where it differs from the job's
+    schedule.
 
     ``lead``: how long before a slot it may fire, because five fields have no seconds.
     """
@@ -40,7 +42,8 @@ class Firing:
 
 
 def firing(job: str, schedule: Schedule, *, now: datetime | None = None) -> Firing:
-    """Return when a CronJob fires for the job. Raise ConfigurationError if five fields cannot express it.
+    """Return when a CronJob fires for the job. Raise ConfigurationError if five fields cannot
+    express it.
 
     Clock changes in the three years after ``now`` are compared.
     """
@@ -61,23 +64,34 @@ def firing(job: str, schedule: Schedule, *, now: datetime | None = None) -> Firi
             raise _refused(job, schedule, "a CronJob has one expression of five fields")
     if isinstance(inner, LocalSchedule):
         notes += _missing_in_gaps(inner.bind(job), found, now or datetime.now(UTC))
-    return Firing(schedule=found.schedule, zone=found.zone, lead=found.lead, notes=tuple(notes))
+    return Firing(
+        schedule=found.schedule, zone=found.zone, lead=found.lead, notes=tuple(notes)
+    )
 
 
 def _refused(job: str, schedule: Schedule, why: str) -> ConfigurationError:
-    return ConfigurationError(f"job {job!r}: {why}, which cannot express {schedule}; let a worker run it")
+    return ConfigurationError(
+        f"job {job!r}: {why}, which cannot express {schedule}; let a worker run it"
+    )
 
 
 def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
-    """Return the schedule within calendars, bounds and spread; and whether calendars move its slots to other days."""
+    """Return the schedule within calendars, bounds and spread; and whether calendars move its
+    slots to other days.
+    """
     is_rolled = False
     while isinstance(schedule, Arranged | Between | Spread):
         if isinstance(schedule, Spread):
             notes.append(f"the pod waits for the job's spread of {schedule.by}")
         elif isinstance(schedule, Between):
-            notes.append("it fires outside of the schedule's bounds, too; such a pod ends with 0")
+            notes.append(
+                "it fires outside of the schedule's bounds, too; such a pod ends with 0"
+            )
         else:
-            moves = isinstance(schedule, Excluding) and schedule.roll not in ("skip", "drop")
+            moves = isinstance(schedule, Excluding) and schedule.roll not in (
+                "skip",
+                "drop",
+            )
             is_rolled = is_rolled or moves
             days = "on every day" if moves else "on days that the calendar excludes"
             notes.append(f"it fires {days}, too; a pod without a slot ends with 0")
@@ -87,34 +101,54 @@ def _inner(schedule: Schedule, notes: list[str]) -> tuple[Schedule, bool]:
 
 def _of_cron(job: str, schedule: Cron, notes: list[str], *, every_day: bool) -> Firing:
     second, minute, hour, day, month, weekday = schedule.texts
-    seconds, dates = schedule.values[0], schedule.dates
+    seconds = schedule.values[0]
+    dates = schedule.dates
     if len(seconds) > 1:
-        raise _refused(job, schedule, f"a CronJob fires once a minute at most, and the seconds {second} are several")
+        raise _refused(
+            job,
+            schedule,
+            f"a CronJob fires once a minute at most, and the seconds {second} are several",
+        )
     if seconds[0]:
         notes.append(f"it fires at the minute; the pod waits {seconds[0]} s for its slot")
     special_day = bool(dates.from_end or dates.nearest)
     is_special = special_day or bool(dates.nth)
     is_both = day not in _STAR and weekday not in _STAR
     if every_day or is_special:
-        # Either field alone may hold the special form; with "or", any day that the other names counts as well.
+        # Either field alone may hold the special form; with "or", any day that the other names
+        # counts as well.
         if every_day or is_both or special_day:
             day = "*"
         if every_day or is_both or dates.nth:
             weekday = "*"
         if is_special:
-            notes.append(f"L, W and # became every day ({schedule.expression}); a pod without a slot ends with 0")
+            notes.append(
+                f"L, W and # became every day ({schedule.expression}); a pod "
+                "without a slot ends with 0"
+            )
     elif is_both and schedule.day_rule != "or":
-        notes.append("it fires if either day field matches, the schedule if both do; a pod without a slot ends with 0")
-    fields = zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), (minute, hour, day, month, weekday), strict=True)
+        notes.append(
+            "it fires if either day field matches, the schedule if both do; a pod "
+            "without a slot ends with 0"
+        )
+    fields = zip(
+        (MINUTE, HOUR, DAY, MONTH, WEEKDAY),
+        (minute, hour, day, month, weekday),
+        strict=True,
+    )
     text = " ".join(_field(field, written) for field, written in fields)
     return Firing(schedule=text, zone=_zone(schedule), lead=timedelta(seconds=seconds[0]))
 
 
 def _field(field: Field, text: str) -> str:
-    """The field in the spelling of Kubernetes: numbers, no 7 for Sunday, no range across the end."""
+    """The field in the spelling of Kubernetes: numbers, no 7 for Sunday, no range across the
+    end.
+    """
     if text in ("*", "?", "*/1"):
         return "*"
-    plain = (item if item.startswith("*/") else field.plain(item) for item in text.split(","))
+    plain = (
+        item if item.startswith("*/") else field.plain(item) for item in text.split(",")
+    )
     return ",".join(one.removesuffix("/1") for item in plain for one in item.split(","))
 
 
@@ -124,33 +158,57 @@ def _of_daily(schedule: Daily, notes: list[str]) -> Firing:
     at = {(time.hour, time.minute) for time in schedule.times}
     if len(at) < len(schedule.times):
         raise ConfigurationError(
-            f"a CronJob fires once a minute at most, which cannot express {schedule}; let a worker run it"
+            "a CronJob fires once a minute at most, which cannot express "
+            f"{schedule}; let a worker run it"
         )
     lead = max(time.second for time in schedule.times)
     if lead:
         notes.append(f"it fires at the minute; the pod waits up to {lead} s for its slot")
-    return Firing(schedule=_grid(minutes, hours, at, notes), zone=_zone(schedule), lead=timedelta(seconds=lead))
+    return Firing(
+        schedule=_grid(minutes, hours, at, notes),
+        zone=_zone(schedule),
+        lead=timedelta(seconds=lead),
+    )
 
 
 def _of_every(job: str, schedule: Every, notes: list[str]) -> Firing:
-    if schedule.interval % _MINUTE or _DAY % schedule.interval or (schedule.anchor - EPOCH) % _MINUTE:
+    if (
+        schedule.interval % _MINUTE
+        or _DAY % schedule.interval
+        or (schedule.anchor - EPOCH) % _MINUTE
+    ):
         raise _refused(job, schedule, "a CronJob repeats within a day, at whole minutes")
-    slots = list(schedule.slots(EPOCH - timedelta(microseconds=1), EPOCH + _DAY - timedelta(microseconds=1)))
+    slots = list(
+        schedule.slots(
+            EPOCH - timedelta(microseconds=1), EPOCH + _DAY - timedelta(microseconds=1)
+        )
+    )
     at = {(slot.hour, slot.minute) for slot in slots}
-    return Firing(schedule=_grid({m for _, m in at}, {h for h, _ in at}, at, notes), zone="Etc/UTC")
+    return Firing(
+        schedule=_grid({m for _, m in at}, {h for h, _ in at}, at, notes), zone="Etc/UTC"
+    )
 
 
-def _grid(minutes: set[int], hours: set[int], at: set[tuple[int, int]], notes: list[str]) -> str:
+def _grid(
+    minutes: set[int], hours: set[int], at: set[tuple[int, int]], notes: list[str]
+) -> str:
     """All these minutes in all these hours."""
     if len(minutes) * len(hours) > len(at):
-        notes.append("it fires at each of its minutes in each of its hours; a pod without a slot ends with 0")
+        notes.append(
+            "it fires at each of its minutes in each of its hours; a pod without a slot ends with 0"
+        )
     return f"{_listed(sorted(minutes), MINUTE)} {_listed(sorted(hours), HOUR)} * * *"
 
 
 def _listed(values: Sequence[int], field: Field) -> str:
     steps = {later - earlier for earlier, later in pairwise(values)}
     size = field.high + 1
-    if len(values) > 1 and len(steps) == 1 and values[0] == 0 and size == len(values) * (step := steps.pop()):
+    if (
+        len(values) > 1
+        and len(steps) == 1
+        and values[0] == 0
+        and size == len(values) * (step := steps.pop())
+    ):
         return "*" if step == 1 else f"*/{step}"
     return ",".join(map(str, values))
 
@@ -162,8 +220,8 @@ def _zone(schedule: LocalSchedule) -> str:
 def _missing_in_gaps(schedule: Schedule, found: Firing, now: datetime) -> Iterator[str]:
     """Yield a note if the clocks go forward over a slot: Kubernetes does not fire then.
 
-    The controller looks for the next time that exists. Our interpretation of its five fields is ``gap="skip"`` and
-    ``fold="both"``.
+    The controller looks for the next time that exists. Our interpretation of its five fields is
+    ``gap="skip"`` and ``fold="both"``.
     """
     theirs = Cron(found.schedule, found.zone, gap="skip", fold="both")
     for change in _clock_changes(theirs, now):
@@ -171,8 +229,10 @@ def _missing_in_gaps(schedule: Schedule, found: Firing, now: datetime) -> Iterat
             minute = slot.replace(second=0, microsecond=0)
             if theirs.next_after(minute - timedelta(microseconds=1)) != minute:
                 yield (
-                    f"the clocks go forward over its slot {slot.isoformat().replace('+00:00', 'Z')}, and it does not "
-                    'fire: a worker or the next pod decides that slot by catch_up; gap="skip" has no such slots'
+                    "the clocks go forward over its slot "
+                    f"{slot.isoformat().replace('+00:00', 'Z')}, and it does not "
+                    "fire: a worker or the next pod decides that slot by "
+                    'catch_up; gap="skip" has no such slots'
                 )
                 return
 
@@ -182,6 +242,9 @@ def _clock_changes(schedule: Cron, now: datetime) -> Iterator[datetime]:
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
     for _ in range(_YEARS * 366):
         following = day + _DAY
-        if day.astimezone(schedule.zone).utcoffset() != following.astimezone(schedule.zone).utcoffset():
+        if (
+            day.astimezone(schedule.zone).utcoffset()
+            != following.astimezone(schedule.zone).utcoffset()
+        ):
             yield day
         day = following

@@ -1,7 +1,8 @@
 """The objects: a migration Job, a Deployment for each set of tags, and CronJobs.
 
-Workers offer tags and claim the jobs whose tags they have. A Deployment with tags knows its own jobs only, so that an
-expensive node runs nothing else. A job with a CronJob is known to no Deployment: its pods alone run it.
+Workers offer tags and claim the jobs whose tags they have. A Deployment with tags knows its own
+jobs only, so that an expensive node runs nothing else. A job with a CronJob is known to no
+Deployment: its pods alone run it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from slotwise.settings.settings import Settings
 #: A Kubernetes object, as plain values.
 Manifest: TypeAlias = dict[str, Any]
 
-#: Between the end of the grace time and SIGKILL: handlers are asked to stop, and the last outcomes are written.
+#: Between the end of the grace time and SIGKILL: handlers are asked to stop, and the last outcomes
+#: are written.
 _AFTER_GRACE: Final = timedelta(seconds=20)
-#: How late a CronJob may fire after an outage of its controller, for jobs that declare no ``start_within``.
+#: How late a CronJob may fire after an outage of its controller, for jobs that declare no
+#: ``start_within``.
 _LATE: Final = timedelta(hours=1)
 #: Kubernetes checks CronJobs every 10 s: with a shorter deadline, one may never run.
 _SHORTEST_DEADLINE: Final = timedelta(seconds=10)
@@ -36,7 +39,8 @@ _LONGEST_CRON_JOB: Final = 52
 _PREFIX: Final = "slotwise.dev"
 #: The name of a worker's port.
 _PORT: Final = "http"
-#: The root is read-only; a supervisor of several processes, and many a handler, need a directory to write to.
+#: The root is read-only; a supervisor of several processes, and many a handler, need a directory
+#: to write to.
 _VOLUME: Final = "tmp"
 
 _SECURITY: Final[Manifest] = {
@@ -51,14 +55,22 @@ _POD_SECURITY: Final[Manifest] = {
 }
 
 
-def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition]) -> tuple[list[Manifest], list[str]]:
-    """Return the objects, and a line for each note: where a CronJob differs from the job's schedule.
+def manifests(
+    plan: Plan, settings: Settings, definitions: Iterable[Definition]
+) -> tuple[list[Manifest], list[str]]:
+    """Return the objects, and a line for each note: where a CronJob differs from the job's
+    schedule.
 
-    Raise ConfigurationError, with a line for each job that cannot have a CronJob, and for each tag without a job.
+    Raise ConfigurationError, with a line for each job that cannot have a CronJob, and for each tag
+    without a job.
     """
     declared = list(definitions)
     _check_tags(plan, declared)
-    known = {found.name: found for found in declared if not settings.only or found.name in settings.only}
+    known = {
+        found.name: found
+        for found in declared
+        if not settings.only or found.name in settings.only
+    }
     cron_jobs, pooled = _apart(plan, known)
     export = _Export(plan, settings)
     firings, notes = _firings(cron_jobs, plan.early)
@@ -66,10 +78,14 @@ def manifests(plan: Plan, settings: Settings, definitions: Iterable[Definition])
     objects = [export.migration()]
     for tags in sets:
         names = sorted(found.name for found in pooled if found.runs_on == tags)
-        objects += export.workers(tags, None if len(sets) == 1 and not cron_jobs and not tags else names)
+        objects += export.workers(
+            tags, None if len(sets) == 1 and not cron_jobs and not tags else names
+        )
     objects += [export.cron_job(found, when) for found, when in firings]
     if not pooled:
-        notes.append("no worker is exported: a slot that no pod takes waits for the next pod")
+        notes.append(
+            "no worker is exported: a slot that no pod takes waits for the next pod"
+        )
     return objects, notes
 
 
@@ -88,17 +104,23 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
-def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition], list[Definition]]:
+def _apart(
+    plan: Plan, known: Mapping[str, Definition]
+) -> tuple[list[Definition], list[Definition]]:
     problems = []
     for name in sorted(plan.cron_jobs):
         if name not in known:
             cure = _meant(name, known) or f"known are {', '.join(sorted(known))}"
             problems.append(f"cron_jobs: there is no job {name!r}; {cure}")
         elif not known[name].is_job:
-            problems.append(f"cron_jobs: {name!r} is a one-time task, which has no schedule; remove it")
+            problems.append(
+                f"cron_jobs: {name!r} is a one-time task, which has no schedule; remove it"
+            )
     # SLOTWISE_ONLY lists the names, separated by commas.
     problems += [
-        f"job {name!r}: its name has a comma, which SLOTWISE_ONLY splits at; rename it" for name in known if "," in name
+        f"job {name!r}: its name has a comma, which SLOTWISE_ONLY splits at; rename it"
+        for name in known
+        if "," in name
     ]
     if problems:
         raise ConfigurationError("\n".join(problems))
@@ -109,8 +131,12 @@ def _apart(plan: Plan, known: Mapping[str, Definition]) -> tuple[list[Definition
     )
 
 
-def _firings(jobs: Sequence[Definition], early: timedelta) -> tuple[list[tuple[Definition, Firing]], list[str]]:
-    found, notes, problems = [], [], []
+def _firings(
+    jobs: Sequence[Definition], early: timedelta
+) -> tuple[list[tuple[Definition, Firing]], list[str]]:
+    found = []
+    notes = []
+    problems = []
     for job in jobs:
         assert job.schedule is not None
         try:
@@ -119,9 +145,12 @@ def _firings(jobs: Sequence[Definition], early: timedelta) -> tuple[list[tuple[D
             problems.append(str(error))
             continue
         shortest = shortest_interval(job.schedule, job.name)
-        if shortest is not None and early >= shortest:  # each pod would wait for the slot of the next one
+        if (
+            shortest is not None and early >= shortest
+        ):  # each pod would wait for the slot of the next one
             problems.append(
-                f"early: {format_duration(early)} is not shorter than the {format_duration(shortest)} between slots of "
+                f"early: {format_duration(early)} is not shorter than the "
+                f"{format_duration(shortest)} between slots of "
                 f"job {job.name!r}; shorten it"
             )
         found.append((job, when))
@@ -132,7 +161,9 @@ def _firings(jobs: Sequence[Definition], early: timedelta) -> tuple[list[tuple[D
 
 
 def object_name(*parts: str, longest: int = _LONGEST_CRON_JOB) -> str:
-    """Return a name for Kubernetes. Where it does not tell the parts apart by itself, it ends with a hash of them."""
+    """Return a name for Kubernetes. Where it does not tell the parts apart by itself, it ends with
+    a hash of them.
+    """
     written = "-".join(parts)
     plain = re.sub(r"[^a-z0-9]+", "-", written.lower()).strip("-")
     if plain == written and len(plain) <= longest:
@@ -151,21 +182,30 @@ class _Export:
     plan: Plan
     settings: Settings
 
-    # -- objects ----------------------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------
 
     def migration(self) -> Manifest:
         """A Job's template cannot change, so its name changes with the template."""
         plan = self.plan
         pods = replace(plan.pods(frozenset()), resources=DEFAULT_RESOURCES)
         pod = self._pod(
-            ["db", "upgrade"], pods, component="migration", secret=plan.migration_secret, restart="OnFailure", env={}
+            ["db", "upgrade"],
+            pods,
+            component="migration",
+            secret=plan.migration_secret,
+            restart="OnFailure",
+            env={},
         )
         mark = hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:8]
         spec = {"backoffLimit": 4, "ttlSecondsAfterFinished": 86_400, "template": pod}
-        return self._object("batch/v1", "Job", f"{plan.name}-migrate-{mark}", "migration", spec)
+        return self._object(
+            "batch/v1", "Job", f"{plan.name}-migrate-{mark}", "migration", spec
+        )
 
     def workers(self, tags: frozenset[str], only: Sequence[str] | None) -> list[Manifest]:
-        """A Deployment for workers that offer these tags and know these names (None: all), and its budget."""
+        """A Deployment for workers that offer these tags and know these names (None: all), and its
+        budget.
+        """
         pods = self.plan.pods(tags)
         component = object_name("worker", *sorted(tags))
         env = {
@@ -181,15 +221,33 @@ class _Export:
         return [
             self._object("apps/v1", "Deployment", name, component, spec),
             self._object(
-                "policy/v1", "PodDisruptionBudget", name, component, {"maxUnavailable": 1, "selector": selector}
+                "policy/v1",
+                "PodDisruptionBudget",
+                name,
+                component,
+                {"maxUnavailable": 1, "selector": selector},
             ),
         ]
 
     def cron_job(self, job: Definition, when: Firing) -> Manifest:
         early = self.plan.early + when.lead
-        command = ["run", "--slot", "due", "--early", format_duration(early), "--", literal(job.name)]
+        command = [
+            "run",
+            "--slot",
+            "due",
+            "--early",
+            format_duration(early),
+            "--",
+            literal(job.name),
+        ]
         env = {"SLOTWISE_TAGS": ",".join(sorted(job.runs_on))}
-        template = self._pod(command, self.plan.pods(job.runs_on), component="cron-job", env=env, restart="OnFailure")
+        template = self._pod(
+            command,
+            self.plan.pods(job.runs_on),
+            component="cron-job",
+            env=env,
+            restart="OnFailure",
+        )
         name = object_name(self.plan.name, job.name)
         labels = {**self._labels("cron-job"), f"{_PREFIX}/cron-job": name}
         template["metadata"]["labels"] = labels
@@ -204,7 +262,10 @@ class _Export:
             "failedJobsHistoryLimit": 3,
             "jobTemplate": {
                 "metadata": {"labels": labels},
-                "spec": {"backoffLimit": 1 if job.gives_up else job.max_lost, "template": template},
+                "spec": {
+                    "backoffLimit": 1 if job.gives_up else job.max_lost,
+                    "template": template,
+                },
             },
         }
         found = self._object("batch/v1", "CronJob", name, "cron-job", spec)
@@ -214,16 +275,21 @@ class _Export:
         found["metadata"]["annotations"] = notes
         return found
 
-    # -- parts ------------------------------------------------------------------------------------------------
+    # -- parts ------------------------------------------------------------------------------------
 
-    def _object(self, version: str, kind: str, name: str, component: str, spec: Manifest) -> Manifest:
+    def _object(
+        self, version: str, kind: str, name: str, component: str, spec: Manifest
+    ) -> Manifest:
         metadata: Manifest = {"name": name, "labels": self._labels(component)}
         if self.plan.namespace is not None:
             metadata["namespace"] = self.plan.namespace
         return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
     def _selector(self, component: str) -> dict[str, str]:
-        return {"app.kubernetes.io/name": self.plan.name, "app.kubernetes.io/component": component}
+        return {
+            "app.kubernetes.io/name": self.plan.name,
+            "app.kubernetes.io/component": component,
+        }
 
     def _labels(self, component: str) -> dict[str, str]:
         return {**self._selector(component), "app.kubernetes.io/managed-by": "slotwise"}
@@ -269,17 +335,31 @@ class _Export:
             "SLOTWISE_SHUTDOWN_GRACE": format_duration(settings.shutdown_grace),
             "SLOTWISE_REVISION": settings.revision or "",
             "SLOTWISE_SCHEMA": settings.schema or "",
-            "SLOTWISE_TABLE_PREFIX": "" if settings.table_prefix == "scheduled_" else settings.table_prefix,
+            "SLOTWISE_TABLE_PREFIX": ""
+            if settings.table_prefix == "scheduled_"
+            else settings.table_prefix,
             "SLOTWISE_LOG_FORMAT": "json",
             **env,
             **self.plan.env,
         }
-        reference = {"name": secret or self.plan.secret or f"{self.plan.name}-database", "key": self.plan.secret_key}
+        reference = {
+            "name": secret or self.plan.secret or f"{self.plan.name}-database",
+            "key": self.plan.secret_key,
+        }
         url = {"name": "SLOTWISE_DATABASE_URL", "valueFrom": {"secretKeyRef": reference}}
-        return [url, *({"name": name, "value": literal(value)} for name, value in values.items() if value)]
+        return [
+            url,
+            *(
+                {"name": name, "value": literal(value)}
+                for name, value in values.items()
+                if value
+            ),
+        ]
 
     def _probes(self) -> Manifest:
-        """A worker that waits for its database is alive and not ready: only one that hangs is started again."""
+        """A worker that waits for its database is alive and not ready: only one that hangs is
+        started again.
+        """
         return {
             "ports": [{"name": _PORT, "containerPort": self.plan.port}],
             "startupProbe": _probe("/livez", period=5, failures=60),
@@ -297,10 +377,12 @@ def _probe(path: str, *, period: int, failures: int) -> Manifest:
     }
 
 
-#: Strings that no reader takes for a number, a time, a boolean or null. All others are quoted: Go reads 1e3 as a
-#: number, and PyYAML would leave it bare.
+#: Strings that no reader takes for a number, a time, a boolean or null. All others are quoted: Go
+#: reads 1e3 as a number, and PyYAML would leave it bare.
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
-_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"})
+_WORDS: Final = frozenset(
+    {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
+)
 
 
 def as_yaml(manifests: Iterable[Manifest]) -> str:
@@ -309,7 +391,8 @@ def as_yaml(manifests: Iterable[Manifest]) -> str:
         import yaml
     except ImportError:
         raise ConfigurationError(
-            "manifests in YAML need PyYAML; run: pip install 'slotwise[yaml]', or print JSON: --json"
+            "manifests in YAML need PyYAML; run: pip install 'slotwise[yaml]', or "
+            "print JSON: --json"
         ) from None
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no annotations
@@ -320,7 +403,13 @@ def as_yaml(manifests: Iterable[Manifest]) -> str:
 
         def text(self, value: str) -> Any:
             is_plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS
-            return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if is_plain else '"')
+            return self.represent_scalar(
+                "tag:yaml.org,2002:str", value, style=None if is_plain else '"'
+            )
 
     Dumper.add_representer(str, Dumper.text)
-    return str(yaml.dump_all(manifests, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1_000_000))
+    return str(
+        yaml.dump_all(
+            manifests, Dumper=Dumper, sort_keys=False, explicit_start=True, width=1_000_000
+        )
+    )

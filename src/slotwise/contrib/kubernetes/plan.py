@@ -1,4 +1,6 @@
-"""The mapping file: which image, where the pods of a set of tags run, and which jobs get a CronJob."""
+"""The mapping file: which image, where the pods of a set of tags run, and which jobs get a
+CronJob.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,12 @@ _VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 #: A quantity: digits, and a suffix of tens or of 1,024, or an exponent.
 _QUANTITY: Final = re.compile(r"(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?")
 _SUFFIXES: Final = {
-    "n": 1e-9, "u": 1e-6, "m": 1e-3, **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)},
     **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
-}  # fmt: skip
+}
 #: A label's name behind its domain, and a label's value that is not empty.
 _WORD: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _OPERATORS: Final = ("Exists", "Equal")
@@ -44,13 +49,24 @@ _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
 #: What the export itself sets in each container.
 _ADDRESSES: Final = frozenset({"SLOTWISE_DATABASE_URL", "DATABASE_URL"})
-_OURS: Final = frozenset({
-    "SLOTWISE_APP", "SLOTWISE_HTTP", "SLOTWISE_ONLY", "SLOTWISE_REVISION", "SLOTWISE_SCHEMA", "SLOTWISE_SHUTDOWN_GRACE",
-    "SLOTWISE_TABLE_PREFIX", "SLOTWISE_TAGS",
-})  # fmt: skip
+_OURS: Final = frozenset(
+    {
+        "SLOTWISE_APP",
+        "SLOTWISE_HTTP",
+        "SLOTWISE_ONLY",
+        "SLOTWISE_REVISION",
+        "SLOTWISE_SCHEMA",
+        "SLOTWISE_SHUTDOWN_GRACE",
+        "SLOTWISE_TABLE_PREFIX",
+        "SLOTWISE_TAGS",
+    }
+)
 #: The longest name: a CronJob's has at most 52 characters, and a Deployment's adds its tags.
 _LONGEST_NAME: Final = 30
-DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
+DEFAULT_RESOURCES: Final = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"memory": "256Mi"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +84,9 @@ class Pods:
 class Plan:
     """What an export needs besides the application.
 
-    ``secret`` has the database's address under ``secret_key``; ``migration_secret``, if given, one of a role that may
-    create tables. ``tags`` says where the pods that offer a tag run; ``cron_jobs`` are the jobs that run in CronJobs.
+    ``secret`` has the database's address under ``secret_key``; ``migration_secret``, if given, one
+    of a role that may create tables. ``tags`` says where the pods that offer a tag run;
+    ``cron_jobs`` are the jobs that run in CronJobs.
     """
 
     image: str
@@ -88,16 +105,22 @@ class Plan:
     tags: Mapping[str, Pods] = field(default_factory=dict)
 
     def pods(self, tags: frozenset[str]) -> Pods:
-        """Return where pods run that offer these tags: what their tables say, over that of all workers.
+        """Return where pods run that offer these tags: what their tables say, over that of all
+        workers.
 
-        Raise ConfigurationError if two of the tags need different nodes, or if Kubernetes would refuse the resources.
+        Raise ConfigurationError if two of the tags need different nodes, or if Kubernetes would
+        refuse the resources.
         """
         found = self.workers
         place = f"tags {', '.join(sorted(tags))}" if tags else "workers"
         resources = _over(DEFAULT_RESOURCES, self.workers.resources)
         for tag in sorted(tags & self.tags.keys()):
             mine = self.tags[tag]
-            both = found.node_selector.keys() & mine.node_selector.keys() if found is not self.workers else set()
+            both = (
+                found.node_selector.keys() & mine.node_selector.keys()
+                if found is not self.workers
+                else set()
+            )
             for key in sorted(both):
                 if found.node_selector[key] != mine.node_selector[key]:
                     raise ConfigurationError(
@@ -108,7 +131,10 @@ class Plan:
             found = replace(
                 mine,
                 node_selector={**found.node_selector, **mine.node_selector},
-                tolerations=[*found.tolerations, *(one for one in mine.tolerations if one not in found.tolerations)],
+                tolerations=[
+                    *found.tolerations,
+                    *(one for one in mine.tolerations if one not in found.tolerations),
+                ],
             )
         if problems := [f"{place}: {problem}" for problem in _refused(resources)]:
             raise ConfigurationError("\n".join(problems))
@@ -127,9 +153,15 @@ def _refused(resources: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     for key, wanted in resources.get("requests", {}).items():
         limit = limits.get(key)
         if key not in _RESOURCES and (limit is None or _size(limit) != _size(wanted)):
-            yield f"requests.{key} is {wanted} and its limit {limit or 'missing'}; write limits.{key} = {wanted!r}"
+            yield (
+                f"requests.{key} is {wanted} and its limit {limit or 'missing'}; write "
+                f"limits.{key} = {wanted!r}"
+            )
         elif limit is not None and _size(wanted) > _size(limit):
-            yield f"requests.{key} is {wanted}, above its limit {limit}; raise limits.{key}, or lower the request"
+            yield (
+                f"requests.{key} is {wanted}, above its limit {limit}; raise "
+                f"limits.{key}, or lower the request"
+            )
 
 
 def read_plan(path: str | Path | None = None, **options: object) -> Plan:
@@ -142,18 +174,25 @@ def read_plan(path: str | Path | None = None, **options: object) -> Plan:
     reading = _Reading("" if path is None else f"{path}: ", [])
     found = reading.table("", {**content, **given}, _PLAN)
     if "image" not in found and not reading.problems:
-        reading.problems.append(f"{reading.file}image is missing; name it: --image registry.example/shop:1.4")
+        reading.problems.append(
+            f"{reading.file}image is missing; name it: --image registry.example/shop:1.4"
+        )
     if reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     workers: Pods = found.get("workers", Pods())
-    tags = {tag: replace(workers, **{"resources": {}, **given}) for tag, given in found.pop("tags", {}).items()}
+    tags = {
+        tag: replace(workers, **{"resources": {}, **given})
+        for tag, given in found.pop("tags", {}).items()
+    }
     return Plan(**found, tags=tags)
 
 
 def _content(path: Path) -> Mapping[str, object]:
     content = document(path, "mapping file", "name a mapping file, TOML or YAML")
     if not isinstance(content, Mapping):
-        raise ConfigurationError(f"{path}: expected a table of settings; write e.g. image: registry.example/shop:1.4")
+        raise ConfigurationError(
+            f"{path}: expected a table of settings; write e.g. image: registry.example/shop:1.4"
+        )
     return content
 
 
@@ -168,7 +207,9 @@ class _Reading:
     file: str
     problems: list[str]
 
-    def table(self, place: str, content: object, known: Mapping[str, _Read]) -> dict[str, Any]:
+    def table(
+        self, place: str, content: object, known: Mapping[str, _Read]
+    ) -> dict[str, Any]:
         found: dict[str, object] = {}
         if not isinstance(content, Mapping):
             self.wrong(place, content, f"is not a table; write [{place}]")
@@ -188,7 +229,9 @@ class _Reading:
         if isinstance(key, str) and key in known:
             return known[key]
         near = get_close_matches(str(key), known, n=1)
-        raise _Wrong(f"is under an unknown key; {f'did you mean {near[0]}?' if near else 'remove it'}")
+        raise _Wrong(
+            f"is under an unknown key; {f'did you mean {near[0]}?' if near else 'remove it'}"
+        )
 
 
 #: Reads a value at a place. Raises _Wrong.
@@ -198,19 +241,31 @@ _Read: TypeAlias = Callable[[_Reading, str, object], object]
 def _name(at: _Reading, place: str, value: object) -> str:
     if isinstance(value, str) and len(value) <= _LONGEST_NAME and _NAME.fullmatch(value):
         return value
-    raise _Wrong(f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 and, between them, -")
+    raise _Wrong(
+        f"is not a name for Kubernetes; write up to {_LONGEST_NAME} of a-z, 0-9 "
+        "and, between them, -"
+    )
 
 
 def _namespace(at: _Reading, place: str, value: object) -> str:
     if isinstance(value, str) and len(value) <= _LONGEST_LABEL and _NAME.fullmatch(value):
         return value
-    raise _Wrong(f"is not a namespace's name; write up to {_LONGEST_LABEL} of a-z, 0-9 and, between them, -")
+    raise _Wrong(
+        f"is not a namespace's name; write up to {_LONGEST_LABEL} of a-z, 0-9 and, between them, -"
+    )
 
 
 def _object_name(at: _Reading, place: str, value: object) -> str:
-    if isinstance(value, str) and len(value) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(value):
+    if (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_SUBDOMAIN
+        and _SUBDOMAIN.fullmatch(value)
+    ):
         return value
-    raise _Wrong(f"is not a name of Kubernetes; write up to {_LONGEST_SUBDOMAIN} of a-z, 0-9 and, between them, - or .")
+    raise _Wrong(
+        f"is not a name of Kubernetes; write up to {_LONGEST_SUBDOMAIN} of a-z, "
+        "0-9 and, between them, - or ."
+    )
 
 
 def _key(at: _Reading, place: str, value: object) -> str:
@@ -234,7 +289,10 @@ def _env(at: _Reading, place: str, value: object) -> dict[str, str]:
         elif name in _OURS:
             why = "is set by the export, from the application and options; remove it"
         elif not _VARIABLE.fullmatch(name):
-            why = "is not the name of a variable; write letters, digits, -, _ and ., with no digit first"
+            why = (
+                "is not the name of a variable; write letters, digits, -, _ and ., "
+                "with no digit first"
+            )
         if why is not None:
             shown = name if _VARIABLE.fullmatch(name) else f"{name!r:.60}"
             at.problems.append(f"{at.file}{place}.{shown} {why}")
@@ -250,7 +308,9 @@ def _count(at: _Reading, place: str, value: object) -> int:
 def _port(at: _Reading, place: str, value: object) -> int:
     if is_whole(value, 1024, 65_535):
         return value
-    raise _Wrong("is not a port that a pod without root can open; write a whole number from 1024 to 65535")
+    raise _Wrong(
+        "is not a port that a pod without root can open; write a whole number from 1024 to 65535"
+    )
 
 
 def _duration(at: _Reading, place: str, value: object) -> timedelta:
@@ -269,14 +329,18 @@ def _names(at: _Reading, place: str, value: object) -> frozenset[str]:
 
 
 def _texts(at: _Reading, place: str, value: object) -> dict[str, str]:
-    if isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair):
+    if isinstance(value, Mapping) and all(
+        isinstance(one, str) for pair in value.items() for one in pair
+    ):
         return dict(value)
     raise _Wrong('is not a table of strings; write e.g. { disk = "ssd" }')
 
 
 def _is_label(key: str) -> bool:
     domain, slash, word = key.rpartition("/")
-    is_domain = len(domain) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(domain) is not None
+    is_domain = (
+        len(domain) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(domain) is not None
+    )
     return _WORD.fullmatch(word) is not None and (is_domain or not slash)
 
 
@@ -286,26 +350,49 @@ def _node_selector(at: _Reading, place: str, value: object) -> dict[str, str]:
         if not _is_label(key):
             at.wrong(place, key, "is not a label of nodes; write e.g. example.com/disk")
         elif wanted and not _WORD.fullmatch(wanted):
-            at.wrong(f"{place}.{key}", wanted, "is not a label's value; write up to 63 letters, digits, -, _ and .")
+            at.wrong(
+                f"{place}.{key}",
+                wanted,
+                "is not a label's value; write up to 63 letters, digits, -, _ and .",
+            )
     return found
 
 
 def _tolerations(at: _Reading, place: str, value: object) -> list[dict[str, object]]:
     keys = {"key", "operator", "value", "effect", "tolerationSeconds"}
-    if not isinstance(value, list | tuple) or not all(isinstance(one, Mapping) and one.keys() <= keys for one in value):
-        raise _Wrong(f"is not a list of tolerations, tables with {', '.join(sorted(keys))}; write them as in a pod")
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(one, Mapping) and one.keys() <= keys for one in value
+    ):
+        raise _Wrong(
+            f"is not a list of tolerations, tables with {', '.join(sorted(keys))}; "
+            "write them as in a pod"
+        )
     for number, one in enumerate(value):
         for key, allowed in (("operator", _OPERATORS), ("effect", _EFFECTS)):
             if key in one and one[key] not in allowed:
-                at.wrong(f"{place}[{number}].{key}", one[key], f"is unknown; write {', '.join(allowed)}")
+                at.wrong(
+                    f"{place}[{number}].{key}",
+                    one[key],
+                    f"is unknown; write {', '.join(allowed)}",
+                )
         if "key" in one and not (isinstance(one["key"], str) and _is_label(one["key"])):
-            at.wrong(f"{place}[{number}].key", one["key"], "is not the key of a taint; write e.g. nvidia.com/gpu")
+            at.wrong(
+                f"{place}[{number}].key",
+                one["key"],
+                "is not the key of a taint; write e.g. nvidia.com/gpu",
+            )
         if one.get("operator") == "Exists" and one.get("value"):
             at.wrong(
-                f"{place}[{number}].value", one["value"], 'is not compared; remove it, or write operator = "Equal"'
+                f"{place}[{number}].value",
+                one["value"],
+                'is not compared; remove it, or write operator = "Equal"',
             )
         if "key" not in one and one.get("operator") != "Exists":
-            at.wrong(f"{place}[{number}]", dict(one), 'has no key; name it, or write operator = "Exists"')
+            at.wrong(
+                f"{place}[{number}]",
+                dict(one),
+                'has no key; name it, or write operator = "Exists"',
+            )
     return [dict(one) for one in value]
 
 
@@ -315,11 +402,27 @@ def _quantities(at: _Reading, place: str, value: object) -> dict[str, str]:
     found = {}
     for key, one in value.items():
         near = get_close_matches(str(key), _RESOURCES, n=1)
-        if key not in _RESOURCES and "/" not in str(key) and not str(key).startswith("hugepages-"):
-            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(_RESOURCES)}, and names with a domain"
+        if (
+            key not in _RESOURCES
+            and "/" not in str(key)
+            and not str(key).startswith("hugepages-")
+        ):
+            cure = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"known are {', '.join(_RESOURCES)}, and names with a domain"
+            )
             at.wrong(f"{place}.{key}", one, f"is for an unknown resource; {cure}")
-        elif isinstance(one, bool) or not isinstance(one, str | int | float) or not _QUANTITY.fullmatch(str(one)):
-            at.wrong(f"{place}.{key}", one, f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}")
+        elif (
+            isinstance(one, bool)
+            or not isinstance(one, str | int | float)
+            or not _QUANTITY.fullmatch(str(one))
+        ):
+            at.wrong(
+                f"{place}.{key}",
+                one,
+                f"is not a quantity; write e.g. {'500m' if key == 'cpu' else '256Mi'}",
+            )
         elif "/" in key and not _size(str(one)).is_integer():
             at.wrong(f"{place}.{key}", one, "is a part of a device; write a whole number")
         else:
@@ -332,7 +435,11 @@ def _resources(at: _Reading, place: str, value: object) -> dict[str, dict[str, s
     limits = found.get("limits", {})
     for key, wanted in found.get("requests", {}).items():
         if key in limits and _size(wanted) > _size(limits[key]):
-            at.wrong(f"{place}.requests.{key}", wanted, f"is above its limit {limits[key]}; lower it")
+            at.wrong(
+                f"{place}.requests.{key}",
+                wanted,
+                f"is above its limit {limits[key]}; lower it",
+            )
     return found
 
 
@@ -363,7 +470,9 @@ def _workers(at: _Reading, place: str, value: object) -> Pods:
 def _tags(at: _Reading, place: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise _Wrong("is not a table of tags; write [tags.gpu]")
-    return {str(tag): at.table(f"{place}.{tag}", pods, _PODS) for tag, pods in value.items()}
+    return {
+        str(tag): at.table(f"{place}.{tag}", pods, _PODS) for tag, pods in value.items()
+    }
 
 
 _PLAN: Final[Mapping[str, _Read]] = {

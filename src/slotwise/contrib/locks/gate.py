@@ -1,4 +1,6 @@
-"""The gate of a ShedLock fleet: while a slot runs, the worker holds the job's lock, as the Java programs do."""
+"""The gate of a ShedLock fleet: while a slot runs, the worker holds the job's lock, as the Java
+programs do.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from slotwise.jobs.context import Context, Skip
 
 
 class LockGate:
-    """A ``before_start`` hook that holds a lock while a slot of a job runs, so that ShedLock jobs move one by one.
+    """A ``before_start`` hook that holds a lock while a slot of a job runs, so that ShedLock jobs
+    move one by one.
 
-    ``names`` has the name of the lock for each job that needs one. If another program holds the lock, the slot ends as
-    skipped with the reason ``lock_held``. The lease is renewed; if it is lost, the handler is asked to stop with the
-    reason ``lock_lost``. If the provider does not answer, the attempt fails. Raises InvalidSetting.
+    ``names`` has the name of the lock for each job that needs one. If another program holds the
+    lock, the slot ends as skipped with the reason ``lock_held``. The lease is renewed; if it is
+    lost, the handler is asked to stop with the reason ``lock_lost``. If the provider does not
+    answer, the attempt fails. Raises InvalidSetting.
     """
 
     def __init__(
@@ -31,7 +35,9 @@ class LockGate:
         at_least_for: timedelta | str = timedelta(0),
     ) -> None:
         if not isinstance(names, Mapping):
-            raise InvalidSetting(f'LockGate: {names!r:.60} has no locks; write {{"job": "lock"}}')
+            raise InvalidSetting(
+                f'LockGate: {names!r:.60} has no locks; write {{"job": "lock"}}'
+            )
         self._provider = provider
         self._names = dict(names)
         self._at_most_for = at_most_for
@@ -42,13 +48,15 @@ class LockGate:
     def verify(self) -> None:
         """Check that the provider can be used as it is.
 
-        Raise ConfigurationError, for example without the table of the locks, and LockUnavailable without an answer.
+        Raise ConfigurationError, for example without the table of the locks, and LockUnavailable
+        without an answer.
         """
         with record_of(self._provider).answering():
             self._provider.is_held(Grant(name="", holder="", token=0, locked_at=0))
 
     def verify_at_start(self, names: Collection[str]) -> None:
-        """Raise ConfigurationError for a job that is not among these names, and what makes the provider unusable.
+        """Raise ConfigurationError for a job that is not among these names, and what makes the
+        provider unusable.
 
         An outage is logged; while it lasts, no slot that needs a lock starts.
         """
@@ -73,6 +81,10 @@ class LockGate:
                 ctx.cancel(LOCK_LOST)
 
         return Lock(
-            name, at_most_for=self._at_most_for, at_least_for=self._at_least_for, provider=self._provider,
-            keep_alive=True, on_lost=on_lost,
-        )  # fmt: skip
+            name,
+            at_most_for=self._at_most_for,
+            at_least_for=self._at_least_for,
+            provider=self._provider,
+            keep_alive=True,
+            on_lost=on_lost,
+        )

@@ -22,7 +22,8 @@ from slotwise.model.durations import about
 
 logger = logging.getLogger("slotwise.locks")
 
-#: Called once with the lease and the reason, on a thread of the lease or in the call that notices the loss.
+#: Called once with the lease and the reason, on a thread of the lease or in the call that notices
+#: the loss.
 OnLost: TypeAlias = Callable[["Lease", LockLost], object]
 
 #: What a call on a thread returns.
@@ -30,7 +31,8 @@ Result = TypeVar("Result")
 
 #: The unit of ShedLock and of Redis.
 SHORTEST: Final = timedelta(milliseconds=1)
-#: The longest wait without a look at the clock: waiting threads do not notice that the host was suspended.
+#: The longest wait without a look at the clock: waiting threads do not notice that the host was
+#: suspended.
 _LOOK: Final = 1.0
 
 #: The leases that were entered in this context, the innermost last.
@@ -53,8 +55,12 @@ class Lease:
     ``Lock`` makes it. Its methods may be called from any thread.
     """
 
-    def __init__(self, provider: LockProvider, grant: Grant, terms: Terms, sent: float) -> None:
-        """``sent`` is when the acquisition was sent, by ``elapsed``: before the provider read its own clock."""
+    def __init__(
+        self, provider: LockProvider, grant: Grant, terms: Terms, sent: float
+    ) -> None:
+        """``sent`` is when the acquisition was sent, by ``elapsed``: before the provider read its
+        own clock.
+        """
         self._provider = provider
         self._record = record_of(provider)
         self._grant = grant
@@ -65,8 +71,8 @@ class Lease:
         self._state = threading.Condition()
         self._lost: LockLost | None = None
         self._has_ended = False
-        # Race: a renewal that reaches the provider after the release would prolong what at_least_for has left of
-        # the lock. So calls that write take turns.
+        # Race: a renewal that reaches the provider after the release would prolong what
+        # at_least_for has left of the lock. So calls that write take turns.
         self._calls = threading.Lock()
         self._record.leases[grant.name] = self
         if terms.keep_alive or terms.on_lost is not None:
@@ -81,17 +87,23 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """The string that names this lease in the provider: host, process, and digits of its own."""
+        """The string that names this lease in the provider: host, process, and digits of its
+        own.
+        """
         return self._grant.holder
 
     @property
     def token(self) -> int:
-        """The fencing token: higher than that of each earlier lease that slotwise had on this lock."""
+        """The fencing token: higher than that of each earlier lease that slotwise had on this
+        lock.
+        """
         return self._grant.token
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is known to be lost, or has run out by this host's monotonic clock. Asks no provider."""
+        """Whether the lease is known to be lost, or has run out by this host's monotonic clock.
+        Asks no provider.
+        """
         return self._lost is not None or self.left == timedelta(0)
 
     @property
@@ -101,7 +113,9 @@ class Lease:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process holds the lock by this lease, as far as it knows. Asks no provider."""
+        """Whether this process holds the lock by this lease, as far as it knows. Asks no
+        provider.
+        """
         return not self._has_ended and not self.lost and self._pid == os.getpid()
 
     @property
@@ -109,20 +123,23 @@ class Lease:
         """The same methods, awaited."""
         return AwaitedLease(self)
 
-    # -- what the holder calls ----------------------------------------------------------------------------------
+    # -- what the holder calls --------------------------------------------------------------------
 
     def extend(self, at_most_for: timedelta | str | None = None) -> None:
         """Hold the lock for this long from now; default: the lock's ``at_most_for``.
 
-        Raise LockLost if the lease has ended, LockUnavailable if the provider does not answer, and InvalidSetting for
-        less than a millisecond.
+        Raise LockLost if the lease has ended, LockUnavailable if the provider does not answer, and
+        InvalidSetting for less than a millisecond.
         """
         span = (
-            self.terms.at_most_for if at_most_for is None else named_duration(f"lock {self.name}: extend", at_most_for)
+            self.terms.at_most_for
+            if at_most_for is None
+            else named_duration(f"lock {self.name}: extend", at_most_for)
         )
         if span < SHORTEST:
             raise InvalidSetting(
-                f"lock {self.name}: extend({at_most_for!r}) is too short; write at least 1ms, or call release()"
+                f"lock {self.name}: extend({at_most_for!r}) is too short; write at "
+                "least 1ms, or call release()"
             )
         with self._calls:
             self._raise_if_over()
@@ -138,9 +155,11 @@ class Lease:
             raise self._lose("the provider has another holder, or the lease had expired")
 
     def assert_held(self) -> None:
-        """Ask the provider whether this lease holds the lock. Raise LockLost or, without an answer, LockUnavailable.
+        """Ask the provider whether this lease holds the lock. Raise LockLost or, without an
+        answer, LockUnavailable.
 
-        A process may be paused between this call and its next statement; only ``token`` protects against that.
+        A process may be paused between this call and its next statement; only ``token`` protects
+        against that.
         """
         self._raise_if_over()
         with self._record.answering():
@@ -152,7 +171,8 @@ class Lease:
     def release(self) -> None:
         """Release the lock; ``at_least_for`` may keep it for a while. A second call does nothing.
 
-        If the provider does not answer, that is logged, and the lock ends by itself after ``at_most_for``.
+        If the provider does not answer, that is logged, and the lock ends by itself after
+        ``at_most_for``.
         """
         with self._state:
             # A forked child has a copy of the lease; only the parent holds the lock.
@@ -165,7 +185,9 @@ class Lease:
             with self._calls, self._record.answering():
                 held = self._provider.release(self._grant, self.terms.at_least_for)
         except Exception as error:
-            logger.warning("lock %s was not released; it ends by itself: %s", self.name, error)
+            logger.warning(
+                "lock %s was not released; it ends by itself: %s", self.name, error
+            )
             held = True
         if ran_out:
             self._lose(f"its block ran longer than {about(self.terms.at_most_for)}")
@@ -177,7 +199,10 @@ class Lease:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._leave()
         self.release()
@@ -186,7 +211,10 @@ class Lease:
         return self.__enter__()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._leave()
         await in_thread(self.release)
@@ -194,10 +222,12 @@ class Lease:
     def _leave(self) -> None:
         ENTERED.set(tuple(lease for lease in ENTERED.get() if lease is not self))
 
-    # -- its threads --------------------------------------------------------------------------------------------
+    # -- its threads ------------------------------------------------------------------------------
 
     def _start(self, work: Callable[[], None]) -> None:
-        threading.Thread(target=work, name=f"slotwise-lock-{self.name}", daemon=True).start()
+        threading.Thread(
+            target=work, name=f"slotwise-lock-{self.name}", daemon=True
+        ).start()
 
     def _watch(self) -> None:
         """Report the loss when the time is up, even while a renewal hangs."""
@@ -222,7 +252,12 @@ class Lease:
                 if self._is_over():
                     return
                 self._record.count("renewals_failed")
-                logger.warning("lock %s was not renewed, %s left: %s", self.name, about(self.left), error)
+                logger.warning(
+                    "lock %s was not renewed, %s left: %s",
+                    self.name,
+                    about(self.left),
+                    error,
+                )
                 pause = span / 15
             else:
                 self._record.count("renewed")
@@ -236,7 +271,7 @@ class Lease:
                 self._state.wait(min(left, _LOOK))
             return not (self._has_ended or self._lost)
 
-    # -- its end ------------------------------------------------------------------------------------------------
+    # -- its end ----------------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
         with self._state:
@@ -244,7 +279,8 @@ class Lease:
 
     def _raise_if_over(self) -> None:
         with self._state:
-            ended, lost = self._has_ended, self._lost
+            ended = self._has_ended
+            lost = self._lost
         if lost is not None:
             raise lost
         if ended:
@@ -288,8 +324,11 @@ class AwaitedLease:
         await in_thread(self._lease.release)
 
 
-async def in_thread(call: Callable[[], Result], undo: Callable[[Result], object] | None = None) -> Result:
-    """Run the call to its end. If the caller is cancelled meanwhile, pass the result to ``undo``, on a thread as well.
+async def in_thread(
+    call: Callable[[], Result], undo: Callable[[Result], object] | None = None
+) -> Result:
+    """Run the call to its end. If the caller is cancelled meanwhile, pass the result to ``undo``,
+    on a thread as well.
 
     Raise what the call raises.
     """
@@ -305,7 +344,10 @@ async def in_thread(call: Callable[[], Result], undo: Callable[[Result], object]
 
 class _Call(Generic[Result]):
     def __init__(
-        self, call: Callable[[], Result], undo: Callable[[Result], object] | None, loop: asyncio.AbstractEventLoop
+        self,
+        call: Callable[[], Result],
+        undo: Callable[[Result], object] | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._call = call
         self._undo = undo
@@ -322,8 +364,8 @@ class _Call(Generic[Result]):
         except BaseException as error:
             self._error = error
         else:
-            # Race: the caller is cancelled while the call returns. Either it finds the result and undoes it, or it
-            # has left before, and the result is undone here.
+            # Race: the caller is cancelled while the call returns. Either it finds the result and
+            # undoes it, or it has left before, and the result is undone here.
             with self._mutex:
                 self._results.append(result)
                 is_abandoned = self._is_abandoned
@@ -337,7 +379,9 @@ class _Call(Generic[Result]):
             self._is_abandoned = True
             has_returned = bool(self._results)
         if has_returned:
-            threading.Thread(target=self._undo_it, name="slotwise-lock-undo", daemon=True).start()
+            threading.Thread(
+                target=self._undo_it, name="slotwise-lock-undo", daemon=True
+            ).start()
 
     def _undo_it(self) -> None:
         if self._undo is not None:

@@ -11,7 +11,12 @@ from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable, SlotwiseError
+from slotwise.errors import (
+    ConfigurationError,
+    InvalidSetting,
+    LockUnavailable,
+    SlotwiseError,
+)
 from slotwise.model.durations import parse_duration
 
 logger = logging.getLogger("slotwise.locks")
@@ -34,22 +39,27 @@ class Grant:
 class LockProvider(Protocol):
     """Where locks are kept. All times are the provider's: it adds the durations to its own clock.
 
-    The methods are called from several threads. Each is one atomic step in the provider. A method that gets no answer
-    raises; any exception means that the caller does not hold the lock for certain. A call may be repeated after a lost
-    reply, with the same arguments.
+    The methods are called from several threads. Each is one atomic step in the provider. A method
+    that gets no answer raises; any exception means that the caller does not hold the lock for
+    certain. A call may be repeated after a lost reply, with the same arguments.
     """
 
     def acquire(self, name: str, holder: str, at_most_for: timedelta) -> Grant | None:
-        """Take the lock if it is free, has expired, or has this holder already. Return None if another one has it."""
+        """Take the lock if it is free, has expired, or has this holder already. Return None if
+        another one has it.
+        """
 
     def extend(self, grant: Grant, at_most_for: timedelta) -> bool:
-        """Set the end to now plus this duration, if the grant's holder has the lock and it has not expired."""
+        """Set the end to now plus this duration, if the grant's holder has the lock and it has not
+        expired.
+        """
 
     def is_held(self, grant: Grant) -> bool:
         """Return whether the grant's holder has the lock and it has not expired."""
 
     def release(self, grant: Grant, at_least_for: timedelta) -> bool:
-        """End the lock now, or this long after its acquisition if that is later. Return False if it has another holder.
+        """End the lock now, or this long after its acquisition if that is later. Return False if
+        it has another holder.
 
         Never touch the lock of another holder.
         """
@@ -71,7 +81,9 @@ class LockCounts:
     lost: int = 0
 
 
-Count: TypeAlias = Literal["acquired", "refused", "unavailable", "outages", "renewed", "renewals_failed", "lost"]
+Count: TypeAlias = Literal[
+    "acquired", "refused", "unavailable", "outages", "renewed", "renewals_failed", "lost"
+]
 
 
 class Leased(Protocol):
@@ -106,7 +118,9 @@ class Record:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count an exception of the provider as no answer, log the first of an outage, and raise LockUnavailable."""
+        """Count an exception of the provider as no answer, log the first of an outage, and raise
+        LockUnavailable.
+        """
         try:
             yield
         except Exception as error:
@@ -114,14 +128,19 @@ class Record:
             self._note_failure(reason, refused=isinstance(error, ConfigurationError))
             if isinstance(error, SlotwiseError):
                 raise
-            raise LockUnavailable(f"{self._provider}: {reason}; start the server, or correct the address") from error
+            raise LockUnavailable(
+                f"{self._provider}: {reason}; start the server, or correct the address"
+            ) from error
         self._note_answer()
 
     def _note_failure(self, reason: str, *, refused: bool) -> None:
-        """``refused``: the provider answers, and cannot be used as it is, e.g. without its table."""
+        """``refused``: the provider answers, and cannot be used as it is, e.g. without its
+        table.
+        """
         with self._mutex:
             self._add("unavailable")
-            was_down, self._is_down = self._is_down, True
+            was_down = self._is_down
+            self._is_down = True
             if not was_down:
                 self._add("outages")
         if not was_down:
@@ -135,13 +154,16 @@ class Record:
     def _note_answer(self) -> None:
         if self._is_down:
             with self._mutex:
-                was_down, self._is_down = self._is_down, False
+                was_down = self._is_down
+                self._is_down = False
             if was_down:
                 logger.info("%s answers again", self._provider)
 
 
 def named_duration(place: str, value: object) -> timedelta:
-    """Return the duration. Raise InvalidSetting that begins with the place, e.g. ``lock a: wait``."""
+    """Return the duration. Raise InvalidSetting that begins with the place, e.g. ``lock a:
+    wait``.
+    """
     try:
         return parse_duration(value)
     except InvalidSetting as error:
@@ -161,5 +183,7 @@ def record_of(provider: object) -> Record:
 
 
 def counts(provider: object) -> LockCounts:
-    """Return what the locks of this provider, or the keys of this ``AdvisoryGate``, did in this process so far."""
+    """Return what the locks of this provider, or the keys of this ``AdvisoryGate``, did in this
+    process so far.
+    """
     return record_of(provider).counts

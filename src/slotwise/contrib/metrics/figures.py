@@ -1,6 +1,8 @@
-"""All figures that slotwise exports: names, units, labels, and how those of several processes combine.
+"""All figures that slotwise exports: names, units, labels, and how those of several processes
+combine.
 
-A snapshot is plain data, so that a supervisor can add up what its children report. Nothing here needs a library.
+A snapshot is plain data, so that a supervisor can add up what its children report. Nothing here
+needs a library.
 """
 
 from __future__ import annotations
@@ -28,7 +30,24 @@ class Combine(StrEnum):
 
 
 #: Upper bounds of the buckets, in seconds and in rows; a last bucket takes the rest.
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+SECONDS: Final = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    1800.0,
+    7200.0,
+)
 ROWS: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
@@ -42,7 +61,8 @@ class Figure:
     labels: tuple[str, ...] = ()
     combine: Combine = Combine.SUM
     buckets: tuple[float, ...] = ()
-    #: It describes the cluster: every worker reports the same, so dashboards take the maximum over workers.
+    #: It describes the cluster: every worker reports the same, so dashboards take the maximum over
+    #: workers.
     is_of_cluster: bool = False
 
 
@@ -50,21 +70,50 @@ def _counter(name: str, help: str, *labels: str) -> Figure:
     return Figure(name, Kind.COUNTER, help, labels)
 
 
-def _gauge(name: str, help: str, *labels: str, combine: Combine = Combine.SUM, of_cluster: bool = False) -> Figure:
+def _gauge(
+    name: str,
+    help: str,
+    *labels: str,
+    combine: Combine = Combine.SUM,
+    of_cluster: bool = False,
+) -> Figure:
     return Figure(name, Kind.GAUGE, help, labels, combine, is_of_cluster=of_cluster)
 
 
-def _histogram(name: str, help: str, *labels: str, buckets: tuple[float, ...] = SECONDS) -> Figure:
+def _histogram(
+    name: str, help: str, *labels: str, buckets: tuple[float, ...] = SECONDS
+) -> Figure:
     return Figure(name, Kind.HISTOGRAM, help, labels, buckets=buckets)
 
 
 _ALL: Final = (
-    _counter("slotwise_attempts", "Attempts that have ended, by outcome", "name", "kind", "outcome", "reason"),
+    _counter(
+        "slotwise_attempts",
+        "Attempts that have ended, by outcome",
+        "name",
+        "kind",
+        "outcome",
+        "reason",
+    ),
     _counter("slotwise_slots_skipped", "Slots that did not run", "name", "reason"),
     _counter("slotwise_claims_lost", "Claims of this worker that were lost", "name"),
-    _counter("slotwise_takeovers", "Claims of dead workers that this worker has taken over", "name", "outcome"),
-    _histogram("slotwise_start_lateness_seconds", "From a slot's time to the start of its first attempt", "name"),
-    _histogram("slotwise_queue_wait_seconds", "From the due time to the start of the handler", "name", "kind"),
+    _counter(
+        "slotwise_takeovers",
+        "Claims of dead workers that this worker has taken over",
+        "name",
+        "outcome",
+    ),
+    _histogram(
+        "slotwise_start_lateness_seconds",
+        "From a slot's time to the start of its first attempt",
+        "name",
+    ),
+    _histogram(
+        "slotwise_queue_wait_seconds",
+        "From the due time to the start of the handler",
+        "name",
+        "kind",
+    ),
     _histogram("slotwise_duration_seconds", "How long handlers have run", "name", "kind"),
     _histogram("slotwise_claim_seconds", "How long claim statements have taken"),
     _histogram("slotwise_claim_batch_size", "Rows per claim statement", buckets=ROWS),
@@ -72,36 +121,77 @@ _ALL: Final = (
     _histogram("slotwise_settlement_batch_size", "Attempts per settlement", buckets=ROWS),
     _counter("slotwise_database_outages", "How often the database was lost"),
     _counter("slotwise_pool_waits", "How often a thread waited for a database connection"),
-    _counter("slotwise_pool_wait_seconds", "Time that threads waited for a database connection"),
+    _counter(
+        "slotwise_pool_wait_seconds", "Time that threads waited for a database connection"
+    ),
     _gauge("slotwise_pool_connections", "Database connections of the pools", "state"),
     _gauge("slotwise_workers", "Worker processes that report"),
-    _gauge("slotwise_ready", "1 while the worker runs and reaches the database", combine=Combine.MIN),
+    _gauge(
+        "slotwise_ready",
+        "1 while the worker runs and reaches the database",
+        combine=Combine.MIN,
+    ),
     _gauge("slotwise_draining", "1 while the worker drains", combine=Combine.MAX),
     _gauge("slotwise_capacity", "Handlers that can run at a time"),
     _gauge("slotwise_busy", "Handlers that run now"),
-    _gauge("slotwise_claims_held", "Claims that the worker holds: handlers that run, wait to start, or are settled"),
-    _gauge("slotwise_heartbeat_age_seconds", "Time since the last successful heartbeat", combine=Combine.MAX),
-    _gauge("slotwise_lease_left_seconds", "What is left of the shortest lease of a held claim", combine=Combine.MIN),
-    _gauge("slotwise_clock_drift_seconds", "How far this host's clock is off the database's", combine=Combine.MAX),
-    _gauge("slotwise_loop_busy_seconds", "How long a loop's current round has lasted", "loop", combine=Combine.MAX),
-    _gauge("slotwise_database_up", "1 if the database answered the last reading", combine=Combine.MIN),
     _gauge(
-        "slotwise_backlog", "Rows that are due and not claimed; a lower bound above 10,000", "name",
-        combine=Combine.MAX, of_cluster=True,
+        "slotwise_claims_held",
+        "Claims that the worker holds: handlers that run, wait to start, or are settled",
     ),
     _gauge(
-        "slotwise_oldest_due_age_seconds", "How long the oldest due row of a name has waited", "name",
-        combine=Combine.MAX, of_cluster=True,
+        "slotwise_heartbeat_age_seconds",
+        "Time since the last successful heartbeat",
+        combine=Combine.MAX,
     ),
     _gauge(
-        "slotwise_backlog_age_seconds", "How long the oldest due row of all has waited; 0 if nothing waits",
-        combine=Combine.MAX, of_cluster=True,
+        "slotwise_lease_left_seconds",
+        "What is left of the shortest lease of a held claim",
+        combine=Combine.MIN,
     ),
     _gauge(
-        "slotwise_since_success_seconds", "Time since a job's last success or, if there is none, since it was planned",
-        "name", combine=Combine.MIN, of_cluster=True,
+        "slotwise_clock_drift_seconds",
+        "How far this host's clock is off the database's",
+        combine=Combine.MAX,
     ),
-)  # fmt: skip
+    _gauge(
+        "slotwise_loop_busy_seconds",
+        "How long a loop's current round has lasted",
+        "loop",
+        combine=Combine.MAX,
+    ),
+    _gauge(
+        "slotwise_database_up",
+        "1 if the database answered the last reading",
+        combine=Combine.MIN,
+    ),
+    _gauge(
+        "slotwise_backlog",
+        "Rows that are due and not claimed; a lower bound above 10,000",
+        "name",
+        combine=Combine.MAX,
+        of_cluster=True,
+    ),
+    _gauge(
+        "slotwise_oldest_due_age_seconds",
+        "How long the oldest due row of a name has waited",
+        "name",
+        combine=Combine.MAX,
+        of_cluster=True,
+    ),
+    _gauge(
+        "slotwise_backlog_age_seconds",
+        "How long the oldest due row of all has waited; 0 if nothing waits",
+        combine=Combine.MAX,
+        of_cluster=True,
+    ),
+    _gauge(
+        "slotwise_since_success_seconds",
+        "Time since a job's last success or, if there is none, since it was planned",
+        "name",
+        combine=Combine.MIN,
+        of_cluster=True,
+    ),
+)
 FIGURES: Final = {figure.name: figure for figure in _ALL}
 
 #: A value, or for a histogram the count of each bucket, the last one for the rest, and the sum.
@@ -117,7 +207,11 @@ def combined(snapshots: Iterable[Snapshot]) -> Snapshot:
         for name, samples in snapshot.items():
             known = result.setdefault(name, {})
             for labels, value in samples.items():
-                known[labels] = value if labels not in known else _combined(FIGURES[name], known[labels], value)
+                known[labels] = (
+                    value
+                    if labels not in known
+                    else _combined(FIGURES[name], known[labels], value)
+                )
     return result
 
 
@@ -137,12 +231,19 @@ def _combined(figure: Figure, one: Value, other: Value) -> Value:
 
 def as_plain(snapshot: Snapshot) -> dict[str, list[list[object]]]:
     """Return the snapshot as data for JSON."""
-    return {name: [[list(labels), value] for labels, value in samples.items()] for name, samples in snapshot.items()}
+    return {
+        name: [[list(labels), value] for labels, value in samples.items()]
+        for name, samples in snapshot.items()
+    }
 
 
 def from_plain(plain: Mapping[str, Sequence[object]]) -> Snapshot:
     """Return what ``as_plain`` was given; figures that this version does not know are left out."""
-    return {name: dict(map(_sample, samples)) for name, samples in plain.items() if name in FIGURES}
+    return {
+        name: dict(map(_sample, samples))
+        for name, samples in plain.items()
+        if name in FIGURES
+    }
 
 
 def _sample(sample: object) -> tuple[tuple[str, ...], Value]:

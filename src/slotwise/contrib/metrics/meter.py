@@ -1,4 +1,6 @@
-"""Counts what a worker does, as plain numbers per name, outcome and bucket; they are shown when they are asked for."""
+"""Counts what a worker does, as plain numbers per name, outcome and bucket; they are shown when
+they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ logger = logging.getLogger("slotwise.metrics")
 #: The label of names beyond the limit, and of reasons that no code has registered.
 OTHER: Final = "other"
 MAX_NAMES: Final = 1000
-#: A reading of the tables serves all scrapes within this time, in seconds; an older one is not shown after a while.
-FRESH, STALE = 10.0, 60.0
+#: A reading of the tables serves all scrapes within this time, in seconds; an older one is not
+#: shown after a while.
+FRESH = 10.0
+STALE = 60.0
 #: How long a scrape waits for a reading, in seconds.
 PATIENCE: Final = 2.0
 
@@ -73,33 +77,51 @@ class _Named:
         self.succeeded = 0
         #: By outcome and reason.
         self.others: Counter[tuple[str, str]] = Counter()
-        self.late, self.waits, self.duration = Distribution(), Distribution(), Distribution()
+        self.late = Distribution()
+        self.waits = Distribution()
+        self.duration = Distribution()
 
 
 class Sums:
-    """A listener that counts. It costs a batch of attempts one call, and each attempt about a microsecond."""
+    """A listener that counts. It costs a batch of attempts one call, and each attempt about a
+    microsecond.
+    """
 
     def __init__(self, max_names: int = MAX_NAMES) -> None:
-        if isinstance(max_names, bool) or not isinstance(max_names, int) or not 1 <= max_names <= 100_000:
-            raise ConfigurationError(f"metrics_max_names={max_names!r:.40}: write a whole number from 1 to 100000")
+        if (
+            isinstance(max_names, bool)
+            or not isinstance(max_names, int)
+            or not 1 <= max_names <= 100_000
+        ):
+            raise ConfigurationError(
+                f"metrics_max_names={max_names!r:.40}: write a whole number from 1 to 100000"
+            )
         self._max_names = max_names
         self._labels: set[str] = set()
-        #: By name, of one-time tasks and of slots. Names beyond the limit share the entry of ``other``.
+        #: By name, of one-time tasks and of slots. Names beyond the limit share the entry of
+        #: ``other``.
         self._tasks: dict[str, _Named] = {}
         self._slots: dict[str, _Named] = {}
         self._skipped: Counter[tuple[str, ...]] = Counter()
         self._lost: Counter[tuple[str, ...]] = Counter()
         self._taken_over: Counter[tuple[str, ...]] = Counter()
         self._outages = 0
-        self._claim_time, self._claim_size = Distribution(), Distribution(ROWS)
-        self._settlement_time, self._settlement_size = Distribution(), Distribution(ROWS)
+        self._claim_time = Distribution()
+        self._claim_size = Distribution(ROWS)
+        self._settlement_time = Distribution()
+        self._settlement_size = Distribution(ROWS)
         self._beat: tuple[float, float | None] | None = None
         self._react: dict[type[Event], Callable[..., None]] = {
-            BatchSettled: self._settled, BatchClaimed: self._claimed, HeartbeatSent: self._heartbeat,
-            SlotsSkipped: self._was_skipped, SlotsSuperseded: self._was_skipped,
-            BatchSkipped: self._were_skipped, ClaimLostEvent: self._was_lost,
-            Reaped: self._reaped, DatabaseLost: self._database_lost,
-        }  # fmt: skip
+            BatchSettled: self._settled,
+            BatchClaimed: self._claimed,
+            HeartbeatSent: self._heartbeat,
+            SlotsSkipped: self._was_skipped,
+            SlotsSuperseded: self._was_skipped,
+            BatchSkipped: self._were_skipped,
+            ClaimLostEvent: self._was_lost,
+            Reaped: self._reaped,
+            DatabaseLost: self._database_lost,
+        }
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether this listener counts events of this kind; the core makes no others for it."""
@@ -109,13 +131,18 @@ class Sums:
         if (react := self._react.get(type(event))) is not None:
             react(event)
 
-    # -- what happens -----------------------------------------------------------------------------------------
+    # -- what happens -----------------------------------------------------------------------------
 
     def _settled(self, event: BatchSettled) -> None:
-        """Count a batch. The loop is written for speed: most handlers end within the first bucket."""
+        """Count a batch. The loop is written for speed: most handlers end within the first
+        bucket.
+        """
         self._settlement_time.add(event.took.total_seconds())
         self._settlement_size.add(event.count)
-        slots, tasks, bounds, shortest = self._slots, self._tasks, SECONDS, SECONDS[0]
+        slots = self._slots
+        tasks = self._tasks
+        bounds = SECONDS
+        shortest = SECONDS[0]
         for attempt in event.succeeded:
             claim = attempt.claim
             row = claim.row
@@ -131,17 +158,24 @@ class Sums:
                 seconds = named.duration
                 seconds.counts[0 if ran <= shortest else bisect_left(bounds, ran)] += 1
                 seconds.total += ran
-                waited = (claim.claimed_at - row.execution_time).total_seconds() + began - attempt.since
+                waited = (
+                    (claim.claimed_at - row.execution_time).total_seconds()
+                    + began
+                    - attempt.since
+                )
                 seconds = named.waits
                 seconds.counts[bisect_left(bounds, waited)] += 1
                 seconds.total += waited
                 if attempt.is_slot:
                     _lateness(named, attempt, began)
         for attempt, outcome, reason in event.others:
-            named = (slots if attempt.is_slot else tasks).get(attempt.claim.row.task_name) or self._enter(attempt)
+            named = (slots if attempt.is_slot else tasks).get(
+                attempt.claim.row.task_name
+            ) or self._enter(attempt)
             named.others[outcome, _known(reason)] += 1
             if (times := attempt.ran) is not None:
-                row, began = attempt.claim.row, times[0]
+                row = attempt.claim.row
+                began = times[0]
                 named.duration.add(times[1] - began)
                 before = attempt.claim.claimed_at - row.execution_time
                 named.waits.add(before.total_seconds() + began - attempt.since)
@@ -186,10 +220,12 @@ class Sums:
     def _database_lost(self, event: DatabaseLost) -> None:
         self._outages += 1
 
-    # -- what is shown ----------------------------------------------------------------------------------------
+    # -- what is shown ----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return what was counted so far. A scrape may fall between a count and its sum; the next one has both."""
+        """Return what was counted so far. A scrape may fall between a count and its sum; the next
+        one has both.
+        """
         found: Snapshot = {
             "slotwise_claim_seconds": {(): self._claim_time.value},
             "slotwise_claim_batch_size": {(): self._claim_size.value},
@@ -218,8 +254,12 @@ class Sums:
             found[label] = count + one.waiting, max(age, one.oldest.total_seconds())
         return found
 
-    def oldest_success(self, since: Mapping[str, timedelta]) -> dict[tuple[str, ...], Value]:
-        """Return the seconds since the last success by label; of those that share one, the longest."""
+    def oldest_success(
+        self, since: Mapping[str, timedelta]
+    ) -> dict[tuple[str, ...], Value]:
+        """Return the seconds since the last success by label; of those that share one, the
+        longest.
+        """
         found: dict[tuple[str, ...], Value] = {}
         for name, span in sorted(since.items(), key=lambda one: one[1]):
             found[self.label(name),] = span.total_seconds()
@@ -238,7 +278,9 @@ def _lateness(named: _Named, attempt: Finished, began: float) -> None:
     """A retry is not late: only a slot's first attempt counts."""
     row = attempt.claim.row
     if row.attempt == 1 and row.slot is not None:
-        named.late.add((attempt.claim.claimed_at - row.slot).total_seconds() + began - attempt.since)
+        named.late.add(
+            (attempt.claim.claimed_at - row.slot).total_seconds() + began - attempt.since
+        )
 
 
 def _known(reason: str | None) -> str:
@@ -248,7 +290,9 @@ def _known(reason: str | None) -> str:
 
 def _show(found: Snapshot, name: str, kind: str, named: _Named) -> None:
     if named.succeeded:
-        found["slotwise_attempts"][name, kind, Outcome.SUCCEEDED.value, ""] = named.succeeded
+        found["slotwise_attempts"][name, kind, Outcome.SUCCEEDED.value, ""] = (
+            named.succeeded
+        )
     for (outcome, reason), count in list(named.others.items()):
         found["slotwise_attempts"][name, kind, str(outcome), reason] = count
     found["slotwise_duration_seconds"][name, kind] = named.duration.value
@@ -268,13 +312,18 @@ class Reading:
 
 
 class ClusterReader:
-    """Reads the cluster's figures from the tables, at most every ``FRESH`` seconds, and never blocks a scrape for long.
+    """Reads the cluster's figures from the tables, at most every ``FRESH`` seconds, and never
+    blocks a scrape for long.
 
-    A thread reads, because the database may answer nothing. Scrapes that come meanwhile get the last reading.
+    A thread reads, because the database may answer nothing. Scrapes that come meanwhile get the
+    last reading.
     """
 
-    def __init__(self, inspect: Callable[[], Inspection], jobs: Callable[[], Sequence[str]]) -> None:
-        self._inspect, self._jobs = inspect, jobs
+    def __init__(
+        self, inspect: Callable[[], Inspection], jobs: Callable[[], Sequence[str]]
+    ) -> None:
+        self._inspect = inspect
+        self._jobs = jobs
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._last: Reading | None = None
@@ -282,21 +331,27 @@ class ClusterReader:
     def read(self) -> Reading:
         """Return a reading that is fresh, if the database answers in time; else the last one."""
         with self._lock:
-            last, thread = self._last, self._thread
+            last = self._last
+            thread = self._thread
             if last is not None and elapsed() - last.at < FRESH:
                 return last
             if thread is None or not thread.is_alive():
-                thread = self._thread = threading.Thread(target=self._read, name="slotwise-metrics", daemon=True)
+                thread = self._thread = threading.Thread(
+                    target=self._read, name="slotwise-metrics", daemon=True
+                )
                 thread.start()
         thread.join(PATIENCE)
         last = self._last or Reading(0.0)
         return replace(last, is_up=False) if thread.is_alive() else last
 
     def _read(self) -> None:
-        at, last = elapsed(), self._last
+        at = elapsed()
+        last = self._last
         try:
             inspect = self._inspect()
-            self._last = Reading(at, inspect.backlog(), inspect.since_success(self._jobs()), is_up=True)
+            self._last = Reading(
+                at, inspect.backlog(), inspect.since_success(self._jobs()), is_up=True
+            )
         except Exception as error:
             logger.debug("the figures of the cluster cannot be read: %s", error)
             self._last = Reading(at) if last is None else replace(last, is_up=False)
@@ -305,8 +360,8 @@ class ClusterReader:
 class Metrics:
     """All figures of a registry's worker, and those of the cluster that it reads from the tables.
 
-    Create it before the worker starts: it adds a listener to the registry. ``max_names`` names of jobs and tasks get
-    labels of their own, the first ones; all others share the label ``other``.
+    Create it before the worker starts: it adds a listener to the registry. ``max_names`` names of
+    jobs and tasks get labels of their own, the first ones; all others share the label ``other``.
     """
 
     def __init__(
@@ -317,20 +372,26 @@ class Metrics:
         stuck_after: timedelta | str | None = None,
         worker: Callable[[], Worker | None] | None = None,
     ) -> None:
-        """``stuck_after``: see ``WorkerHealth``. ``worker``: by default, the registry's running worker."""
+        """``stuck_after``: see ``WorkerHealth``. ``worker``: by default, the registry's running
+        worker.
+        """
         self.registry = registry
         self._sums = Sums(max_names)
         registry.listen(self._sums)
         self._worker = worker or (lambda: registry.worker)
         self.health = WorkerHealth(self._worker, stuck_after)
-        self._cluster = ClusterReader(lambda: registry.inspect, lambda: [job.name for job in registry.jobs])
+        self._cluster = ClusterReader(
+            lambda: registry.inspect, lambda: [job.name for job in registry.jobs]
+        )
 
     def check(self) -> Verdict:
         """Return whether the worker is alive and ready; asks no database."""
         return self.health.check()
 
     def label(self, name: str) -> str:
-        """Return the label of a job's or task's name: the name, or ``other`` beyond ``max_names``."""
+        """Return the label of a job's or task's name: the name, or ``other`` beyond
+        ``max_names``.
+        """
         return self._sums.label(name)
 
     def counted(self) -> Snapshot:
@@ -352,7 +413,8 @@ class Metrics:
             "slotwise_heartbeat_age_seconds": self._sums.heartbeat_age(),
             "slotwise_clock_drift_seconds": self._sums.drift(),
             "slotwise_lease_left_seconds": min(
-                (max(holding.lease_left().total_seconds(), 0.0) for holding in held), default=None
+                (max(holding.lease_left().total_seconds(), 0.0) for holding in held),
+                default=None,
             ),
         }
         return {
@@ -365,7 +427,9 @@ class Metrics:
             "slotwise_capacity": {(): worker.capacity},
             "slotwise_busy": {(): sum(holding.started for holding in held)},
             "slotwise_claims_held": {(): len(worker.active_claims)},
-            "slotwise_loop_busy_seconds": {(loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started},
+            "slotwise_loop_busy_seconds": {
+                (loop.name,): busy_for(loop) for loop in worker.loops if loop.has_started
+            },
             **{name: {(): value} for name, value in optional.items() if value is not None},
         }
 
@@ -377,7 +441,13 @@ class Metrics:
         waiting = self._sums.labelled(reading.backlog)
         return found | {
             "slotwise_backlog": {(name,): count for name, (count, _) in waiting.items()},
-            "slotwise_oldest_due_age_seconds": {(name,): age for name, (_, age) in waiting.items()},
-            "slotwise_backlog_age_seconds": {(): max((age for _, age in waiting.values()), default=0.0)},
-            "slotwise_since_success_seconds": self._sums.oldest_success(reading.since_success),
+            "slotwise_oldest_due_age_seconds": {
+                (name,): age for name, (_, age) in waiting.items()
+            },
+            "slotwise_backlog_age_seconds": {
+                (): max((age for _, age in waiting.values()), default=0.0)
+            },
+            "slotwise_since_success_seconds": self._sums.oldest_success(
+                reading.since_success
+            ),
         }

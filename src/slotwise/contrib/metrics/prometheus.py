@@ -1,4 +1,6 @@
-"""Shows the figures in Prometheus's format, by prometheus-client: the extra ``slotwise[metrics]``."""
+"""Shows the figures in Prometheus's format, by prometheus-client: the extra
+``slotwise[metrics]``.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,17 @@ from slotwise.errors import ConfigurationError
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
     from prometheus_client.registry import Collector
 except ImportError:
-    raise ConfigurationError("the figures need prometheus-client: pip install 'slotwise[metrics]'") from None
+    raise ConfigurationError(
+        "the figures need prometheus-client: pip install 'slotwise[metrics]'"
+    ) from None
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,7 +45,9 @@ class SlotwiseCollector(Collector):
 
 
 def register(metrics: Metrics, registry: CollectorRegistry = REGISTRY) -> SlotwiseCollector:
-    """Add the figures to a registry of the application, by default the library's own; return the collector."""
+    """Add the figures to a registry of the application, by default the library's own; return the
+    collector.
+    """
     collector = SlotwiseCollector(metrics.snapshot)
     registry.register(collector)
     return collector
@@ -57,7 +68,9 @@ def _family(figure: Figure, samples: dict[tuple[str, ...], Value]) -> Metric:
             shown.add_metric(labels, list(_cumulated(figure, value)), value[1])
         return shown
     kind = CounterMetricFamily if figure.kind is Kind.COUNTER else GaugeMetricFamily
-    family: CounterMetricFamily | GaugeMetricFamily = kind(figure.name, figure.help, labels=figure.labels)
+    family: CounterMetricFamily | GaugeMetricFamily = kind(
+        figure.name, figure.help, labels=figure.labels
+    )
     for labels, value in samples.items():
         assert not isinstance(value, tuple)
         family.add_metric(labels, value)
@@ -65,7 +78,8 @@ def _family(figure: Figure, samples: dict[tuple[str, ...], Value]) -> Metric:
 
 
 def _cumulated(figure: Figure, value: tuple[object, float]) -> Iterator[tuple[str, float]]:
-    counts, total = value[0], 0
+    counts = value[0]
+    total = 0
     assert isinstance(counts, list)
     for bound, count in zip((*map(str, figure.buckets), "+Inf"), counts, strict=True):
         total += count

@@ -13,7 +13,16 @@ from slotwise.engine.loops.service import AT_ONCE, Service, WorkerCommon
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model import events
 from slotwise.model.events import about
-from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Died, Failed, Gap, HandedBack, Key
+from slotwise.model.records import (
+    SUCCEEDED,
+    AttemptOutcome,
+    Claim,
+    Died,
+    Failed,
+    Gap,
+    HandedBack,
+    Key,
+)
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
@@ -22,31 +31,39 @@ from slotwise.store.slots.store import MINUTE
 
 logger = logging.getLogger(__name__)
 
-#: When an outcome is tried again that could not be written though others could, e.g. on a locked row. The pause
-#: doubles, so that many of them leave time for the others.
-STUCK_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=5)
+#: When an outcome is tried again that could not be written though others could, e.g. on a locked
+#: row. The pause doubles, so that many of them leave time for the others.
+STUCK_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=5)
 
 
 class Settler(Service):
-    """The only writer of outcomes in a process; an idle worker settles at once, a busy one all that have gathered."""
+    """The only writer of outcomes in a process; an idle worker settles at once, a busy one all
+    that have gathered.
+    """
 
     name = "settler"
 
     def __init__(self, common: WorkerCommon, *, on_free: Callable[[], None]) -> None:
         super().__init__(common)
-        self._store, self._active_claims = common.store, common.active_claims
+        self._store = common.store
+        self._active_claims = common.active_claims
         self._on_free = on_free
-        #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
+        #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no
+        #: lock for that.
         self._ended: deque[Holding] = deque()
-        #: Attempts whose outcome could not be written, when it is tried again, in elapsed seconds, and the next pause.
+        #: Attempts whose outcome could not be written, when it is tried again, in elapsed seconds,
+        #: and the next pause.
         self._stuck: dict[Holding, tuple[float, timedelta]] = {}
 
-    def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
+    def put(
+        self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False
+    ) -> bool:
         """Queue the outcome of an attempt, from any thread; return whether it counts.
 
-        ``unstarted``: it counts only if the handler has not started, which then never will.
-        Race: a handler may end while a shutdown gives it up. The first outcome counts and the second is dropped: of
-        two outcomes of one claim in one batch, the later one would win.
+        ``unstarted``: it counts only if the handler has not started, which then never will. Race:
+        a handler may end while a shutdown gives it up. The first outcome counts and the second is
+        dropped: of two outcomes of one claim in one batch, the later one would win.
         """
         is_first = holding.end(unstarted=unstarted)
         if is_first:
@@ -70,20 +87,36 @@ class Settler(Service):
             self._settle(self._finish(batch), wait=True)
         except BaseException:
             # Those that are finished are not held any more.
-            self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
+            self._ended.extendleft(
+                reversed(
+                    [holding for holding in batch if holding.claim in self._active_claims]
+                )
+            )
             raise
-        stuck = [holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()][:BATCH]
+        stuck = [
+            holding for holding, (due, _) in self._stuck.items() if due <= self.elapsed()
+        ][:BATCH]
         self._settle(stuck, wait=False)
         if batch or stuck:
             self._on_free()
         if batch:
             return AT_ONCE
-        return timedelta(seconds=min(self._stuck.values())[0] - self.elapsed()) if self._stuck else None
+        return (
+            timedelta(seconds=min(self._stuck.values())[0] - self.elapsed())
+            if self._stuck
+            else None
+        )
 
     def _finish(self, batch: list[Holding]) -> list[Holding]:
-        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
+        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the
+        others.
+        """
         begun = self.elapsed()
-        done = [holding for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        done = [
+            holding
+            for holding in batch
+            if holding.outcome is SUCCEEDED and not holding.is_slot
+        ]
         plain = [holding.claim for holding in done]
         if not plain or not self._store.settlements.finish(plain):
             return batch
@@ -92,55 +125,93 @@ class Settler(Service):
         self._tell_settled(begun, done)
         if self.listeners.hear(events.Settled):
             for claim in plain:
-                self.listeners.publish(events.Settled(**about(claim), outcome=SUCCEEDED.name))
-        return [holding for holding in batch if holding.outcome is not SUCCEEDED or holding.is_slot]
+                self.listeners.publish(
+                    events.Settled(**about(claim), outcome=SUCCEEDED.name)
+                )
+        return [
+            holding
+            for holding in batch
+            if holding.outcome is not SUCCEEDED or holding.is_slot
+        ]
 
     def _settle(self, batch: Sequence[Holding], *, wait: bool) -> None:
         """Write these outcomes and publish their events. ``wait``: for locks.
 
-        An outcome is kept, even beyond its lease, until it is written or refused; the others do not wait for it.
+        An outcome is kept, even beyond its lease, until it is written or refused; the others do
+        not wait for it.
         """
         if not batch:
             return
         self._tell_sent(len(batch))
         begun = self.elapsed()
         endings = [(holding.claim, holding.outcome) for holding in batch]
-        written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
-        self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
-        is_heard, ranges = self.listeners.hear(events.Settled), list[tuple[Key, Gap]]()
-        usual, others = list[Holding](), list[tuple[Holding, str, str | None]]()
+        written = self._store.settlements.settle(
+            endings, wait=wait, ended_ago=self._active_claims.ended_ago
+        )
+        self._active_claims.remove(
+            settlement.claim for settlement in written if settlement.error is None
+        )
+        is_heard = self.listeners.hear(events.Settled)
+        ranges = list[tuple[Key, Gap]]()
+        usual = list[Holding]()
+        others = list[tuple[Holding, str, str | None]]()
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:
                 if holding not in self._stuck:
-                    key, error = holding.claim.key, describe(settlement.error)
-                    logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *key, error)
+                    key = holding.claim.key
+                    error = describe(settlement.error)
+                    logger.warning(
+                        "cannot write the outcome of %s/%s yet, retrying: %s", *key, error
+                    )
                 _, pause = self._stuck.get(holding, (0.0, STUCK_PAUSE))
-                self._stuck[holding] = self.elapsed() + pause.total_seconds(), min(2 * pause, LONGEST_PAUSE)
+                self._stuck[holding] = (
+                    self.elapsed() + pause.total_seconds(),
+                    min(2 * pause, LONGEST_PAUSE),
+                )
                 continue
             self._stuck.pop(holding, None)
             done = settlement.transition
             if settlement.is_usual:
                 usual.append(holding)
             else:
-                others.append((holding, done.label if done else Outcome.LOST, settlement.reason))
+                others.append(
+                    (holding, done.label if done else Outcome.LOST, settlement.reason)
+                )
             if done is None:
                 lose(self, holding, "its outcome was refused: another worker has the row")
-            elif is_heard or not settlement.is_usual:  # an event without a listener is not created
-                outcome, unfit = holding.outcome, None
+            elif (
+                is_heard or not settlement.is_usual
+            ):  # an event without a listener is not created
+                outcome = holding.outcome
+                unfit = None
                 if isinstance(outcome, Failed) and outcome.reason == Reason.UNREADABLE:
-                    unfit = self._store.warnings.count(holding.claim.row.task_name, "data", again=MINUTE)
-                ranges += tell_settled(self, settlement, getattr(outcome, "exception", None), unfit)
+                    unfit = self._store.warnings.count(
+                        holding.claim.row.task_name, "data", again=MINUTE
+                    )
+                ranges += tell_settled(
+                    self, settlement, getattr(outcome, "exception", None), unfit
+                )
         if ranges:
             self.listeners.skipped(self.worker, ranges)
         self._tell_settled(begun, usual, others)
 
     def _tell_settled(
-        self, begun: float, usual: Sequence[Holding], others: Sequence[tuple[Holding, str, str | None]] = ()
+        self,
+        begun: float,
+        usual: Sequence[Holding],
+        others: Sequence[tuple[Holding, str, str | None]] = (),
     ) -> None:
         if self.listeners.hear(events.BatchSettled):
-            count, took = len(usual) + len(others), timedelta(seconds=self.elapsed() - begun)
+            count = len(usual) + len(others)
+            took = timedelta(seconds=self.elapsed() - begun)
             self.listeners.publish(
-                events.BatchSettled(worker=self.worker, count=count, took=took, succeeded=usual, others=others)
+                events.BatchSettled(
+                    worker=self.worker,
+                    count=count,
+                    took=took,
+                    succeeded=usual,
+                    others=others,
+                )
             )
 
     def _tell_sent(self, count: int) -> None:
@@ -149,11 +220,18 @@ class Settler(Service):
 
 
 def tell_settled(
-    loop: Service, settlement: Settlement, exception: BaseException | None = None, unfit: int | None = None
+    loop: Service,
+    settlement: Settlement,
+    exception: BaseException | None = None,
+    unfit: int | None = None,
 ) -> list[tuple[Key, Gap]]:
     """Publish what became of a claim; return the slots that do not run."""
     done = settlement.transition
-    if done is None or (event := events.settlement_event(settlement.claim, done, exception, unfit)) is None:
+    if (
+        done is None
+        or (event := events.settlement_event(settlement.claim, done, exception, unfit))
+        is None
+    ):
         return []
     loop.listeners.publish(event)
     return [(settlement.claim.key, gap) for gap in done.gaps]
@@ -170,10 +248,14 @@ class Heartbeat(Service):
 
     name = "heartbeat"
 
-    def __init__(self, common: WorkerCommon, *, sign_in: Callable[[], float | None]) -> None:
+    def __init__(
+        self, common: WorkerCommon, *, sign_in: Callable[[], float | None]
+    ) -> None:
         super().__init__(common)
-        self._store, self._active_claims = common.store, common.active_claims
-        self._interval, self._lease = common.interval, common.lease.total_seconds()
+        self._store = common.store
+        self._active_claims = common.active_claims
+        self._interval = common.interval
+        self._lease = common.lease.total_seconds()
         self._sign_in = sign_in
         #: Up to which claim statement the rows were compared with the claims.
         self._compared: int | None = 0
@@ -185,65 +267,91 @@ class Heartbeat(Service):
         for holding in held:
             if holding.claim.fence not in lost:
                 holding.renew(sent)
-            # Race: the settler may have released this row a moment ago; then it is settled, not lost. Between the
-            # commit and its reply the claim is still among the active claims. So an attempt that has ended is left to
-            # the settler, which learns, and reports, whether the claim was good.
-            elif not holding.ended and not holding.lost and holding.claim in self._active_claims:
+            # Race: the settler may have released this row a moment ago; then it is settled, not
+            # lost. Between the commit and its reply the claim is still among the active claims. So
+            # an attempt that has ended is left to the settler, which learns, and reports, whether
+            # the claim was good.
+            elif (
+                not holding.ended
+                and not holding.lost
+                and holding.claim in self._active_claims
+            ):
                 lose(self, holding, "the heartbeat was refused")
         is_in_doubt = sent - self._active_claims.failed_at < self._lease
         if held or is_in_doubt or self._active_claims.quiet() != self._compared:
             self._compare()
         skew = self._sign_in()
         self.listeners.publish(
-            events.HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
+            events.HeartbeatSent(
+                worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew
+            )
         )
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
 
     def _compare(self) -> None:
-        """Stop handlers whose slots were cancelled, and hand back rows of ours that are not held: a reply was lost.
+        """Stop handlers whose slots were cancelled, and hand back rows of ours that are not held:
+        a reply was lost.
 
-        Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
-        statement was under way before the query, and none has begun since. Only the ledger knows whether the handler
-        of a give-up job has started, so it decides, as at a loss.
+        Race: a claim may be committed and not yet among the active claims. So nothing is handed
+        back unless no claim statement was under way before the query, and none has begun since.
+        Only the ledger knows whether the handler of a give-up job has started, so it decides, as
+        at a loss.
         """
         generation = self._active_claims.quiet()
-        definitions, endings = self._store.definitions, list[tuple[Claim, AttemptOutcome]]()
+        definitions = self._store.definitions
+        endings = list[tuple[Claim, AttemptOutcome]]()
         for claim in self._store.held.held_by(self.worker):
-            holding, by, name = self._active_claims.get(claim), claim.row.called_off_by, claim.row.task_name
+            holding = self._active_claims.get(claim)
+            by = claim.row.called_off_by
+            name = claim.row.task_name
             if holding is None and name in definitions:
-                endings.append((claim, Died() if definitions[name].gives_up else HandedBack(Reason.UNKNOWN)))
+                endings.append(
+                    (
+                        claim,
+                        Died()
+                        if definitions[name].gives_up
+                        else HandedBack(Reason.UNKNOWN),
+                    )
+                )
             elif holding is not None and by is not None and not holding.ended:
                 holding.signal.set(by)
         if generation is None or self._active_claims.quiet() != generation:
             return
-        for settlement in self._store.settlements.settle(endings, wait=False) if endings else ():
+        for settlement in (
+            self._store.settlements.settle(endings, wait=False) if endings else ()
+        ):
             self.listeners.skipped(self.worker, tell_settled(self, settlement))
         self._compared = generation
 
 
 class LeaseWatch(Service):
-    """Lose claims whose lease runs out, hand back those that could not start within a heartbeat interval, and stop
-    handlers at their timeout: by the worker's own clock, without the database."""
+    """Lose claims whose lease runs out, hand back those that could not start within a heartbeat
+    interval, and stop handlers at their timeout: by the worker's own clock, without the database.
+    """
 
     name = "lease-watch"
 
     def __init__(self, common: WorkerCommon, settler: Settler) -> None:
         super().__init__(common)
-        self._active_claims, self._settler = common.active_claims, settler
+        self._active_claims = common.active_claims
+        self._settler = settler
         self._interval = common.interval.total_seconds()
         self._next = math.inf
 
     def limit(self, holding: Holding, timeout: timedelta) -> None:
         """Stop this attempt ``timeout`` from now.
 
-        Race: a round may have passed this attempt already. Until it ends, each new deadline causes another round.
+        Race: a round may have passed this attempt already. Until it ends, each new deadline causes
+        another round.
         """
         holding.deadline = self.elapsed() + timeout.total_seconds()
         if holding.deadline < self._next:
             self.wake()
 
     def run_once(self) -> timedelta:
-        """Return the time until the next deadline or end of a lease: a reaper that takes over waits for the same."""
+        """Return the time until the next deadline or end of a lease: a reaper that takes over
+        waits for the same.
+        """
         self._next = math.inf
         rest = self._interval / 4
         for holding in self._active_claims:
@@ -262,8 +370,13 @@ class LeaseWatch(Service):
         elif left < self._interval and not holding.suspected:
             holding.suspected = True
             self.listeners.publish(events.ClaimSuspect(**about(holding.claim)))
-        # A start hook has a thread: handed back, the slot would come again, and wait in another one.
-        if not holding.started and holding.held is None and holding.waited() > self._interval:
+        # A start hook has a thread: handed back, the slot would come again, and wait in another
+        # one.
+        if (
+            not holding.started
+            and holding.held is None
+            and holding.waited() > self._interval
+        ):
             self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
         if holding.deadline is None:
             return rest

@@ -1,4 +1,6 @@
-"""The loops beside the claims: takeover of dead workers' rows, pruning of history, and wake-ups."""
+"""The loops beside the claims: takeover of dead workers' rows, pruning of history, and
+wake-ups.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from itertools import islice
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service, WorkerCommon
 from slotwise.errors import DatabaseProblem
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.events import Pruned, Reaped, ReapedLost, SettledDead, about, settlement_event
+from slotwise.model.events import (
+    Pruned,
+    Reaped,
+    ReapedLost,
+    SettledDead,
+    about,
+    settlement_event,
+)
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Outcome, Reason
 from slotwise.store.connect.database import Database
@@ -27,9 +36,11 @@ logger = logging.getLogger(__name__)
 
 #: Time between two walks through the ledger, in the whole cluster.
 INTERVAL = timedelta(hours=1)
-#: Transactions per round, and the pause after it, which leaves the database to others: by how long the round took.
+#: Transactions per round, and the pause after it, which leaves the database to others: by how long
+#: the round took.
 ROUND = 10
-BREATH, REST = timedelta(milliseconds=100), 4
+BREATH = timedelta(milliseconds=100)
+REST = 4
 #: How long a notification sent through the pool may take to arrive.
 ECHO = timedelta(seconds=5)
 #: Notifications that are off for less than this are not worth a line in the log.
@@ -41,8 +52,8 @@ RETRY = timedelta(minutes=5)
 class Watch:
     """Measure, on a monotonic clock, how long each claim has been silent (law 5).
 
-    The time between two successful queries counts as at most one heartbeat interval, so an outage of the database or
-    a reaper that slept kills no claim.
+    The time between two successful queries counts as at most one heartbeat interval, so an outage
+    of the database or a reaper that slept kills no claim.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -52,10 +63,18 @@ class Watch:
         self._looked: float | None = None
 
     def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
-        """Record one query of all held rows and return the dead ones; ``now``: database time, ``at``: own seconds."""
-        passed = timedelta(0) if self._looked is None else min(timedelta(seconds=at - self._looked), self._interval)
+        """Record one query of all held rows and return the dead ones; ``now``: database time,
+        ``at``: own seconds.
+        """
+        passed = (
+            timedelta(0)
+            if self._looked is None
+            else min(timedelta(seconds=at - self._looked), self._interval)
+        )
         self._looked = at
-        watched, self._watched, dead = self._watched, {}, []
+        watched = self._watched
+        self._watched = {}
+        dead = []
         for row in rows:
             mark = row.version, row.last_heartbeat
             known, silent = watched.get(row.key, (None, timedelta(0)))
@@ -74,12 +93,19 @@ class Watch:
 
 
 class Reaper(Service):
-    """Take over rows of dead workers. Every worker runs a reaper; SKIP LOCKED and the fence let one act on a row."""
+    """Take over rows of dead workers. Every worker runs a reaper; SKIP LOCKED and the fence let
+    one act on a row.
+    """
 
     name = "reaper"
 
     def __init__(
-        self, common: WorkerCommon, *, names: Sequence[str], interval: timedelta, on_reaped: Callable[[], None]
+        self,
+        common: WorkerCommon,
+        *,
+        names: Sequence[str],
+        interval: timedelta,
+        on_reaped: Callable[[], None],
     ) -> None:
         super().__init__(common)
         self._store = common.store
@@ -100,8 +126,9 @@ class Reaper(Service):
     def take_over(self, dead: Sequence[Row]) -> None:
         """Take over the rows of dead holders.
 
-        Races: since the query, a holder may have sent a heartbeat, or another reaper may have acted. These rows are
-        left alone. So are locked rows: the lock kept heartbeats out as well, and the holder may send one afterwards.
+        Races: since the query, a holder may have sent a heartbeat, or another reaper may have
+        acted. These rows are left alone. So are locked rows: the lock kept heartbeats out as well,
+        and the holder may send one afterwards.
         """
         for start in range(0, len(dead), BATCH):
             batch = dead[start : start + BATCH]
@@ -116,13 +143,24 @@ class Reaper(Service):
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
     def _tell(self, settlement: Settlement) -> None:
-        claim, reason, transition = settlement.claim, settlement.reason, settlement.transition
+        claim = settlement.claim
+        reason = settlement.reason
+        transition = settlement.transition
         outcome = transition.label if transition else "left"
         kind = ReapedLost if outcome == Outcome.LOST and reason != Reason.RERUN else Reaped
-        self.listeners.publish(kind(**about(claim, self.worker), outcome=outcome, reason=reason, holder=claim.holder))
+        self.listeners.publish(
+            kind(
+                **about(claim, self.worker),
+                outcome=outcome,
+                reason=reason,
+                holder=claim.holder,
+            )
+        )
         if isinstance(event := settlement_event(claim, transition), SettledDead):
             self.listeners.publish(event)
-        self.listeners.skipped(self.worker, [(claim.key, gap) for gap in transition.gaps] if transition else [])
+        self.listeners.skipped(
+            self.worker, [(claim.key, gap) for gap in transition.gaps] if transition else []
+        )
 
 
 class Pruning(Service):
@@ -139,15 +177,23 @@ class Pruning(Service):
     def run_once(self) -> timedelta:
         if self._walk is None and not self._pruner.take_turn(INTERVAL):
             return INTERVAL / 4
-        walk, self._walk = self._walk or self._pruner.pages(), None  # after an error it begins where it stopped
-        began, count = self.elapsed(), 0
+        walk, self._walk = (
+            self._walk or self._pruner.pages(),
+            None,
+        )  # after an error it begins where it stopped
+        began = self.elapsed()
+        count = 0
         for page in islice(walk, ROUND):
-            count, self._slots, self._gaps = count + 1, self._slots + page.slots, self._gaps + page.gaps
+            count = count + 1
+            self._slots = self._slots + page.slots
+            self._gaps = self._gaps + page.gaps
         if count == ROUND:
             self._walk = walk
             return max(BREATH, REST * timedelta(seconds=self.elapsed() - began))
         if self._slots or self._gaps:
-            self.listeners.publish(Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps))
+            self.listeners.publish(
+                Pruned(worker=self.worker, slots=self._slots, gaps=self._gaps)
+            )
         self._slots = self._gaps = 0
         return INTERVAL
 
@@ -160,9 +206,10 @@ class Pruning(Service):
 class WakeUp(Service):
     """Listen on a connection of its own, and reconnect whenever it is lost.
 
-    Races: notifications that were sent while it did not listen are made up for by a poll as soon as it listens. A
-    transaction pooler accepts LISTEN and delivers nothing, or to another client: so a notification of our own, sent
-    through the ordinary pool, must arrive first. ``stop`` may come at any time: the bell, once rung, keeps ringing.
+    Races: notifications that were sent while it did not listen are made up for by a poll as soon
+    as it listens. A transaction pooler accepts LISTEN and delivers nothing, or to another client:
+    so a notification of our own, sent through the ordinary pool, must arrive first. ``stop`` may
+    come at any time: the bell, once rung, keeps ringing.
     """
 
     name = "wake-up"
@@ -176,11 +223,14 @@ class WakeUp(Service):
         wake: Callable[[Collection[str]], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
     ) -> None:
-        """``names``: the tasks that run here. ``wake`` gets the notifications. ``offset``: see ``Peers``."""
+        """``names``: the tasks that run here. ``wake`` gets the notifications. ``offset``: see
+        ``Peers``.
+        """
         super().__init__(common)
         self._database = database
         self._names = frozenset(names)
-        self._call, self._offset = wake, offset
+        self._call = wake
+        self._offset = offset
         self._hearing: Hearing | None = None
         self._failures: Iterator[timedelta] | None = None
         self._failing_since = 0.0
@@ -223,7 +273,9 @@ class WakeUp(Service):
         return AT_ONCE
 
     def _listen(self) -> Hearing:
-        """Connect and listen. Raise DatabaseProblem if a pooler drops notifications, or the address leads elsewhere."""
+        """Connect and listen. Raise DatabaseProblem if a pooler drops notifications, or the
+        address leads elsewhere.
+        """
         hearing = self._database.listen()
         try:
             self._database.notify([self.worker])
@@ -232,7 +284,9 @@ class WakeUp(Service):
                 if self._stopping.is_set():
                     break
                 if self.elapsed() >= end:
-                    raise DatabaseProblem("a notification sent through the pool does not arrive")
+                    raise DatabaseProblem(
+                        "a notification sent through the pool does not arrive"
+                    )
         except BaseException:
             hearing.close()
             raise
@@ -255,27 +309,35 @@ class WakeUp(Service):
     def _recovered(self) -> None:
         if self._told:
             logger.info("wake-ups arrive again")
-        self._failures, self._told = None, False
+        self._failures = None
+        self._told = False
         self._call(())
 
     def _failed(self, error: Exception) -> timedelta:
-        """Return the pause before the next connection; log once. Other loops report an outage of the database."""
+        """Return the pause before the next connection; log once. Other loops report an outage of
+        the database.
+        """
         self._deafen()
         now = self.elapsed()
         if self._failures is None:
-            self._failures, self._failing_since = growing_pauses(*self.common.pauses), now
+            self._failures = growing_pauses(*self.common.pauses)
+            self._failing_since = now
         pause = next(self._failures) if is_transient(error) else RETRY
         is_over = pause == RETRY or now - self._failing_since > PATIENCE.total_seconds()
         if is_over and not self._told and not self.common.is_away:
             self._told = True
             cure = "set" if self._database.settings.wake_up_url is None else "correct"
             logger.warning(
-                "wake-ups are off, due rows are found by polls: %s; %s wake_up_url to an address that leads to this "
-                "database past any pooler, or set wake_up = off", describe(error), cure,
-            )  # fmt: skip
+                "wake-ups are off, due rows are found by polls: %s; %s "
+                "wake_up_url to an address that leads to this "
+                "database past any pooler, or set wake_up = off",
+                describe(error),
+                cure,
+            )
         return pause
 
     def _deafen(self) -> None:
-        hearing, self._hearing = self._hearing, None
+        hearing = self._hearing
+        self._hearing = None
         if hearing is not None:
             hearing.close()

@@ -28,7 +28,9 @@ REMINDER = timedelta(minutes=1)
 
 
 class Common:
-    """What the loops of a worker share: listeners, clock, pauses, and outages, reported once for all loops."""
+    """What the loops of a worker share: listeners, clock, pauses, and outages, reported once for
+    all loops.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class Common:
         first_pause: timedelta = timedelta(milliseconds=200),
         longest_pause: timedelta = timedelta(seconds=15),
     ) -> None:
-        self.listeners, self.worker, self.elapsed = listeners, worker, elapsed
+        self.listeners = listeners
+        self.worker = worker
+        self.elapsed = elapsed
         self.pauses = first_pause, longest_pause
         self._lock = threading.Lock()
         self._cut_off: set[str] = set()
@@ -48,17 +52,24 @@ class Common:
     def outage_begins(self, loop: str, error: BaseException) -> None:
         """Record that ``loop`` cannot reach the database, for the first time or still."""
         with self._lock:
-            now, is_news = self.elapsed(), not self._cut_off
+            now = self.elapsed()
+            is_news = not self._cut_off
             self._cut_off.add(loop)
             if is_news:
                 self._begun = now
             if is_due := is_news or now - self._told >= REMINDER.total_seconds():
                 self._told = now
         if is_news:
-            self.listeners.publish(DatabaseLost(worker=self.worker, loop=loop, error=describe(error)))
+            self.listeners.publish(
+                DatabaseLost(worker=self.worker, loop=loop, error=describe(error))
+            )
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
-            logger.warning("the database still cannot be used, after %s: %s; retrying", away, describe(error))
+            logger.warning(
+                "the database still cannot be used, after %s: %s; retrying",
+                away,
+                describe(error),
+            )
 
     @property
     def is_away(self) -> bool:
@@ -66,7 +77,9 @@ class Common:
         return bool(self._cut_off)
 
     def outage_ends(self, loop: str) -> None:
-        """Record that ``loop`` has reached the database; it is back when every loop that missed it has."""
+        """Record that ``loop`` has reached the database; it is back when every loop that missed
+        it has.
+        """
         with self._lock:
             is_news = self._cut_off == {loop}
             self._cut_off.discard(loop)
@@ -78,35 +91,49 @@ class WorkerCommon(Common):
     """What the loops of a worker need that deal with claims."""
 
     def __init__(
-        self, listeners: Listeners, worker: str, settings: Settings, store: Store, active_claims: ActiveClaims
+        self,
+        listeners: Listeners,
+        worker: str,
+        settings: Settings,
+        store: Store,
+        active_claims: ActiveClaims,
     ) -> None:
         interval = settings.heartbeat_interval
         super().__init__(
-            listeners, worker, elapsed=active_claims.elapsed, longest_pause=min(timedelta(seconds=15), interval)
+            listeners,
+            worker,
+            elapsed=active_claims.elapsed,
+            longest_pause=min(timedelta(seconds=15), interval),
         )
-        self.settings, self.store, self.active_claims = settings, store, active_claims
-        self.interval, self.lease = interval, settings.lease
+        self.settings = settings
+        self.store = store
+        self.active_claims = active_claims
+        self.interval = interval
+        self.lease = settings.lease
 
 
 class Service(ABC):
     """A loop: ``run_once`` does one round and returns how long to sleep (None: until woken).
 
-    After any error the loop continues, with growing, jittered pauses, which no wake-up shortens. A stopped service is
-    not started again.
+    After any error the loop continues, with growing, jittered pauses, which no wake-up shortens. A
+    stopped service is not started again.
     """
 
     name = "service"
 
     def __init__(self, common: Common) -> None:
         self.common = common
-        self.listeners, self.elapsed, self.worker = common.listeners, common.elapsed, common.worker
+        self.listeners = common.listeners
+        self.elapsed = common.elapsed
+        self.worker = common.worker
         self._trouble: Iterator[timedelta] | None = None
         self._wake = threading.Event()
         #: Cuts the sleep short; a wake-up during a round causes another round.
         self.wake: Callable[[], None] = self._wake.set
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        #: When the current round began and the last one ended, in elapsed seconds; None if there is none.
+        #: When the current round began and the last one ended, in elapsed seconds; None if there
+        #: is none.
         self.busy_since: float | None = None
         self.progress: float | None = None
 
@@ -117,7 +144,9 @@ class Service(ABC):
     def start(self) -> None:
         """Start the loop's thread; a second start changes nothing."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._drive, name=f"slotwise-{self.name}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._drive, name=f"slotwise-{self.name}", daemon=True
+            )
             self._thread.start()
 
     @property
@@ -139,7 +168,8 @@ class Service(ABC):
 
     def _drive(self) -> None:
         while True:
-            self._wake.clear()  # race: a stop between this and the look at ``_stopping`` must not lose its wake-up
+            # race: a stop between this and the look at ``_stopping`` must not lose its wake-up
+            self._wake.clear()
             if self._stopping.is_set():
                 return
             self.busy_since = self.elapsed()
@@ -151,7 +181,9 @@ class Service(ABC):
     def _round(self) -> timedelta | None:
         try:
             pause = self.run_once()
-        except BaseException as error:  # this thread is ours alone: the loop continues after any error
+        except (
+            BaseException
+        ) as error:  # this thread is ours alone: the loop continues after any error
             return self._pause_after(error)
         if self._trouble is not None:
             self._trouble = None
@@ -160,14 +192,26 @@ class Service(ABC):
 
     def _pause_after(self, error: BaseException) -> timedelta:
         if is_busy(error):
-            logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
+            logger.warning(
+                "%s continues after a pause, the database is busy: %s",
+                self.name,
+                describe(error),
+            )
         elif is_transient(error):
             self.common.outage_begins(self.name, error)
         else:
-            # A missing permission is named with its cure, and so is what was logged before: one line is enough.
-            is_forbidden = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+            # A missing permission is named with its cure, and so is what was logged before: one
+            # line is enough.
+            is_forbidden = (
+                getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+            )
             trace = None if self._trouble is not None or is_forbidden else error
-            logger.error("%s failed, and continues after a pause: %s", self.name, describe(error), exc_info=trace)
+            logger.error(
+                "%s failed, and continues after a pause: %s",
+                self.name,
+                describe(error),
+                exc_info=trace,
+            )
         if self._trouble is None:
             self._trouble = growing_pauses(*self.common.pauses)
         return next(self._trouble)

@@ -1,10 +1,12 @@
 """Attempts in child processes, which can be killed for certain: the parent's part.
 
-A child imports the same application and reads the claim from the database, under its fence. Heartbeats, timeouts and
-the settlement stay with the parent; both exchange lines of JSON over one socket.
+A child imports the same application and reads the claim from the database, under its fence.
+Heartbeats, timeouts and the settlement stay with the parent; both exchange lines of JSON over one
+socket.
 
-Races: the child sends "starting" before it enters the handler, and the message arrives even if the child is killed
-then. So a child that ends without a message has not started its handler. A child whose socket breaks kills its group.
+Races: the child sends "starting" before it enters the handler, and the message arrives even if the
+child is killed then. So a child that ends without a message has not started its handler. A child
+whose socket breaks kills its group.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from typing import Any, TypeAlias, get_args
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
-from slotwise.model.records import Aborted, AttemptOutcome, Failed, FollowUps, HandedBack, Snoozed, Succeeded
+from slotwise.model.records import (
+    Aborted,
+    AttemptOutcome,
+    Failed,
+    FollowUps,
+    HandedBack,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.model.vocabulary import Reason
 
 #: The module that the child runs.
@@ -55,7 +65,9 @@ class Channel:
             self._socket.sendall(json.dumps(said).encode() + b"\n")
 
     def lines(self, timeout: float | None) -> Iterator[Message] | None:
-        """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side is gone."""
+        """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side
+        is gone.
+        """
         self._socket.settimeout(timeout)
         try:
             received = self._socket.recv(65_536)
@@ -75,37 +87,65 @@ class Channel:
 class Isolation:
     """Run attempts in child processes, each in a process group of its own."""
 
-    def __init__(self, settings: Mapping[str, object], app: str | None, *, patience: timedelta) -> None:
+    def __init__(
+        self, settings: Mapping[str, object], app: str | None, *, patience: timedelta
+    ) -> None:
         """``patience``: how long a handler may take to stop when asked."""
         self._order = {"app": app, "settings": settings}
         self._patience = patience.total_seconds()
 
-    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+    def run(
+        self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]
+    ) -> AttemptOutcome:
         """Run one attempt to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
-        claim, end = holding.claim, theirs.fileno()
+        claim = holding.claim
+        end = theirs.fileno()
         order = {
-            **self._order, "path": sys.path, "task": claim.row.task_name, "instance": claim.row.task_instance,
-            "token": claim.token, "holder": claim.holder, "renewed": holding.renewed,
-        }  # fmt: skip
+            **self._order,
+            "path": sys.path,
+            "task": claim.row.task_name,
+            "instance": claim.row.task_instance,
+            "token": claim.token,
+            "holder": claim.holder,
+            "renewed": holding.renewed,
+        }
         with ours:
             with theirs:
                 command = [sys.executable, "-P", "-m", MODULE, str(end)]
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end], start_new_session=True)
-            return _Attempt(Channel(ours), child, holding, self._patience).run(order, begun, draining)
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[end],
+                    start_new_session=True,
+                )
+            return _Attempt(Channel(ours), child, holding, self._patience).run(
+                order, begun, draining
+            )
 
 
 class _Attempt:
     """One child process, from its start to its end."""
 
-    def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
-        self._channel, self._child, self._holding, self._patience = channel, child, holding, patience
+    def __init__(
+        self,
+        channel: Channel,
+        child: subprocess.Popen[bytes],
+        holding: Holding,
+        patience: float,
+    ) -> None:
+        self._channel = channel
+        self._child = child
+        self._holding = holding
+        self._patience = patience
         self._born = elapsed()
         self._told: float | None = None
         self._outcome: AttemptOutcome | None = None
         self._started = False
 
-    def run(self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+    def run(
+        self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]
+    ) -> AttemptOutcome:
         self._channel.send(**order)
         sent: Message = {"renewed": self._holding.renewed, "draining": False}
         try:
@@ -126,20 +166,26 @@ class _Attempt:
         match word["say"]:
             case "starting":
                 self._started = True
-                # Race: from here on complete_in may have committed, and the child be killed before it reports that.
+                # Race: from here on complete_in may have committed, and the child be killed before
+                # it reports that.
                 self._holding.promised = True
                 begun()
             case "ended":
                 self._outcome = outcome_of(word)
-                self._told = self._told or elapsed()  # leftovers get the same time as a stopped handler
+                self._told = (
+                    self._told or elapsed()
+                )  # leftovers get the same time as a stopped handler
 
     def _stop_if_told(self) -> None:
-        """Ask the handler to stop, then kill it after the patience. On a lost claim, kill at once."""
+        """Ask the handler to stop, then kill it after the patience. On a lost claim, kill at
+        once.
+        """
         reason = self._holding.stop_reason
         if reason is None and self._told is None:
             if not self._started and elapsed() - self._born > START_LIMIT:
                 self._outcome = Failed(
-                    "its process did not start the handler in time; an import of the application must not block"
+                    "its process did not start the handler in time; an import of "
+                    "the application must not block"
                 )
                 self._kill()
             return
@@ -150,7 +196,9 @@ class _Attempt:
             self._kill()
 
     def _kill(self) -> None:
-        """Kill the child and all its processes, before it is reaped: until then no other process has its number."""
+        """Kill the child and all its processes, before it is reaped: until then no other process
+        has its number.
+        """
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
 
@@ -158,19 +206,32 @@ class _Attempt:
         """Return the outcome of a child that ended without a report."""
         if (reason := self._holding.stop_reason) is not None:
             return Aborted(reason) if self._started else HandedBack(reason)
-        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        how = (
+            f"by signal {signal.Signals(-status).name}"
+            if status < 0
+            else f"with exit status {status}"
+        )
         when = "" if self._started else " before its handler started"
         return Failed(f"its process ended {how}{when}", promised=self._started)
 
 
 def say_outcome(outcome: AttemptOutcome) -> Message:
     """Return an outcome as JSON data: its type and its fields, without the exception."""
-    said = {one.name: getattr(outcome, one.name) for one in fields(outcome) if one.name != "exception"}
+    said = {
+        one.name: getattr(outcome, one.name)
+        for one in fields(outcome)
+        if one.name != "exception"
+    }
     match outcome:
-        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if follows or arrivals:
+        case Succeeded(sequel=FollowUps(follows=follows, arrivals=arrivals)) if (
+            follows or arrivals
+        ):
             return say_outcome(Failed(_FOLLOWS, final=True, promised=outcome.promised))
         case Succeeded(sequel=FollowUps(result=result, problem=problem)):
-            said["sequel"] = {"result": None if result is None else result.decode(), "problem": problem}
+            said["sequel"] = {
+                "result": None if result is None else result.decode(),
+                "problem": problem,
+            }
         case Snoozed(duration=duration):
             said["duration"] = duration // timedelta(microseconds=1)
     return {"say": "ended", "outcome": type(outcome).__name__, "fields": said}
@@ -183,10 +244,14 @@ def outcome_of(said: Message) -> AttemptOutcome:
     if found.get("sequel"):
         result = found["sequel"]["result"]
         problem = found["sequel"]["problem"]
-        found["sequel"] = FollowUps(result=None if result is None else result.encode(), problem=problem)
+        found["sequel"] = FollowUps(
+            result=None if result is None else result.encode(), problem=problem
+        )
     outcome: AttemptOutcome = _OUTCOMES[said["outcome"]](**found)
     if isinstance(outcome, Failed) and "\n" in outcome.error:
-        return replace(outcome, exception=RemoteError(error_summary(outcome.error), outcome.error))
+        return replace(
+            outcome, exception=RemoteError(error_summary(outcome.error), outcome.error)
+        )
     return outcome
 
 

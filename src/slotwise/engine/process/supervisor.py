@@ -1,8 +1,10 @@
-"""Keep worker processes running: fresh interpreters, restarted when they die, stopped with the supervisor.
+"""Keep worker processes running: fresh interpreters, restarted when they die, stopped with the
+supervisor.
 
-A socket, the lifeline, connects the supervisor and each child. It carries "I am up", "drain" and "cancel", and breaks
-when either process dies. Signals would not do: systemd, a terminal and ``timeout`` signal the children as well, so the
-supervisor's own would be the second one, which cancels. A message may arrive twice and means the same.
+A socket, the lifeline, connects the supervisor and each child. It carries "I am up", "drain" and
+"cancel", and breaks when either process dies. Signals would not do: systemd, a terminal and
+``timeout`` signal the children as well, so the supervisor's own would be the second one, which
+cancels. A message may arrive twice and means the same.
 """
 
 from __future__ import annotations
@@ -32,19 +34,29 @@ _CANCEL = b"c"
 
 
 class Lifeline:
-    """The child's end of the lifeline. The system closes it with the process, even after SIGKILL."""
+    """The child's end of the lifeline. The system closes it with the process, even after
+    SIGKILL.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # children of a handler must not keep the socket open
+        os.set_inheritable(
+            descriptor, False
+        )  # children of a handler must not keep the socket open
         self._socket = socket.socket(fileno=descriptor)
 
     def say_up(self) -> None:
         _say(self._socket, _UP)  # if the supervisor is gone, ``watch`` notices it too
 
-    def watch(self, *, on_drain: Callable[[], object], on_cancel: Callable[[], object]) -> None:
-        """Call these from a thread on the supervisor's messages, and ``on_drain`` once more when it is gone."""
+    def watch(
+        self, *, on_drain: Callable[[], object], on_cancel: Callable[[], object]
+    ) -> None:
+        """Call these from a thread on the supervisor's messages, and ``on_drain`` once more when
+        it is gone.
+        """
         reactions = {_DRAIN: on_drain, _CANCEL: on_cancel}
-        threading.Thread(target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True).start()
+        threading.Thread(
+            target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True
+        ).start()
 
     def _listen(self, reactions: dict[bytes, Callable[[], object]]) -> None:
         with suppress(OSError):
@@ -78,13 +90,18 @@ class Child:
         self.place = place
         self.is_up = False
         self.since = elapsed()
-        self._on_up, self._on_gone = on_up, on_gone
+        self._on_up = on_up
+        self._on_gone = on_gone
         self._line, theirs = socket.socketpair()
         end = theirs.fileno()
         try:
-            # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains, cancels, kills.
+            # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains,
+            # cancels, kills.
             self.process = subprocess.Popen(
-                [*command, f"--lifeline={end}"], stdin=subprocess.DEVNULL, pass_fds=[end], process_group=0
+                [*command, f"--lifeline={end}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[end],
+                process_group=0,
             )
         except BaseException:
             self._line.close()
@@ -92,13 +109,17 @@ class Child:
         finally:
             theirs.close()
         for work in (self._listen, self._wait):
-            threading.Thread(target=work, name=f"slotwise-child-{place}", daemon=True).start()
+            threading.Thread(
+                target=work, name=f"slotwise-child-{place}", daemon=True
+            ).start()
 
     def stop(self, count: int) -> None:
-        """Drain the child at the first stop, cancel what runs in it at the second, and kill it at the third.
+        """Drain the child at the first stop, cancel what runs in it at the second, and kill it at
+        the third.
 
-        Race: before its application is imported, a child does not read messages; but a signal ends it, as it should.
-        If it does read, message and signal mean the same, and so does a signal that another process sent.
+        Race: before its application is imported, a child does not read messages; but a signal ends
+        it, as it should. If it does read, message and signal mean the same, and so does a signal
+        that another process sent.
         """
         if count > 2:
             self.process.kill()
@@ -123,17 +144,21 @@ class Child:
 class Supervisor:
     """Run ``processes`` children of ``command`` until a stop is requested.
 
-    The first child starts alone, the others when it is up. If it exits with a status of ``fatal`` before that, the
-    configuration is wrong, and the supervisor exits with that status. Later, every child that ends is restarted, after
-    pauses that grow while it keeps ending soon. All get the start time of the supervisor, so that a restarted one never
-    looks like a newer deploy. All drain by themselves if the supervisor is killed.
+    The first child starts alone, the others when it is up. If it exits with a status of ``fatal``
+    before that, the configuration is wrong, and the supervisor exits with that status. Later,
+    every child that ends is restarted, after pauses that grow while it keeps ending soon. All get
+    the start time of the supervisor, so that a restarted one never looks like a newer deploy. All
+    drain by themselves if the supervisor is killed.
     """
 
-    def __init__(self, command: Sequence[str], processes: int, *, fatal: Collection[int]) -> None:
+    def __init__(
+        self, command: Sequence[str], processes: int, *, fatal: Collection[int]
+    ) -> None:
         self._command = [*command, f"--born={elapsed()}"]
         self._processes = processes
         self._fatal = fatal
-        #: What children and signals report, from their threads: calls for the thread that runs the supervisor.
+        #: What children and signals report, from their threads: calls for the thread that runs the
+        #: supervisor.
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._children: dict[int, Child] = {}
         self._due: dict[int, float] = {0: elapsed()}
@@ -143,8 +168,12 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Run until a signal has stopped all children, or the first one could not start; return the exit status."""
-        with StopSignals(lambda _, count: self._news.put(partial(self._on_stop, count)), final=True):
+        """Run until a signal has stopped all children, or the first one could not start; return
+        the exit status.
+        """
+        with StopSignals(
+            lambda _, count: self._news.put(partial(self._on_stop, count)), final=True
+        ):
             while self._due or self._children:
                 self._start_due()
                 wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
@@ -159,7 +188,9 @@ class Supervisor:
                     place,
                     self._command,
                     on_up=lambda child: self._news.put(partial(self._on_up, child)),
-                    on_gone=lambda child, status: self._news.put(partial(self._on_gone, child, status)),
+                    on_gone=lambda child, status: self._news.put(
+                        partial(self._on_gone, child, status)
+                    ),
                 )
             except OSError as error:  # no memory, no process id: it may pass
                 logger.warning("worker process %d cannot be started: %s", place + 1, error)
@@ -178,8 +209,12 @@ class Supervisor:
     def _on_gone(self, child: Child, status: int) -> None:
         del self._children[child.place]
         if self._stops:
-            if status > 0 or (status and child.is_up):  # one that was up and was killed may have left claims behind
-                self._tell(logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}")
+            if status > 0 or (
+                status and child.is_up
+            ):  # one that was up and was killed may have left claims behind
+                self._tell(
+                    logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}"
+                )
                 self._status = max(self._status, status if status > 0 else 4)
         elif not self._proven and status in self._fatal:
             self._status = status
@@ -192,7 +227,10 @@ class Supervisor:
             self._pauses.pop(child.place, None)
         pause = self._pause(child.place)
         self._due[child.place] = elapsed() + pause.total_seconds()
-        text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause.total_seconds():.1f} s"
+        text = (
+            f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in "
+            f"{pause.total_seconds():.1f} s"
+        )
         self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
 
     def _pause(self, place: int) -> timedelta:
@@ -204,14 +242,22 @@ class Supervisor:
     def _on_stop(self, count: int) -> None:
         self._stops = count
         self._due.clear()
-        logger.info("stopping %d worker processes", len(self._children), extra={"event": "supervisor-stop"})
+        logger.info(
+            "stopping %d worker processes",
+            len(self._children),
+            extra={"event": "supervisor-stop"},
+        )
         for child in self._children.values():
             child.stop(count)
 
-    def _tell(self, level: int, event: str, child: Child, text: str, **facts: object) -> None:
+    def _tell(
+        self, level: int, event: str, child: Child, text: str, **facts: object
+    ) -> None:
         pid = child.process.pid
         extra = {"event": event, "pid": pid, **facts}
-        logger.log(level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra=extra)
+        logger.log(
+            level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra=extra
+        )
 
 
 def _spelled(status: int) -> str:

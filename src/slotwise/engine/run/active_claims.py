@@ -10,19 +10,46 @@ from datetime import timedelta
 
 from slotwise.jobs.context import Signal
 from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Fence, FollowUps, HandedBack
+from slotwise.model.records import (
+    SUCCEEDED,
+    AttemptOutcome,
+    Claim,
+    Fence,
+    FollowUps,
+    HandedBack,
+)
 from slotwise.model.vocabulary import Reason
 
 _QUEUED = HandedBack(Reason.QUEUED)
 
 
 class Holding:
-    """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the lease ran out."""
+    """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the
+    lease ran out.
+    """
 
     __slots__ = (
-        "_elapsed", "_lease", "_lock", "_lost", "_signal", "claim", "deadline", "ended", "ended_at", "held",
-        "is_slot", "outcome", "promised", "ran", "renewed", "sequel", "since", "started", "suspected", "unawaited",
-    )  # fmt: skip
+        "_elapsed",
+        "_lease",
+        "_lock",
+        "_lost",
+        "_signal",
+        "claim",
+        "deadline",
+        "ended",
+        "ended_at",
+        "held",
+        "is_slot",
+        "outcome",
+        "promised",
+        "ran",
+        "renewed",
+        "sequel",
+        "since",
+        "started",
+        "suspected",
+        "unawaited",
+    )
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
         self.claim = claim
@@ -30,7 +57,8 @@ class Holding:
         self._signal: Signal | None = None
         #: The handler has started.
         self.started = False
-        #: The outcome is known and on its way to the database; since when, of a slot, in elapsed seconds.
+        #: The outcome is known and on its way to the database; since when, of a slot, in elapsed
+        #: seconds.
         self.ended = False
         self.ended_at: float | None = None
         self.outcome: AttemptOutcome = SUCCEEDED
@@ -43,14 +71,16 @@ class Holding:
         #: What start hooks hold for this attempt; None before they are called.
         self.held: ExitStack | None = None
         self.suspected = False
-        #: When the last successful heartbeat was sent, and when the handler times out, in elapsed seconds.
+        #: When the last successful heartbeat was sent, and when the handler times out, in elapsed
+        #: seconds.
         self.renewed = renewed
         self.deadline: float | None = None
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
         self._lease = claim.lease.total_seconds()
-        #: When the claim arrived; and, if that is counted, when its handler began and ended. In elapsed seconds.
+        #: When the claim arrived; and, if that is counted, when its handler began and ended. In
+        #: elapsed seconds.
         self.since = elapsed()
         self.ran: tuple[float, float] | None = None
 
@@ -69,9 +99,16 @@ class Holding:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the handler has neither been asked to stop, nor left anything for the settlement."""
-        signal, sequel = self._signal, self.sequel
-        return (signal is None or signal.reason is None) and sequel is None and not (self.promised or self.unawaited)
+        """Whether the handler has neither been asked to stop, nor left anything for the
+        settlement.
+        """
+        signal = self._signal
+        sequel = self.sequel
+        return (
+            (signal is None or signal.reason is None)
+            and sequel is None
+            and not (self.promised or self.unawaited)
+        )
 
     def begin(self) -> bool:
         """Mark the handler as started; return False if the attempt has ended before."""
@@ -80,7 +117,9 @@ class Holding:
             return self.started
 
     def end(self, *, unstarted: bool = False) -> bool:
-        """Mark the attempt as ended; False if it had ended before, or if it has started and must be ``unstarted``."""
+        """Mark the attempt as ended; False if it had ended before, or if it has started and must
+        be ``unstarted``.
+        """
         with self._lock:
             if self.ended or (unstarted and self.started):
                 return False
@@ -104,7 +143,9 @@ class Holding:
         return self.claim.lease - timedelta(seconds=self._elapsed() - self.renewed)
 
     def doubt(self, margin: float) -> str | None:
-        """Return why this claim must not start any more: less than ``margin`` seconds are left, or it waited longer."""
+        """Return why this claim must not start any more: less than ``margin`` seconds are left, or
+        it waited longer.
+        """
         if self.left() < margin:
             return Reason.SUSPECT
         return Reason.QUEUED if self.waited() > margin else None
@@ -130,7 +171,8 @@ class ActiveClaims:
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
-        #: When a claim statement last failed, in elapsed seconds. It may be committed nevertheless, even later.
+        #: When a claim statement last failed, in elapsed seconds. It may be committed
+        #: nevertheless, even later.
         self.failed_at = -math.inf
         #: How many claims have been released so far, and of them, how many had started.
         self.removed = self._begun = 0
@@ -199,7 +241,9 @@ class ActiveClaims:
             self._changed.notify_all()
 
     def starts(self) -> tuple[int, int]:
-        """Return how many attempts have started so far, and how many claims wait for their start."""
+        """Return how many attempts have started so far, and how many claims wait for their
+        start.
+        """
         with self._lock:
             started = sum(holding.started for holding in self._held.values())
             return self._begun + started, len(self._held) - started

@@ -1,7 +1,9 @@
-"""Run attempts, on a bounded pool of threads, on the event loop or in a child: context, start and end of each.
+"""Run attempts, on a bounded pool of threads, on the event loop or in a child: context, start and
+end of each.
 
-One thread runs short handlers one after the other: under the GIL a second thread would only cost switches. While work
-is queued, one further thread stands by, so that a handler that blocks delays no other.
+One thread runs short handlers one after the other: under the GIL a second thread would only cost
+switches. While work is queued, one further thread stands by, so that a handler that blocks delays
+no other.
 """
 
 from __future__ import annotations
@@ -20,13 +22,27 @@ from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.outcomes import LeftAlone, Unfit, forks, leave_fork, raised, returned, timed_out
+from slotwise.engine.run.outcomes import (
+    LeftAlone,
+    Unfit,
+    forks,
+    leave_fork,
+    raised,
+    returned,
+    timed_out,
+)
 from slotwise.errors import InvalidPayload, NewerPayload
 from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
-from slotwise.model.events import BatchSettled, HandlerEnded, HandlerStarted, Listeners, about
+from slotwise.model.events import (
+    BatchSettled,
+    HandlerEnded,
+    HandlerStarted,
+    Listeners,
+    about,
+)
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
@@ -38,13 +54,14 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[], None]
 
 #: First and longest pause, in seconds, between two looks of the standby thread.
-LOOK, SELDOM = 0.001, 0.008
+LOOK = 0.001
+SELDOM = 0.008
 #: A look that comes later than this, in seconds, means that another thread had the GIL.
 LATE = 0.0005
 #: After so many late looks without progress in between, the standby thread joins all the same.
 MOST_LATE = 5
-#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others finished as many, is one
-#: too many: the work can have waited for nothing but the GIL.
+#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others
+#: finished as many, is one too many: the work can have waited for nothing but the GIL.
 SPELL = 64
 SHORT = 0.0002
 
@@ -52,14 +69,16 @@ SHORT = 0.0002
 class Standby:
     """The rule by which a standby thread joins: no work was taken since its last look.
 
-    Race: while any thread holds the GIL, no work is taken, and the standby thread looks late. So of late looks, only
-    several in a row count.
+    Race: while any thread holds the GIL, no work is taken, and the standby thread looks late. So
+    of late looks, only several in a row count.
     """
 
     __slots__ = ("_due", "_late", "_pause", "_taken")
 
     def __init__(self, taken: int, now: float) -> None:
-        """``taken``: how many pieces of work were taken when the thread was called, at ``now``, in seconds."""
+        """``taken``: how many pieces of work were taken when the thread was called, at ``now``, in
+        seconds.
+        """
         self._taken = taken
         self._due = now
         self._late = 0
@@ -68,8 +87,10 @@ class Standby:
     def look(self, taken: int, now: float) -> float | None:
         """Return the seconds until the next look, or None: join."""
         if taken != self._taken:
-            pause, self._pause = self._pause, min(2 * self._pause, SELDOM)
-            self._taken, self._late = taken, 0
+            pause = self._pause
+            self._pause = min(2 * self._pause, SELDOM)
+            self._taken = taken
+            self._late = 0
         else:
             self._late += 1
             if now - self._due <= LATE or self._late >= MOST_LATE:
@@ -99,7 +120,9 @@ class Threads:
         return len(self._threads) - self._idle - (self._standby is not None)
 
     def submit(self, *work: Work, first: bool = False) -> None:
-        """Queue this work in order, which must not raise; ``first``: before the work that waits already."""
+        """Queue this work in order, which must not raise; ``first``: before the work that waits
+        already.
+        """
         if first:
             self._queue.extendleft(reversed(work))
         else:
@@ -134,12 +157,13 @@ class Threads:
             if thread is not threading.current_thread():
                 thread.join(max(until - elapsed(), 0))
 
-    # -- who is awake -----------------------------------------------------------------------------------------
+    # -- who is awake -----------------------------------------------------------------------------
 
     def _attend(self) -> None:
         """Make sure that a thread stands by.
 
-        Race: the standby thread goes idle meanwhile. It checks the queue under the lock, and the work is queued before.
+        Race: the standby thread goes idle meanwhile. It checks the queue under the lock, and the
+        work is queued before.
         """
         with self._lock:
             if self._standby is not None or not self._queue:
@@ -157,13 +181,20 @@ class Threads:
         thread = threading.Thread(target=self._live, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads: the others take the work, or it is handed back
-            logger.warning("only %d of %d threads for handlers: %s", len(self._threads), self._limit, error)
+        except (
+            RuntimeError
+        ) as error:  # no more threads: the others take the work, or it is handed back
+            logger.warning(
+                "only %d of %d threads for handlers: %s",
+                len(self._threads),
+                self._limit,
+                error,
+            )
             return False
         self._threads.append(thread)
         return True
 
-    # -- a thread's life --------------------------------------------------------------------------------------
+    # -- a thread's life --------------------------------------------------------------------------
 
     def _live(self) -> None:
         while True:
@@ -177,45 +208,68 @@ class Threads:
             self._bell.acquire()
 
     def _stand_by(self) -> bool:
-        """Wait while the others make progress; return True when this thread must work, False when nothing is queued."""
+        """Wait while the others make progress; return True when this thread must work, False when
+        nothing is queued.
+        """
         while True:
             with self._lock:
                 if self._standby is None:
                     return False  # woken by ``close``
-                pause = self._standby.look(self._taken, time.monotonic()) if self._queue else None
+                pause = (
+                    self._standby.look(self._taken, time.monotonic())
+                    if self._queue
+                    else None
+                )
                 if pause is None:
                     self._standby = None
                     return bool(self._queue)
             time.sleep(pause)
 
     def _work(self) -> None:
-        queue, done, since, before = self._queue, 0, time.monotonic(), self._taken
+        queue = self._queue
+        done = 0
+        since = time.monotonic()
+        before = self._taken
         while True:
             try:
                 work = queue.popleft()
             except IndexError:
                 return
             self._taken += 1  # concurrent increments may get lost; it only has to change
-            if queue and self._standby is None and (self._idle or len(self._threads) < self._limit):
+            if (
+                queue
+                and self._standby is None
+                and (self._idle or len(self._threads) < self._limit)
+            ):
                 self._attend()
             work()
             del work  # a finished handler's claim must not live on in an idle thread
             done += 1
             if done == SPELL:
-                now, taken = time.monotonic(), self._taken
-                if now - since < SPELL * SHORT and taken - before > 2 * SPELL and self.busy > 1:
+                now = time.monotonic()
+                taken = self._taken
+                if (
+                    now - since < SPELL * SHORT
+                    and taken - before > 2 * SPELL
+                    and self.busy > 1
+                ):
                     return
-                done, since, before = 0, now, taken
+                done = 0
+                since = now
+                before = taken
 
 
 Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], object]
-#: Runs an attempt in a process of its own; calls the second argument when its handler starts, and the third to learn
-#: whether the worker drains.
-Isolate: TypeAlias = Callable[[Holding, Callable[[], None], Callable[[], bool]], AttemptOutcome]
-#: Called in a thread of the worker before each attempt. Skip refuses the start for good; with any other exception the
-#: attempt has failed. A context manager that it returns is left when the attempt has ended, or its start is refused.
+#: Runs an attempt in a process of its own; calls the second argument when its handler starts, and
+#: the third to learn whether the worker drains.
+Isolate: TypeAlias = Callable[
+    [Holding, Callable[[], None], Callable[[], bool]], AttemptOutcome
+]
+#: Called in a thread of the worker before each attempt. Skip refuses the start for good; with any
+#: other exception the attempt has failed. A context manager that it returns is left when the
+#: attempt has ended, or its start is refused.
 BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
 #: The most slots that have ended and wait for their settlement; with more, none is claimed.
@@ -224,16 +278,21 @@ UNSETTLED = 2_000
 FAREWELL = timedelta(milliseconds=200)
 
 
-def context_maker(store: Store, client: object, stopping: Callable[[], bool], loop: EventLoop) -> MakeContext:
+def context_maker(
+    store: Store, client: object, stopping: Callable[[], bool], loop: EventLoop
+) -> MakeContext:
     """Return what makes the contexts of a worker's attempts."""
     fence = LedgerFence(store)
     makers = {
         name: partial(
             JobContext if found.is_job else TaskContext,
-            fence=fence, read=found.payload.decode, client=client, stopping=stopping,
+            fence=fence,
+            read=found.payload.decode,
+            client=client,
+            stopping=stopping,
         )
         for name, found in store.definitions.items()
-    }  # fmt: skip
+    }
     return lambda holding: makers[holding.claim.row.task_name](holding, state=loop.state)
 
 
@@ -255,31 +314,43 @@ class Runner:
         before_start: Sequence[BeforeStart] = (),
         isolate: Isolate | None = None,
     ) -> None:
-        self.capacity, self._threads = capacity, Threads(capacity)
-        self._definitions, self._active_claims, self._listeners = definitions, active_claims, listeners
-        self._mark_running, self._make_context = mark_running, make_context
+        self.capacity = capacity
+        self._threads = Threads(capacity)
+        self._definitions = definitions
+        self._active_claims = active_claims
+        self._listeners = listeners
+        self._mark_running = mark_running
+        self._make_context = make_context
         #: Called with the outcome of each attempt, and at the start of each one with a timeout.
         self.on_end: OnEnd
         self.limit: Callable[[Holding, timedelta], object] = lambda holding, timeout: None
         #: A claim that could not start for this long is handed back.
-        self.margin, self._margin = margin, margin.total_seconds()
-        self._loop, self._isolate = loop, isolate
-        self._interceptors, self._before_start = interceptors, tuple(before_start)
-        #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
-        #: starts every claim at once.
-        self.runs_ahead = not any(found.is_async or found.isolation for found in definitions.values())
+        self.margin = margin
+        self._margin = margin.total_seconds()
+        self._loop = loop
+        self._isolate = isolate
+        self._interceptors = interceptors
+        self._before_start = tuple(before_start)
+        #: Whether one-time tasks may be claimed before a thread is free for them. Not with async
+        #: handlers: the loop starts every claim at once.
+        self.runs_ahead = not any(
+            found.is_async or found.isolation for found in definitions.values()
+        )
         #: Nothing starts any more; claims that have not started are handed back.
         self.is_draining = False
         self._is_loud = self._is_timed = True
-        #: Names of tasks with a start mark, and of those whose success leaves more than SUCCEEDED. Looked up for each
-        #: attempt, without a call. A child process sets its mark itself.
+        #: Names of tasks with a start mark, and of those whose success leaves more than SUCCEEDED.
+        #: Looked up for each attempt, without a call. A child process sets its mark itself.
         self._marked = {
-            name for name, found in definitions.items() if found.gives_up and not (isolate and found.isolation)
+            name
+            for name, found in definitions.items()
+            if found.gives_up and not (isolate and found.isolation)
         }
         self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
 
     def free(self) -> int:
-        """Return how many more slots can start now. A slot or a task counts until its handler ends.
+        """Return how many more slots can start now. A slot or a task counts until its handler
+        ends.
 
         At most UNSETTLED slots that have ended wait for their settlement.
         """
@@ -295,8 +366,12 @@ class Runner:
         return max(min(self.capacity - busy, UNSETTLED - ended), 0)
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        """Run the handlers of these claims, or let them wait for a thread. ``first``: before waiting ones."""
-        self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
+        """Run the handlers of these claims, or let them wait for a thread. ``first``: before
+        waiting ones.
+        """
+        self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(
+            HandlerEnded
+        )
         self._is_timed = self._is_loud or self._listeners.hear(BatchSettled)
         work: list[Work] = []
         for holding in held:
@@ -317,7 +392,7 @@ class Runner:
         self._threads.close()
         self._threads.join(FAREWELL)
 
-    # -- one attempt ------------------------------------------------------------------------------------------
+    # -- one attempt ------------------------------------------------------------------------------
 
     def _run(self, holding: Holding, definition: Definition) -> None:
         try:
@@ -328,8 +403,12 @@ class Runner:
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
         try:
-            if self._before_start or definition.name in self._marked:  # these wait, so they have a thread
-                refused = await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding)))
+            if (
+                self._before_start or definition.name in self._marked
+            ):  # these wait, so they have a thread
+                refused = await asyncio.wrap_future(
+                    self._threads.call(lambda: self._refusal(holding))
+                )
             else:
                 refused = self._refusal(holding)
             outcome = refused or await self._attempt_async(holding, definition)
@@ -346,11 +425,15 @@ class Runner:
             try:
                 holding.held.close()
             except Exception:
-                logger.exception("the context manager of a before_start hook failed on exit; the outcome stands")
+                logger.exception(
+                    "the context manager of a before_start hook failed on exit; the outcome stands"
+                )
         self.on_end(holding, outcome)
 
     def _refusal(self, holding: Holding) -> AttemptOutcome | None:
-        """Call the start hooks, set the start mark of a give-up job, and return why this claim must not start."""
+        """Call the start hooks, set the start mark of a give-up job, and return why this claim
+        must not start.
+        """
         if self.is_draining:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
@@ -360,7 +443,8 @@ class Runner:
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
         if self._before_start:  # if one raises, what was entered before stays held
-            ctx, holding.held = self._make_context(holding), ExitStack()
+            ctx = self._make_context(holding)
+            holding.held = ExitStack()
             for hook in self._before_start:
                 if (held := hook(ctx)) is not None:
                     holding.held.enter_context(held)
@@ -369,7 +453,8 @@ class Runner:
                 if not self._mark_running(holding.claim):
                     return HandedBack(Reason.MARK_REFUSED)
             except Exception:
-                # Race: the mark may or may not be committed. Without its acknowledgement nothing starts.
+                # Race: the mark may or may not be committed. Without its acknowledgement nothing
+                # starts.
                 return HandedBack(Reason.MARK_NOT_ACKNOWLEDGED)
         if (marks or self._before_start) and holding.doubt(self._margin) == Reason.SUSPECT:
             return HandedBack(Reason.SUSPECT)
@@ -380,20 +465,31 @@ class Runner:
         if definition.isolation and self._isolate is not None:
             starts: list[float | None] = []
             outcome = self._isolate(
-                holding, lambda: starts.append(self._began(holding, definition)), lambda: self.is_draining
+                holding,
+                lambda: starts.append(self._began(holding, definition)),
+                lambda: self.is_draining,
             )
-            return self._ended(holding, timed_out(holding, definition) or outcome, starts[0] if starts else None)
+            return self._ended(
+                holding,
+                timed_out(holding, definition) or outcome,
+                starts[0] if starts else None,
+            )
         ctx = self._prepare(holding, definition)
-        begun, origin = self._began(holding, definition), len(forks)
+        begun = self._began(holding, definition)
+        origin = len(forks)
         try:
             if self._interceptors:
-                result: object = None  # the result if an interceptor swallows the handler's error
+                result: object = (
+                    None  # the result if an interceptor swallows the handler's error
+                )
                 with ExitStack() as stack:
                     self._enter(stack, ctx)
                     result = definition.handler(ctx)
             else:
                 result = definition.handler(ctx)
-            is_usual = result is None and holding.is_plain and definition.name not in self._tracing
+            is_usual = (
+                result is None and holding.is_plain and definition.name not in self._tracing
+            )
             outcome = SUCCEEDED if is_usual else returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
@@ -401,28 +497,44 @@ class Runner:
             leave_fork(outcome)
         return self._ended(holding, outcome, begun)
 
-    async def _attempt_async(self, holding: Holding, definition: Definition) -> AttemptOutcome:
+    async def _attempt_async(
+        self, holding: Holding, definition: Definition
+    ) -> AttemptOutcome:
         ctx = self._prepare(holding, definition)
         begun = self._began(holding, definition)
         task = asyncio.create_task(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
 
-        def cancel() -> None:  # race: the loop may be closed by now; then the task is gone, too
+        def cancel() -> (
+            None
+        ):  # race: the loop may be closed by now; then the task is gone, too
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 
         holding.signal.on_set(cancel)
         while not task.done():
             try:
-                await asyncio.wait([task])  # awaiting the task itself would mix up its cancellation with ours
+                await asyncio.wait(
+                    [task]
+                )  # awaiting the task itself would mix up its cancellation with ours
             except asyncio.CancelledError:
-                if not task.cancelling():  # the host ends; the attempt lasts until the handler ends
+                if (
+                    not task.cancelling()
+                ):  # the host ends; the attempt lasts until the handler ends
                     task.cancel()
-        outcome = raised(asyncio.CancelledError(), holding, definition) if task.cancelled() else task.result()
+        outcome = (
+            raised(asyncio.CancelledError(), holding, definition)
+            if task.cancelled()
+            else task.result()
+        )
         return self._ended(holding, outcome, begun)
 
-    async def _call_async(self, ctx: Context, definition: Definition, holding: Holding) -> AttemptOutcome:
-        """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
+    async def _call_async(
+        self, ctx: Context, definition: Definition, holding: Holding
+    ) -> AttemptOutcome:
+        """Return the outcome as a value: a SystemExit that leaves a task would end the loop with
+        all its tasks.
+        """
         origin = len(forks)
         try:
             result: object = None
@@ -459,12 +571,22 @@ class Runner:
             self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return self._active_claims.elapsed() if self._is_timed else None
 
-    def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> AttemptOutcome:
+    def _ended(
+        self, holding: Holding, outcome: AttemptOutcome, begun: float | None
+    ) -> AttemptOutcome:
         if begun is None:
             return outcome
         holding.ran = begun, (ended := self._active_claims.elapsed())
         if self._is_loud:
-            error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
+            error = (
+                error_summary(outcome.error)
+                if isinstance(outcome, Failed) and outcome.error
+                else None
+            )
             took = timedelta(seconds=ended - begun)
-            self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+            self._listeners.publish(
+                HandlerEnded(
+                    **about(holding.claim), outcome=outcome.name, error=error, took=took
+                )
+            )
         return outcome

@@ -1,1 +1,3 @@
-"""Connections: pools, addresses, deadlines, notifications, errors. Imports ``store.schema`` and below the store."""
+"""Connections: pools, addresses, deadlines, notifications, errors. Imports ``store.schema`` and
+below the store.
+"""

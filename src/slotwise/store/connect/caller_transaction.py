@@ -41,7 +41,9 @@ _COMPILER = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Joined:
-    """A psycopg connection that executes SQLAlchemy statements; ``wait`` wraps its calls if it is asynchronous."""
+    """A psycopg connection that executes SQLAlchemy statements; ``wait`` wraps its calls if it is
+    asynchronous.
+    """
 
     dialect = _COMPILER
 
@@ -52,11 +54,19 @@ class Joined:
         *,
         own_types: bool = False,
     ) -> None:
-        """``own_types``: load times and JSON as psycopg does, whatever the connection has registered for them."""
-        self.driver, self.wait, self._own_types = connection, wait, own_types
+        """``own_types``: load times and JSON as psycopg does, whatever the connection has
+        registered for them.
+        """
+        self.driver = connection
+        self.wait = wait
+        self._own_types = own_types
 
-    def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
-        """Execute a statement and return all its rows. A statement with ``parameters`` is compiled once."""
+    def execute(
+        self, statement: sa.Executable, parameters: Mapping[str, object] | None = None
+    ) -> Rows:
+        """Execute a statement and return all its rows. A statement with ``parameters`` is
+        compiled once.
+        """
         from psycopg.rows import tuple_row  # late: such a connection has loaded it
 
         compiled = _compiled(statement) if parameters else _compile(statement)
@@ -69,13 +79,19 @@ class Joined:
                 loader = adapters.get_loader(oid := adapters.types[name].oid, Format.TEXT)
                 assert loader is not None
                 cursor.adapters.register_loader(oid, loader)
-        self.wait(cursor.execute(compiled.string.encode(), compiled.construct_params(parameters)))
-        return Rows(self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
+        self.wait(
+            cursor.execute(compiled.string.encode(), compiled.construct_params(parameters))
+        )
+        return Rows(
+            self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount
+        )
 
 
 def _compile(statement: sa.Executable) -> SQLCompiler:
     assert isinstance(statement, sa.ClauseElement)
-    compiled = statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})
+    compiled = statement.compile(
+        dialect=_COMPILER, compile_kwargs={"render_postcompile": True}
+    )
     assert isinstance(compiled, SQLCompiler)
     return compiled
 
@@ -87,7 +103,8 @@ class Rows:
     """The rows of a statement."""
 
     def __init__(self, rows: Sequence[TupleRow], rowcount: int) -> None:
-        self._rows, self.rowcount = rows, rowcount
+        self._rows = rows
+        self.rowcount = rowcount
 
     def fetchone(self) -> TupleRow | None:
         return self._rows[0] if self._rows else None
@@ -112,31 +129,46 @@ def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[object]]:
 
 
 def joined(connection: object, database: str, where: str) -> Joinable:
-    """Return an executor for the transaction of ``connection`` to this kind of database. Raise ConfigurationError."""
+    """Return an executor for the transaction of ``connection`` to this kind of database. Raise
+    ConfigurationError.
+    """
     if _is_async_psycopg(connection):
-        raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
+        raise ConfigurationError(
+            f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)"
+        )
     found = _executor(connection)
     if found.dialect.name != database:
         raise ConfigurationError(
-            f"{where}: the connection leads to {found.dialect.name}, the tables are in {database}; pass a connection "
+            f"{where}: the connection leads to {found.dialect.name}, the tables "
+            f"are in {database}; pass a connection "
             "to that database, or none"
         )
-    driver, info = _driver_of(found), getattr(_driver_of(found), "info", None)
-    is_idle = int(getattr(info, "transaction_status", 0)) == 0  # an open transaction of psycopg's autocommit will do
+    driver = _driver_of(found)
+    info = getattr(_driver_of(found), "info", None)
+    is_idle = (
+        int(getattr(info, "transaction_status", 0)) == 0
+    )  # an open transaction of psycopg's autocommit will do
     if getattr(driver, "autocommit", False) is True and is_idle:
         raise ConfigurationError(
-            f"{where}: the connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction, or "
+            f"{where}: the connection commits every statement by itself "
+            "(AUTOCOMMIT); pass one with a transaction, or "
             "none"
         )
     return found
 
 
 def _driver_of(connection: Joinable) -> object:
-    return connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
+    return (
+        connection.driver
+        if isinstance(connection, Joined)
+        else connection.connection.driver_connection
+    )
 
 
 class Address(NamedTuple):
-    """Where a connection leads. Not a URL: to make and hash one takes 15 µs in each call with ``connection=``."""
+    """Where a connection leads. Not a URL: to make and hash one takes 15 µs in each call with
+    ``connection=``.
+    """
 
     user: str | None
     host: str | None
@@ -145,7 +177,9 @@ class Address(NamedTuple):
 
 
 def address_of(connection: Joinable) -> Address:
-    """Return the driver's address: an engine's connection may be made by a function, whatever its URL says."""
+    """Return the driver's address: an engine's connection may be made by a function, whatever its
+    URL says.
+    """
     driver: Any = _driver_of(connection)
     if _is_psycopg(driver) or _is_async_psycopg(driver):
         info = driver.info
@@ -156,47 +190,78 @@ def address_of(connection: Joinable) -> Address:
 
 
 def is_without_transaction(connection: Joinable) -> bool:
-    """Whether the driver is in no transaction after a statement: nothing else knows what it was told before."""
+    """Whether the driver is in no transaction after a statement: nothing else knows what it was
+    told before.
+    """
     driver: Any = _driver_of(connection)
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
         return not driver.in_transaction
     if hasattr(driver, "is_in_transaction"):  # asyncpg
         return not driver.is_in_transaction()
-    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
-    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True
+    status = getattr(
+        getattr(driver, "info", None), "transaction_status", None
+    )  # psycopg, psycopg2
+    return (
+        status == 0 if status is not None else getattr(driver, "autocommit", False) is True
+    )
 
 
 def sqlalchemy_connection(connection: object, or_else: str = "") -> sa.Connection:
-    """Return the Connection, or that of a Session; ``or_else`` names the alternatives in the ConfigurationError."""
+    """Return the Connection, or that of a Session; ``or_else`` names the alternatives in the
+    ConfigurationError.
+    """
     if isinstance(connection, sa.Connection):
         return connection
-    from sqlalchemy.orm import Session, scoped_session  # late: slow to import, and rarely needed
+    from sqlalchemy.orm import (
+        Session,
+        scoped_session,
+    )  # late: slow to import, and rarely needed
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
     raise _refusal(connection, or_else)
 
 
-def _refusal(connection: object, or_else: str = "", *, is_awaited: bool = False) -> ConfigurationError:
+def _refusal(
+    connection: object, or_else: str = "", *, is_awaited: bool = False
+) -> ConfigurationError:
     """Return the error, with the cure, for an object whose transaction cannot be joined."""
-    kind, library = type(connection).__name__, type(connection).__module__.partition(".")[0]
+    kind = type(connection).__name__
+    library = type(connection).__module__.partition(".")[0]
     if kind in ("Engine", "AsyncEngine"):
-        begin = f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
-        why = f"connection= is an {kind}, which has no transaction; write: {begin}, and pass connection=connection"
+        begin = (
+            f"{'async ' if kind == 'AsyncEngine' else ''}with engine.begin() as connection"
+        )
+        why = (
+            f"connection= is an {kind}, which has no transaction; write: {begin}, and "
+            "pass connection=connection"
+        )
     elif library in ("asyncpg", "psycopg2"):
         one = "an AsyncConnection or AsyncSession of SQLAlchemy"
-        cure = one if is_awaited else "one of psycopg 3, or a SQLAlchemy Connection or Session"
+        cure = (
+            one if is_awaited else "one of psycopg 3, or a SQLAlchemy Connection or Session"
+        )
         why = f"a connection of {library} cannot be joined; pass {cure}"
     elif is_awaited:
-        cure = "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
-        why = f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
+        cure = (
+            "an AsyncConnection or AsyncSession of SQLAlchemy, or psycopg's AsyncConnection"
+        )
+        why = (
+            f"{kind} is not an async connection; pass {cure}; or call client.… without aio"
+        )
     elif isinstance(connection, Joined) or _is_psycopg(connection):
-        why = "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
+        why = (
+            "psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none"
+        )
     elif kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         cure = "or within it: await connection.run_sync(lambda inner: ….(inner))"
-        why = f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
+        why = (
+            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), {cure}"
+        )
     else:
-        why = f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
+        why = (
+            f"{kind} cannot be joined; pass a Connection or Session of SQLAlchemy{or_else}"
+        )
     return ConfigurationError(why)
 
 
@@ -207,20 +272,26 @@ def _executor(connection: object) -> Joinable:
         return _wrapped_by_django(connection)
     if _is_psycopg(connection):
         return Joined(connection)
-    return sqlalchemy_connection(connection, ", a connection of psycopg, or django.db.connection")
+    return sqlalchemy_connection(
+        connection, ", a connection of psycopg, or django.db.connection"
+    )
 
 
 def _wrapped_by_django(wrapper: Any) -> Joined:
-    """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError with the cure."""
+    """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError
+    with the cure.
+    """
     wrapper.ensure_connection()
     if not _is_psycopg(wrapper.connection):
         raise ConfigurationError(
-            f"Django's connection {wrapper.alias!r} is not one of psycopg 3; schedule in transaction.on_commit, "
+            f"Django's connection {wrapper.alias!r} is not one of psycopg 3; "
+            "schedule in transaction.on_commit, "
             "without connection"
         )
     if not wrapper.in_atomic_block and wrapper.get_autocommit():
         raise ConfigurationError(
-            f"Django's connection {wrapper.alias!r} is in no transaction; write: with transaction.atomic(), or pass no "
+            f"Django's connection {wrapper.alias!r} is in no transaction; write: "
+            "with transaction.atomic(), or pass no "
             "connection"
         )
     return Joined(wrapper.connection, own_types=True)
@@ -236,15 +307,20 @@ def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[No
 
 async def call_within(connection: object, work: Callable[[object], Result]) -> Result:
     """Do ``work`` with the synchronous side of an async connection."""
-    if (run_sync := getattr(connection, "run_sync", None)) is not None:  # AsyncConnection, AsyncSession
+    if (
+        run_sync := getattr(connection, "run_sync", None)
+    ) is not None:  # AsyncConnection, AsyncSession
         return cast("Result", await run_sync(work))
     if not _is_async_psycopg(connection):
         raise _refusal(connection, is_awaited=True)
     try:
-        import_module("greenlet")  # SQLAlchemy's async connections need it to open, psycopg's do not
+        import_module(
+            "greenlet"
+        )  # SQLAlchemy's async connections need it to open, psycopg's do not
     except ImportError as error:
         raise ConfigurationError(
-            f"psycopg's AsyncConnection needs greenlet ({error}); run: pip install 'slotwise[async]'"
+            f"psycopg's AsyncConnection needs greenlet ({error}); run: pip install "
+            "'slotwise[async]'"
         ) from None
     from sqlalchemy.util import await_only, greenlet_spawn  # late: needs greenlet
 
@@ -268,7 +344,9 @@ def whole(connection: Joinable) -> Iterator[None]:
     connection.execute(sa.text("RELEASE SAVEPOINT slotwise"))
 
 
-def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
+def copy_into(
+    connection: Joinable, statement: str, blocks: Callable[[str], Iterable[bytes]]
+) -> None:
     """COPY blocks, each sent while the next is made; ``blocks`` gets the client encoding."""
     driver = _driver_of(connection)
     if _is_psycopg(driver):
@@ -282,7 +360,9 @@ def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iter
             from sqlalchemy.util import await_only as wait  # late: needs greenlet
         wait(_copy_async(driver, statement, blocks(_encoding_of(driver))))
     else:
-        raise ConfigurationError(f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True")
+        raise ConfigurationError(
+            f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True"
+        )
 
 
 def _encoding_of(driver: Connection[object] | AsyncConnection[object]) -> str:
@@ -290,13 +370,15 @@ def _encoding_of(driver: Connection[object] | AsyncConnection[object]) -> str:
     return "utf-8" if encoding == "ascii" else encoding  # SQL_ASCII: any bytes will do
 
 
-async def _copy_async(driver: AsyncConnection[object], statement: str, blocks: Iterable[bytes]) -> None:
+async def _copy_async(
+    driver: AsyncConnection[object], statement: str, blocks: Iterable[bytes]
+) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for block in blocks:
             await copy.write(block)
 
 
-# -- which installation it leads to -----------------------------------------------------------------------------------
+# -- which installation it leads to ---------------------------------------------------------------
 
 _ABORTED = "25P02"
 #: How long our own id is not asked for again after the database could not be reached.
@@ -304,28 +386,40 @@ PAUSE = timedelta(minutes=1)
 
 
 class Installation:
-    """The id in our meta table, and the addresses that were seen to lead to it. Safe between threads."""
+    """The id in our meta table, and the addresses that were seen to lead to it. Safe between
+    threads.
+    """
 
     def __init__(self, database: Database, meta: sa.Table) -> None:
-        self._database, self._meta = database, meta
+        self._database = database
+        self._meta = meta
         self._id: str | None = None
         self._ask_again_at = 0.0
-        #: The addresses that were seen to lead here. Not the connections: Django opens one for each request.
+        #: The addresses that were seen to lead here. Not the connections: Django opens one for
+        #: each request.
         self._ours: set[Address] = set()
 
     def join(self, connection: object, where: str) -> Joinable:
-        """Return an executor for the transaction of ``connection``. Raise ConfigurationError if it leads elsewhere.
+        """Return an executor for the transaction of ``connection``. Raise ConfigurationError if it
+        leads elsewhere.
 
-        The id is read once per address, and not compared if the role may not read it or our database is unreachable.
+        The id is read once per address, and not compared if the role may not read it or our
+        database is unreachable.
         """
         own = joined(connection, self._database.dialect_name, where)
         address = address_of(own)
-        if address not in self._ours and not self._database.in_memory and self._is_this(own, where):
+        if (
+            address not in self._ours
+            and not self._database.in_memory
+            and self._is_this(own, where)
+        ):
             self._ours.add(address)
         return own
 
     def check(self, connection: Joinable) -> None:
-        """Raise ConfigurationError unless the connection leads here: else work and settlement commit apart."""
+        """Raise ConfigurationError unless the connection leads here: else work and settlement
+        commit apart.
+        """
         try:
             found = connection.execute(self._select()).fetchone()
         except Exception as error:
@@ -334,56 +428,74 @@ class Installation:
                 raise
             if state == _ABORTED:
                 raise ConfigurationError(
-                    "the transaction of this connection was aborted by an error before, and nothing of it will stay: "
+                    "the transaction of this connection was aborted by an error "
+                    "before, and nothing of it will stay: "
                     "roll back, and do its work again in another one"
                 ) from error
             raise ConfigurationError(
-                f"this connection does not reach {self._meta.name}: pass one to the database that holds slotwise's "
+                f"this connection does not reach {self._meta.name}: pass one to "
+                "the database that holds slotwise's "
                 "tables"
             ) from error
         theirs = found[0] if found else None
-        if self._id is None:  # in memory there is but the one connection, which the caller has
+        if (
+            self._id is None
+        ):  # in memory there is but the one connection, which the caller has
             self._id = theirs if self._database.in_memory else self.read()
         if theirs != self._id:
             raise ConfigurationError(
-                "this connection leads to another installation of slotwise; pass one to the worker's own database"
+                "this connection leads to another installation of slotwise; pass "
+                "one to the worker's own database"
             )
 
     @property
     def is_unknown(self) -> bool:
         """Whether ``learn`` would ask the database."""
-        return self._id is None and not self._database.in_memory and elapsed() >= self._ask_again_at
+        return (
+            self._id is None
+            and not self._database.in_memory
+            and elapsed() >= self._ask_again_at
+        )
 
     def learn(self) -> str | None:
-        """Return our id, read once; None while the database is unreachable. Raise SchemaMissing without our tables."""
+        """Return our id, read once; None while the database is unreachable. Raise SchemaMissing
+        without our tables.
+        """
         if self.is_unknown:
             try:
                 self._id = self.read()
             except Exception as error:
                 if lacks_tables(error):
                     raise SchemaMissing(
-                        f"the table {self._meta.name} is missing in {place(self._database.url)}; correct the database "
+                        f"the table {self._meta.name} is missing in "
+                        f"{place(self._database.url)}; correct the database "
                         "address, or run: slotwise db upgrade"
                     ) from None
                 if not is_transient(error):
                     raise
                 self._ask_again_at = elapsed() + PAUSE.total_seconds()
                 logger.warning(
-                    "callers' connections are not checked, as slotwise's own database cannot be reached: %s",
+                    "callers' connections are not checked, as slotwise's own "
+                    "database cannot be reached: %s",
                     describe(error),
                 )
         return self._id
 
     def read(self) -> str | None:
-        """Read our id without a transaction of ours: on SQLite that is a writer, and would wait for the caller's."""
+        """Read our id without a transaction of ours: on SQLite that is a writer, and would wait
+        for the caller's.
+        """
         engine = self._database.main
         connection = engine.raw_connection()
         try:
             cursor = connection.cursor()
-            cursor.execute(str(self._select().compile(engine, compile_kwargs={"literal_binds": True})))
+            cursor.execute(
+                str(self._select().compile(engine, compile_kwargs={"literal_binds": True}))
+            )
             found = cursor.fetchone()
         except BaseException:
-            connection.invalidate()  # else the pool would clean it, and complain where it is broken
+            # else the pool would clean it, and complain where it is broken
+            connection.invalidate()
             raise
         finally:
             connection.close()
@@ -393,7 +505,9 @@ class Installation:
         return sa.select(self._meta.c.value).where(self._meta.c.key == "installation_id")
 
     def _is_this(self, own: Joinable, where: str) -> bool:
-        """Return whether the connection was compared, and leads here. Raise ConfigurationError for another one."""
+        """Return whether the connection was compared, and leads here. Raise ConfigurationError for
+        another one.
+        """
         try:
             with whole(own):
                 found = own.execute(self._select()).fetchone()
@@ -408,8 +522,15 @@ class Installation:
         if theirs == self._id:
             return True
         address = address_of(own)
-        there = sa.URL.create(own.dialect.name, host=address.host, port=address.port, database=address.database)
+        there = sa.URL.create(
+            own.dialect.name,
+            host=address.host,
+            port=address.port,
+            database=address.database,
+        )
         raise ConfigurationError(
-            f"{where}: the connection leads to installation {theirs} in {place(there)}, slotwise's tables "
-            f"are installation {self._id} in {place(self._database.url)}; pass a connection to that database, or none"
+            f"{where}: the connection leads to installation {theirs} in "
+            f"{place(there)}, slotwise's tables "
+            f"are installation {self._id} in {place(self._database.url)}; pass a "
+            "connection to that database, or none"
         )

@@ -1,4 +1,6 @@
-"""The connections of a process: a small pool, a connection for heartbeats alone, deadlines on all; and sure commits."""
+"""The connections of a process: a small pool, a connection for heartbeats alone, deadlines on all;
+and sure commits.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ logger = logging.getLogger(__name__)
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
 
-#: Called with the Database before each use of one of its engines; they raise to refuse it. For test runners that
-#: restrict which databases a test may reach.
+#: Called with the Database before each use of one of its engines; they raise to refuse it. For
+#: test runners that restrict which databases a test may reach.
 guards: list[Callable[[Database], None]] = []
 
 #: What differs between kinds of databases when connecting.
@@ -45,13 +47,17 @@ Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
 
 
 class ClosingPool(QueuePool):
-    """A pool that closes the connections that are returned to it after ``dispose``: nothing else would."""
+    """A pool that closes the connections that are returned to it after ``dispose``: nothing else
+    would.
+    """
 
-    #: The name under which SQLAlchemy logs its pools; else they would log under ours, which is shown.
+    #: The name under which SQLAlchemy logs its pools; else they would log under ours, which is
+    #: shown.
     _sqla_logger_namespace = "sqlalchemy.pool.impl.QueuePool"
     _is_disposed = False
     #: How often a thread had to wait for a connection, and for how many seconds in total.
-    waits, waited = 0, 0.0
+    waits = 0
+    waited = 0.0
 
     def _do_get(self) -> ConnectionPoolEntry:
         if self.checkedin() or self.overflow() < self._max_overflow:
@@ -69,21 +75,29 @@ class ClosingPool(QueuePool):
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
         if was_disposed := self._is_disposed:
-            record.close()  # a thread that waits for a connection gets the empty record, and connects anew
+            # a thread that waits for a connection gets the empty record, and connects anew
+            record.close()
         super()._do_return_conn(record)
-        if self._is_disposed and not was_disposed:  # Race: ``dispose`` emptied the pool just before
+        if (
+            self._is_disposed and not was_disposed
+        ):  # Race: ``dispose`` emptied the pool just before
             super().dispose()
 
 
 class Database:
     """The connections of one process to one database. Safe to share between threads.
 
-    Construction connects to nothing; engines are made at first use, and again after a fork. A child forked while its
-    parent used SQLite is rejected. Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
+    Construction connects to nothing; engines are made at first use, and again after a fork. A
+    child forked while its parent used SQLite is rejected. Raise `InvalidSetting` for a wrong
+    address, `DriverMissing` without libpq.
     """
 
-    def __init__(self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE) -> None:
-        """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak, closed after it."""
+    def __init__(
+        self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE
+    ) -> None:
+        """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak,
+        closed after it.
+        """
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
@@ -113,41 +127,56 @@ class Database:
 
     @property
     def heart(self) -> Engine:
-        """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is `main`."""
+        """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is
+        `main`.
+        """
         return self.main if self._link.single else self._engine("heart", 1)
 
     @property
     def claims(self) -> Engine:
-        """The engine for claims and queries of what is due, with generic plans; `main` through a pooler, in SQLite."""
+        """The engine for claims and queries of what is due, with generic plans; `main` through a
+        pooler, in SQLite.
+        """
         return self._engine("claims", 1, 1) if self._link.passes_words else self.main
 
     def migrations(self) -> Engine:
-        """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
+        """An engine without a pool and without deadlines for statements. In memory, it is
+        `main`.
+        """
         return self.main if self._link.single else self._engine("migrations")
 
     def transaction(self) -> AbstractContextManager[Connection]:
         return self.main.begin()
 
     def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
-        """A connection for a single statement, which is its own transaction; by default from the small pool."""
+        """A connection for a single statement, which is its own transaction; by default from the
+        small pool.
+        """
         return self._link.alone(engine or self.main)
 
     @contextmanager
     def telling(self, word: str | None) -> Iterator[Connection]:
-        """As ``alone``; notify workers of ``word``, if any, after the commit, and in the same round trip if possible.
+        """As ``alone``; notify workers of ``word``, if any, after the commit, and in the same
+        round trip if possible.
 
-        If the statement fails, the notification may be sent nevertheless.
-        Race: the reply may be lost although the statement was committed. To be sure, a caller repeats it with an id.
+        If the statement fails, the notification may be sent nevertheless. Race: the reply may be
+        lost although the statement was committed. To be sure, a caller repeats it with an id.
         """
-        goes_along = word is not None and self._link.takes_along and self.wake_ups.takes_turn()
-        with self._link.alone(self.main, (self._channel, [word]) if word and goes_along else None) as connection:
+        goes_along = (
+            word is not None and self._link.takes_along and self.wake_ups.takes_turn()
+        )
+        with self._link.alone(
+            self.main, (self._channel, [word]) if word and goes_along else None
+        ) as connection:
             yield connection
         if word is not None and not goes_along:
             self.wake_ups.tell(word)
 
     @contextmanager
     def in_words(self) -> Iterator[None]:
-        """Raise `DatabaseProblem`, in one line with the cure, for errors of the driver in a user's call."""
+        """Raise `DatabaseProblem`, in one line with the cure, for errors of the driver in a
+        user's call.
+        """
         try:
             yield
         except SQLAlchemyError as error:
@@ -155,7 +184,9 @@ class Database:
 
     @property
     def in_memory(self) -> bool:
-        """Whether this is a database in memory: one connection that all share, out of reach for other processes."""
+        """Whether this is a database in memory: one connection that all share, out of reach for
+        other processes.
+        """
         return self._link.single
 
     @property
@@ -163,12 +194,16 @@ class Database:
         """The number of connections that this process may hold at its peak."""
         if self._link.single:
             return 1
-        return self._pool_size + self._overflow + 1 + self.hears + 2 * self._link.passes_words
+        return (
+            self._pool_size + self._overflow + 1 + self.hears + 2 * self._link.passes_words
+        )
 
     @property
     def hears(self) -> bool:
         """Whether notifications can be received: not in SQLite, nor through a pooler."""
-        return self.settings.wake_up and (self._ear is not self._link or self._link.passes_words)
+        return self.settings.wake_up and (
+            self._ear is not self._link or self._link.passes_words
+        )
 
     def listen(self) -> Hearing:
         return self._ear.listen(self._channel)
@@ -176,7 +211,8 @@ class Database:
     def notify(self, words: Sequence[str]) -> None:
         """Send these notifications at once. Other callers use ``wake_ups``.
 
-        Race: if ``close`` came during the statement before, the connection that this opens is closed as well.
+        Race: if ``close`` came during the statement before, the connection that this opens is
+        closed as well.
         """
         if isinstance(self._link, PostgreSQLLink):  # SQLite has no notifications
             self._link.notify(self._main(), self._channel, words)
@@ -184,7 +220,9 @@ class Database:
             self._dispose()
 
     def verify(self, *, new: bool = False) -> None:
-        """Connect once; ``new`` creates a missing SQLite file. Raise DatabaseProblem or a subclass, with the cure."""
+        """Connect once; ``new`` creates a missing SQLite file. Raise DatabaseProblem or a
+        subclass, with the cure.
+        """
         try:
             with (self.migrations() if new else self.main).connect() as connection:
                 if isinstance(self._link, PostgreSQLLink):
@@ -194,7 +232,9 @@ class Database:
 
     @property
     def pool_waits(self) -> tuple[int, float]:
-        """How often threads have waited for a connection of a pool so far, and for how many seconds in total."""
+        """How often threads have waited for a connection of a pool so far, and for how many
+        seconds in total.
+        """
         pools = [pool for pool in self._pools() if isinstance(pool, ClosingPool)]
         return sum(pool.waits for pool in pools), sum(pool.waited for pool in pools)
 
@@ -202,27 +242,41 @@ class Database:
     def pool_connections(self) -> tuple[int, int]:
         """How many connections of the pools are in use, and how many are idle."""
         pools = self._pools()
-        return sum(pool.checkedout() for pool in pools), sum(pool.checkedin() for pool in pools)
+        return sum(pool.checkedout() for pool in pools), sum(
+            pool.checkedin() for pool in pools
+        )
 
     def durability_warning(self, connection: Connection) -> str | None:
-        """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
-        return self._link.durability_warning(connection) if isinstance(self._link, PostgreSQLLink) else None
+        """Return one line on what a crash of the server may lose; None if every commit waits for
+        the disk.
+        """
+        return (
+            self._link.durability_warning(connection)
+            if isinstance(self._link, PostgreSQLLink)
+            else None
+        )
 
     def limit_replies(self, within: timedelta | None) -> None:
-        """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""
+        """Wait no longer than this for a reply of the server, from now on: a stop must not hang.
+        None: as usual.
+        """
         for link in (self._link, self._ear):
             if isinstance(link, PostgreSQLLink):
                 link.replies.set(within)
 
     def close(self) -> None:
-        """Close every connection, those in use as soon as they are returned; a later use opens new ones."""
+        """Close every connection, those in use as soon as they are returned; a later use opens
+        new ones.
+        """
         if self._pid == os.getpid():
             self.wake_ups.flush()
             self._is_closed = True
             self._dispose()
 
     def before_fork(self) -> None:
-        """Close idle connections: SQLite counts locks per process, and a child inherits the count without the locks."""
+        """Close idle connections: SQLite counts locks per process, and a child inherits the count
+        without the locks.
+        """
         if self._counts_locks() and self._pid == os.getpid():
             self._used_at_fork = self._in_use()
             self.close()
@@ -235,7 +289,11 @@ class Database:
             self._forget_parent()
         with self._lock:
             if role not in self._engines:
-                sizes = {"pool_size": size, "max_overflow": overflow, "pool_use_lifo": True} if size else {}
+                sizes = (
+                    {"pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
+                    if size
+                    else {}
+                )
                 pool = {"poolclass": ClosingPool if size else NullPool, **sizes}
                 self._engines[role] = self._link.engine(role, pool)
             return self._engines[role]
@@ -245,10 +303,13 @@ class Database:
             engine.dispose()
 
     def _forget_parent(self) -> None:
-        """Drop the parent's engines after a fork. Raise DatabaseProblem if the parent was using SQLite just then."""
+        """Drop the parent's engines after a fork. Raise DatabaseProblem if the parent was using
+        SQLite just then.
+        """
         if self._counts_locks() and (self._used_at_fork or self._in_use()):
             raise DatabaseProblem(
-                "this process was forked while its parent used the SQLite database: fork before the worker starts, "
+                "this process was forked while its parent used the SQLite "
+                "database: fork before the worker starts, "
                 "start fresh processes instead of forking, or use PostgreSQL"
             )
         inherited = list(self._engines.values())
@@ -258,7 +319,9 @@ class Database:
 
     def _start_afresh(self) -> None:
         #: Notifications of this process to other workers.
-        self.wake_ups = WakeUps(self.notify if self.settings.wake_up else lambda words: None)
+        self.wake_ups = WakeUps(
+            self.notify if self.settings.wake_up else lambda words: None
+        )
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -291,7 +354,9 @@ if hasattr(os, "register_at_fork"):
 def _link(url: URL, settings: Settings) -> Link:
     if url.drivername != SQLITE:
         return PostgreSQLLink(url, settings)
-    from slotwise.store.connect.sqlite_connections import SQLiteLink  # late: a worker on PostgreSQL saves a megabyte
+    from slotwise.store.connect.sqlite_connections import (
+        SQLiteLink,
+    )  # late: a worker on PostgreSQL saves a megabyte
 
     return SQLiteLink(url, settings)
 
@@ -312,13 +377,17 @@ ANSWER = timedelta(seconds=10)
 
 @contextmanager
 def sure_transaction(
-    database: Database, committed: Committed, transaction_id: Callable[[Connection], str | None],
+    database: Database,
+    committed: Committed,
+    transaction_id: Callable[[Connection], str | None],
     within: timedelta | None = ANSWER,
-) -> Iterator[Connection]:  # fmt: skip
-    """A transaction. Raise only if it certainly did not commit, or CommitUnknown if the database does not say in time.
+) -> Iterator[Connection]:
+    """A transaction. Raise only if it certainly did not commit, or CommitUnknown if the database
+    does not say in time.
 
-    Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
-    and take a settled claim for lost. So a new connection asks for the state of the transaction.
+    Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence
+    would find nothing and take a settled claim for lost. So a new connection asks for the state of
+    the transaction.
     """
     connection = database.main.connect()
     try:
@@ -336,14 +405,22 @@ def sure_transaction(
 
 
 def commit_surely(database: Database, committed: Committed, work: Work[T]) -> T:
-    """Do ``work``, which returns the transaction's id, as in ``sure_transaction``, however long the answer takes."""
-    with sure_transaction(database, committed, lambda _: transaction_id, None) as connection:
+    """Do ``work``, which returns the transaction's id, as in ``sure_transaction``, however long
+    the answer takes.
+    """
+    with sure_transaction(
+        database, committed, lambda _: transaction_id, None
+    ) as connection:
         transaction_id, result = work(connection)
     return result
 
 
-def was_committed(database: Database, committed: Committed, transaction_id: str, within: timedelta | None) -> bool:
-    """Ask the database until it answers whether the transaction was committed; raise CommitUnknown after this time."""
+def was_committed(
+    database: Database, committed: Committed, transaction_id: str, within: timedelta | None
+) -> bool:
+    """Ask the database until it answers whether the transaction was committed; raise CommitUnknown
+    after this time.
+    """
     until = math.inf if within is None else elapsed() + within.total_seconds()
     for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
         try:
@@ -361,7 +438,8 @@ def was_committed(database: Database, committed: Committed, transaction_id: str,
             return verdict
         if elapsed() >= until:
             unknown = CommitUnknown(
-                f"the reply to the commit of transaction {transaction_id} was lost, and the database does not say "
+                f"the reply to the commit of transaction {transaction_id} was "
+                "lost, and the database does not say "
                 "whether it was committed; look before you repeat the call"
             )
             unknown.transaction = transaction_id

@@ -1,4 +1,6 @@
-"""What a database error means: whether it passes by itself, and how to describe it in one line without secrets."""
+"""What a database error means: whether it passes by itself, and how to describe it in one line
+without secrets.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from slotwise.errors import ConfigurationError, DatabaseProblem, DatabaseRefused, DatabaseUnreachable
+from slotwise.errors import (
+    ConfigurationError,
+    DatabaseProblem,
+    DatabaseRefused,
+    DatabaseUnreachable,
+)
 from slotwise.model.error_text import hide_password
 
 
@@ -24,14 +31,19 @@ class _Kind(Enum):
     STAYS = auto()
 
 
-# SQLSTATEs, or how they begin: the kind, and the cure wherever it is met. The longest that fits counts.
+# SQLSTATEs, or how they begin: the kind, and the cure wherever it is met. The longest that fits
+# counts.
 _STATES = {
     "08": (_Kind.AWAY, ""),
     "25006": (  # read-only: a standby, until the connection goes to the new primary
         _Kind.PASSES,
-        "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
+        "connect to the primary, for instance with "
+        "target_session_attrs=read-write, or allow writing",
     ),
-    "25P03": (_Kind.BUSY, ""),  # idle in transaction for longer than allowed: this process had no turn
+    "25P03": (
+        _Kind.BUSY,
+        "",
+    ),  # idle in transaction for longer than allowed: this process had no turn
     "25P04": (_Kind.BUSY, ""),  # a transaction longer than allowed
     "28000": (_Kind.REFUSED, ""),
     "28P01": (_Kind.REFUSED, ""),
@@ -39,23 +51,33 @@ _STATES = {
     "3F000": (_Kind.STAYS, "name a schema that exists: --schema, SLOTWISE_SCHEMA"),
     "40001": (_Kind.BUSY, ""),  # serialization failure
     "40P01": (_Kind.BUSY, ""),  # deadlock
-    "42501": (_Kind.STAYS, "as the owner of the tables: slotwise db grants --role ROLE --to NAME"),
-    "42P01": (_Kind.STAYS, "see what is missing: slotwise db check; tables in another schema need --schema"),
+    "42501": (
+        _Kind.STAYS,
+        "as the owner of the tables: slotwise db grants --role ROLE --to NAME",
+    ),
+    "42P01": (
+        _Kind.STAYS,
+        "see what is missing: slotwise db check; tables in another schema need --schema",
+    ),
     "53": (_Kind.PASSES, ""),  # resources
     "53100": (_Kind.PASSES, "the disk of the database server is full; make room there"),
     "53300": (_Kind.AWAY, ""),  # too many connections
-    "55P03": (_Kind.BUSY, "another transaction holds what this one needs; end that one, or try again"),
+    "55P03": (
+        _Kind.BUSY,
+        "another transaction holds what this one needs; end that one, or try again",
+    ),
     "57014": (_Kind.BUSY, ""),  # statement timeout, or cancelled by an operator
     "57P": (_Kind.AWAY, ""),  # an operator's intervention
     "58": (_Kind.PASSES, ""),  # the operating system
 }
-# Busy, locked, no memory, I/O error, disk full, cannot open, protocol of locks. By number, and above by the attribute:
-# this module must not be the one that imports a driver.
+# Busy, locked, no memory, I/O error, disk full, cannot open, protocol of locks. By number, and
+# above by the attribute: this module must not be the one that imports a driver.
 _PASSING_SQLITE = frozenset({5, 6, 7, 10, 13, 14, 15})
 
 # Before a session exists, libpq gives the server's message without SQLSTATE.
 _REFUSING_WORDS = re.compile(
-    r"no password supplied|FATAL: +(.*authentication failed for user|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r"no password supplied|FATAL: +(.*authentication failed for user|no "
+    r"pg_hba\.conf entry|pg_hba\.conf rejects"
     r'|role ".*" (does not exist|is not permitted to log in)|database ".*" does not exist'
     r'|permission denied for database ".*")'
 )
@@ -88,7 +110,10 @@ _CURES = {
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may succeed later: retry it after a pause."""
     passing = (_Kind.AWAY, _Kind.BUSY, _Kind.PASSES)
-    return any(_kind(one) in passing or getattr(one, "connection_invalidated", False) for one in _chain(error))
+    return any(
+        _kind(one) in passing or getattr(one, "connection_invalidated", False)
+        for one in _chain(error)
+    )
 
 
 def is_about_a_row(error: BaseException) -> bool:
@@ -101,7 +126,9 @@ def is_about_a_row(error: BaseException) -> bool:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether a reachable server was busy with other work, which is no outage. A lock of SQLite covers the file."""
+    """Whether a reachable server was busy with other work, which is no outage. A lock of SQLite
+    covers the file.
+    """
     return any(_kind(one) is _Kind.BUSY for one in _chain(error))
 
 
@@ -116,11 +143,16 @@ def lacks_permission(error: BaseException) -> bool:
 
 
 def lacks_tables(error: BaseException) -> bool:
-    return any(sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
+    return any(
+        sqlstate(one) == "42P01" or str(one).startswith("no such table")
+        for one in _chain(error)
+    )
 
 
 def describe(error: BaseException) -> str:
-    """Return the error in one line, without statement, parameters and passwords, with the cure if known."""
+    """Return the error in one line, without statement, parameters and passwords, with the cure if
+    known.
+    """
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
@@ -134,27 +166,35 @@ def describe(error: BaseException) -> str:
 
 def name_role(context: ExceptionContext) -> None:
     """Add the role to an error about missing permissions: the server names the object only."""
-    error, connection = context.original_exception, context.connection
+    error = context.original_exception
+    connection = context.connection
     if connection is not None and sqlstate(error) == "42501":
         info = getattr(connection.connection.dbapi_connection, "info", None)
         error.add_note(f"role {getattr(info, 'user', None)!r}")
 
 
 def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
-    """Return the error of a first connection, with place and cure; DatabaseRefused if the server answered."""
+    """Return the error of a first connection, with place and cure; DatabaseRefused if the server
+    answered.
+    """
     reason = describe(error)
     if url.password:
         reason = reason.replace(url.password, "***")
     refused = _is_refusal(url, error)
     kind = DatabaseRefused if refused else DatabaseUnreachable
     what = "refused the login" if refused else "cannot be reached"
-    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
+    found = (
+        (cure, re.search(pattern, reason, re.IGNORECASE))
+        for pattern, cure in _CURES.items()
+    )
     cure = next(cure.format(**match.groupdict()) for cure, match in found if match)
     return kind(f"the database {place(url)} {what}: {reason}; {cure}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
-    """Convert an error of the driver to one of ours, in one line: DatabaseUnreachable without a connection."""
+    """Convert an error of the driver to one of ours, in one line: DatabaseUnreachable without a
+    connection.
+    """
     kinds = {_kind(one) for one in _chain(error)}
     if (_Kind.AWAY in kinds and _Kind.BUSY not in kinds) or _is_refusal(url, error):
         return unreachable(url, error)
@@ -163,16 +203,21 @@ def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
 
 @contextmanager
 def in_its_letters(where: str) -> Iterator[None]:
-    """Raise ConfigurationError for a string in here with a character that the database's encoding lacks."""
+    """Raise ConfigurationError for a string in here with a character that the database's encoding
+    lacks.
+    """
     try:
         yield
     except Exception as error:
         inner = getattr(error, "orig", None) or error
         if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
-            raise ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it") from error
+            raise ConfigurationError(
+                f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it"
+            ) from error
         if isinstance(inner, UnicodeEncodeError) or sqlstate(inner) == "22P05":
             raise ConfigurationError(
-                f"{where}: a character is not in the encoding of the database: {describe(error)}; replace it, or use a "
+                f"{where}: a character is not in the encoding of the database: "
+                f"{describe(error)}; replace it, or use a "
                 "database in UTF8"
             ) from error
         raise
@@ -187,7 +232,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def sqlstate(error: BaseException | None) -> str | None:
     """Return PostgreSQL's code of an error, also of one that SQLAlchemy has wrapped."""
-    state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+    state = getattr(
+        error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None
+    )
     return state if isinstance(state, str) else None
 
 
@@ -200,22 +247,37 @@ def _meaning(error: BaseException | None) -> tuple[_Kind, str]:
 def _kind(error: BaseException) -> _Kind:
     if sqlstate(error) is not None:
         return _meaning(error)[0]
-    if isinstance(error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError):
+    if isinstance(
+        error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError
+    ):
         return _Kind.AWAY
     if (code := getattr(error, "sqlite_errorcode", None)) is not None:
         return _Kind.PASSES if code & 0xFF in _PASSING_SQLITE else _Kind.STAYS
-    # libpq gives no SQLSTATE without a connection. By name: this module must not be the one that imports the driver.
-    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
-    is_away = getattr(error, "connection_invalidated", False) or "psycopg.OperationalError" in kinds
+    # libpq gives no SQLSTATE without a connection. By name: this module must not be the one that
+    # imports the driver.
+    kinds = {
+        f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+        for kind in type(error).__mro__
+    }
+    is_away = (
+        getattr(error, "connection_invalidated", False)
+        or "psycopg.OperationalError" in kinds
+    )
     return _Kind.AWAY if is_away else _Kind.STAYS
 
 
 def _is_refusal(url: URL, error: BaseException) -> bool:
-    """Whether the server (with several hosts, each of them) rejected user, password or database, in English."""
+    """Whether the server (with several hosts, each of them) rejected user, password or database,
+    in English.
+    """
     if sqlstate(error) is not None:
         return _meaning(error)[0] is _Kind.REFUSED
     inner = error.orig if isinstance(error, DBAPIError) else error
-    attempts = [bool(_REFUSING_WORDS.search(line)) for line in str(inner).splitlines() if "failed:" in line]
+    attempts = [
+        bool(_REFUSING_WORDS.search(line))
+        for line in str(inner).splitlines()
+        if "failed:" in line
+    ]
     hosts = (url.host or str(url.query.get("host", ""))).count(",") + 1
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
 
@@ -226,4 +288,6 @@ def place(url: URL) -> str:
         return hide_password(repr(url.database or ":memory:"))
     host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
     database = repr(url.database) if url.database else "of the user's name"
-    return hide_password(f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}")
+    return hide_password(
+        f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}"
+    )

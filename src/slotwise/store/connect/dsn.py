@@ -1,4 +1,5 @@
-"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3 or the standard library's SQLite.
+"""Database addresses: each spelling becomes one `sqlalchemy.URL`, for psycopg 3 or the standard
+library's SQLite.
 
 No message quotes an address that cannot be parsed, because any part of it may be a password.
 """
@@ -25,7 +26,8 @@ SQLITE = "sqlite+pysqlite"
 
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?:[\w.~-]|%[0-9A-Fa-f]{2})*)(?::\d*)?"
 _PAIR = r"[\w.-]+=[^&]*"
-# A password may hold @, /, ? and # as they are: it ends at the first @ that a whole address follows.
+# A password may hold @, /, ? and # as they are: it ends at the first @ that a whole address
+# follows.
 _POSTGRESQL_URL = re.compile(
     r"(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?://"
     r"(?:(?P<user>[^:/?]*?)(?::(?P<password>.*?))?@)?"
@@ -38,13 +40,22 @@ _HOST_AND_PORT = re.compile(r"(?P<host>\[.*\]|[^:]*|.*:.*:.*?)(?::(?P<port>\d*))
 _SCHEME = re.compile(r"(?:jdbc:)?(?P<name>[A-Za-z][\w.-]*)(?:\+\w+)?:")
 _LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
 #: The databases that a message names; another word before :// may be anything.
-_UNSUPPORTED = frozenset({"cockroachdb", "db2", "duckdb", "h2", "mariadb", "mongodb", "mssql", "mysql", "oracle"})
+_UNSUPPORTED = frozenset(
+    {"cockroachdb", "db2", "duckdb", "h2", "mariadb", "mongodb", "mssql", "mysql", "oracle"}
+)
 # What other drivers call libpq's options.
-_SPELLED_ELSEWHERE = {"ssl": "sslmode", "database": "dbname", "dbName": "dbname", "username": "user"}
+_SPELLED_ELSEWHERE = {
+    "ssl": "sslmode",
+    "database": "dbname",
+    "dbName": "dbname",
+    "username": "user",
+}
 
 
 def database_url(text: str | None) -> URL:
-    """Return the address as a URL. Raise `InvalidSetting`, which never quotes it, or `DriverMissing`."""
+    """Return the address as a URL. Raise `InvalidSetting`, which never quotes it, or
+    `DriverMissing`.
+    """
     text = (text or "").strip()
     if not text:
         raise InvalidSetting(NO_ADDRESS)
@@ -63,11 +74,19 @@ def database_url(text: str | None) -> URL:
 
 def connect_arguments(url: URL) -> dict[str, str]:
     """Return the libpq keywords of a PostgreSQL URL made here."""
-    named = {"user": url.username, "password": url.password, "host": url.host, "dbname": url.database}
+    named = {
+        "user": url.username,
+        "password": url.password,
+        "host": url.host,
+        "dbname": url.database,
+    }
     arguments = {key: str(value) for key, value in named.items() if value}
     if url.port is not None:
         arguments["port"] = str(url.port)
-    return arguments | {key: value if isinstance(value, str) else ",".join(value) for key, value in url.query.items()}
+    return arguments | {
+        key: value if isinstance(value, str) else ",".join(value)
+        for key, value in url.query.items()
+    }
 
 
 def psycopg() -> ModuleType:
@@ -86,8 +105,14 @@ def _not_understood(why: str) -> InvalidSetting:
 def _from_postgresql_url(text: str) -> URL:
     match = _POSTGRESQL_URL.fullmatch(text)
     if match is None:
-        raise _not_understood("a port is a number, and special characters in a name or password are percent-encoded")
-    named = {"user": match["user"], "password": match["password"], "dbname": match["database"]}
+        raise _not_understood(
+            "a port is a number, and special characters in a name or password are percent-encoded"
+        )
+    named = {
+        "user": match["user"],
+        "password": match["password"],
+        "dbname": match["database"],
+    }
     arguments = {key: unquote(value) for key, value in named.items() if value}
     return _url(arguments | _hosts(match["hosts"]) | _options(match["query"] or ""))
 
@@ -97,7 +122,10 @@ def _options(query: str) -> dict[str, str]:
     pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
     hosts = [unquote(value) for key, value in pairs if key == "host"]
     # libpq leaves a plus sign alone; between words of `options` it can only mean a space.
-    options = {key: unquote_plus(value) if key == "options" else unquote(value) for key, value in pairs}
+    options = {
+        key: unquote_plus(value) if key == "options" else unquote(value)
+        for key, value in pairs
+    }
     return options | _hosts(",".join(hosts)) if hosts and "port" not in options else options
 
 
@@ -116,16 +144,24 @@ def _from_libpq_string(text: str) -> URL:
     try:
         options = conninfo_to_dict(text)
     except driver.ProgrammingError:  # its message may quote a piece of the password
-        raise _not_understood("each option must be key=value, and a value with spaces must be quoted: '…'") from None
+        raise _not_understood(
+            "each option must be key=value, and a value with spaces must be quoted: '…'"
+        ) from None
     return _url({key: str(value) for key, value in options.items() if value is not None})
 
 
 def _url(options: Mapping[str, str]) -> URL:
-    """One host stands in the URL itself; sockets and lists of hosts in its query, as libpq reads them."""
-    rest = {_SPELLED_ELSEWHERE.get(key, key): value for key, value in options.items() if value}
-    host, port = rest.get("host", ""), rest.get("port", "")
+    """One host stands in the URL itself; sockets and lists of hosts in its query, as libpq reads
+    them.
+    """
+    rest = {
+        _SPELLED_ELSEWHERE.get(key, key): value for key, value in options.items() if value
+    }
+    host = rest.get("host", "")
+    port = rest.get("port", "")
     if re.search(r"[;=\s]", host) or not re.fullmatch(r"[\d,]*", port):
-        # Another driver's string, as Host=h;Pwd=x: libpq would take all of it for a host, and quote it.
+        # Another driver's string, as Host=h;Pwd=x: libpq would take all of it for a host, and
+        # quote it.
         raise _not_understood("a host holds no ; = or space, and a port is a number")
     if rest.get("sslmode", "").lower() == "true":
         rest["sslmode"] = "require"
@@ -133,7 +169,9 @@ def _url(options: Mapping[str, str]) -> URL:
         rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
     return URL.create(
         POSTGRESQL,
-        username=rest.pop("user", "" if "password" in rest else None),  # a URL drops a password without a user
+        username=rest.pop(
+            "user", "" if "password" in rest else None
+        ),  # a URL drops a password without a user
         password=rest.pop("password", None),
         host=(host or None) if is_plain else None,
         port=int(port) if is_plain and port else None,
@@ -148,5 +186,7 @@ def _from_sqlite_url(text: str) -> URL:
     except ArgumentError:
         raise _not_understood("it is not a file path") from None
     if url.host or url.username:
-        raise _not_understood("a file takes three slashes, sqlite:///file.db, and an absolute path four")
+        raise _not_understood(
+            "a file takes three slashes, sqlite:///file.db, and an absolute path four"
+        )
     return url.set(drivername=SQLITE)

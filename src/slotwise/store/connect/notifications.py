@@ -1,14 +1,18 @@
-"""Notify the workers of a waiting row, over LISTEN/NOTIFY. Without notifications, polls find every row, later.
+"""Notify the workers of a waiting row, over LISTEN/NOTIFY. Without notifications, polls find every
+row, later.
 
-A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS`` is also for workers
-that hold rows, in which an operator may have requested something. Races:
+A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS``
+is also for workers that hold rows, in which an operator may have requested something. Races:
 
-- A notification is sent after the commit of its row, by a statement of its own or pipelined, so a worker that receives
-it sees the row. (In the same transaction it would hold a lock of the whole server while the commit is flushed.) In a
-caller's transaction the statement itself notifies, because the commit is not visible here.
-- Two notifications within ``PAUSE``: the second is sent at its end, so after its commit as well. None is dropped.
+- A notification is sent after the commit of its row, by a statement of its own or pipelined, so a
+  worker that receives it sees the row. (In the same transaction it would hold a lock of the whole
+  server while the commit is flushed.) In a caller's transaction the statement itself notifies,
+  because the commit is not visible here.
+- Two notifications within ``PAUSE``: the second is sent at its end, so after its commit as well.
+  None is dropped.
 - A notification during a poll, or before a worker listens: the worker polls once more.
-- A timer fires as the database closes: none is sent after ``flush`` has returned, because the sender's lock is held.
+- A timer fires as the database closes: none is sent after ``flush`` has returned, because the
+  sender's lock is held.
 """
 
 from __future__ import annotations
@@ -44,9 +48,13 @@ def channel_of(table_prefix: str) -> str:
 
 
 class WakeUps:
-    """Send the notifications of this process, at most once in ``pause``. Safe between threads; never raises."""
+    """Send the notifications of this process, at most once in ``pause``. Safe between threads;
+    never raises.
+    """
 
-    def __init__(self, send: Callable[[Sequence[str]], None], pause: timedelta = PAUSE) -> None:
+    def __init__(
+        self, send: Callable[[Sequence[str]], None], pause: timedelta = PAUSE
+    ) -> None:
         self._send = send
         self._pause = pause.total_seconds()
         self._lock = threading.Lock()
@@ -56,23 +64,31 @@ class WakeUps:
         self._free_at = 0.0
 
     def tell(self, *words: str, within: timedelta = timedelta(0)) -> None:
-        """Notify workers after the commit, now or together with what follows ``within`` this time."""
+        """Notify workers after the commit, now or together with what follows ``within`` this
+        time.
+        """
         with self._lock:
             self._owed.update(dict.fromkeys(words))
             if not self._owed or self._timer is not None:
                 return
             wait = max(self._free_at - elapsed(), within.total_seconds())
             if wait > 0:
-                timer = threading.Timer(wait, self.flush)  # no daemon: a script that ends right away still notifies
+                timer = threading.Timer(
+                    wait, self.flush
+                )  # no daemon: a script that ends right away still notifies
                 timer.name = "slotwise-wake-ups"
-                with suppress(RuntimeError):  # the interpreter ends, or has no more threads: send it now
+                with suppress(
+                    RuntimeError
+                ):  # the interpreter ends, or has no more threads: send it now
                     timer.start()
                     self._timer = timer
                     return
         self.flush()
 
     def takes_turn(self) -> bool:
-        """Return whether nothing is pending and the caller may send a notification now, which it then must."""
+        """Return whether nothing is pending and the caller may send a notification now, which it
+        then must.
+        """
         with self._lock:
             now = elapsed()
             if self._timer is not None or self._owed or now < self._free_at:
@@ -81,10 +97,15 @@ class WakeUps:
             return True
 
     def flush(self) -> None:
-        """Send what is pending, and wait for what another thread sends. No thread of ours is left afterwards."""
+        """Send what is pending, and wait for what another thread sends. No thread of ours is left
+        afterwards.
+        """
         with self._sending:
             with self._lock:
-                words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
+                words = list(self._owed)
+                self._owed = {}
+                timer = self._timer
+                self._timer = None
                 self._free_at = elapsed() + self._pause if words else self._free_at
             if timer is not None:
                 timer.cancel()
@@ -92,8 +113,12 @@ class WakeUps:
                 try:
                     self._send(words)
                 except Exception as error:
-                    logger.debug("no worker was notified, polls will find what is due: %s", describe(error))
-        # Race: the timer may have begun its own flush, which waits for this one. It finds nothing to send.
+                    logger.debug(
+                        "no worker was notified, polls will find what is due: %s",
+                        describe(error),
+                    )
+        # Race: the timer may have begun its own flush, which waits for this one. It finds nothing
+        # to send.
         if timer is not None and timer is not threading.current_thread():
             timer.join()
 
@@ -113,11 +138,15 @@ class Hearing:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable for a notification or a broken connection."""
+        """Return the descriptor that becomes readable for a notification or a broken
+        connection.
+        """
         return self._connection.fileno()
 
     def words(self) -> list[str]:
-        """Return the notifications so far, without waiting. Raise when the connection has ended."""
+        """Return the notifications so far, without waiting. Raise when the connection has
+        ended.
+        """
         return [notify.payload for notify in self._connection.notifies(timeout=0)]
 
     def close(self) -> None:

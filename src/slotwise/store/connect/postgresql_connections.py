@@ -1,11 +1,12 @@
 """How connections to PostgreSQL are made: each one carries deadlines, none carries session state.
 
-Deadlines travel in the startup packet. Behind a transaction pooler, which rejects them there or would leave them on
-another client's connection, they are set with each transaction instead.
+Deadlines travel in the startup packet. Behind a transaction pooler, which rejects them there or
+would leave them on another client's connection, they are set with each transaction instead.
 
-Only busy connections prepare statements: planning a hot statement costs the server as much as two hundred rows. A plan
-for an empty table may be wrong for a million rows, so it is kept for ``PLAN_LIFE`` only. The connections of claims
-never scan a whole table, so their plans suit any table, and they prepare each statement at once.
+Only busy connections prepare statements: planning a hot statement costs the server as much as two
+hundred rows. A plan for an empty table may be wrong for a million rows, so it is kept for
+``PLAN_LIFE`` only. The connections of claims never scan a whole table, so their plans suit any
+table, and they prepare each statement at once.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ OLDEST_SERVER = 15
 #: The longest application name of PostgreSQL.
 LONGEST_NAME = 63
 
-#: A connection that was idle for longer is pinged; for a busy one, a ping per checkout would cost too much.
+#: A connection that was idle for longer is pinged; for a busy one, a ping per checkout would cost
+#: too much.
 REST_BEFORE_PING = timedelta(seconds=1)
 #: How long plans are kept, in seconds: usually, and where the server has no choice of plan.
-PLAN_LIFE, LONG_LIFE = 1.0, 60.0
+PLAN_LIFE = 1.0
+LONG_LIFE = 60.0
 #: This many transactions within that time make a connection busy.
 BUSY = 10
 #: On a busy connection the driver prepares a statement at this execution.
@@ -66,29 +69,40 @@ _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
 
 #: Formats of values, whatever the defaults of role and database: the driver reads only these.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
-# The isolation is also sent with each BEGIN; a single-statement transaction has none. In a table adopted from Java's
-# db-scheduler a trigger rejects deletions without the second option.
+# The isolation is also sent with each BEGIN; a single-statement transaction has none. In a table
+# adopted from Java's db-scheduler a trigger rejects deletions without the second option.
 _ALWAYS = {"default_transaction_isolation": "read committed", "slotwise.delete": "on"}
-# Planning a claim takes as long as claiming a hundred rows. A plan may date from an empty table, and must be right for
-# a full one. What is due first is at the front of an index, of which a bitmap would read all.
+# Planning a claim takes as long as claiming a hundred rows. A plan may date from an empty table,
+# and must be right for a full one. What is due first is at the front of an index, of which a
+# bitmap would read all.
 _PLANNED = {
-    "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off",
-}  # fmt: skip
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+}
 
 #: What an operation of the driver returns.
 R = TypeVar("R")
 
 
 def read_options(text: str) -> dict[str, str]:
-    """Parse `-c name=value --other-name=value`, as in libpq's `options`. Raise `InvalidSetting` for other forms."""
+    """Parse `-c name=value --other-name=value`, as in libpq's `options`. Raise `InvalidSetting`
+    for other forms.
+    """
     # libpq splits at spaces; a backslash escapes the next character.
     joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
     options: dict[str, str] = {}
     for place, word in enumerate(re.findall(r"(?:\\.|[^\s\\])+", joined), start=1):
-        match = re.fullmatch(r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)", re.sub(r"\\(.)", r"\1", word), re.DOTALL)
+        match = re.fullmatch(
+            r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)",
+            re.sub(r"\\(.)", r"\1", word),
+            re.DOTALL,
+        )
         if match is None:
             raise InvalidSetting(
-                f"item {place} of the options in the database address is not understood; write -c name=value"
+                f"item {place} of the options in the database address is not "
+                "understood; write -c name=value"
             )
         options[match["name"].replace("-", "_").lower()] = match["value"]
     return options
@@ -96,18 +110,24 @@ def read_options(text: str) -> dict[str, str]:
 
 def write_options(parameters: Mapping[str, str]) -> str:
     """The inverse of `read_options`."""
-    escaped = ((name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items())
+    escaped = (
+        (name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items()
+    )
     return " ".join(f"-c {name}={value}" for name, value in escaped)
 
 
 def _refuse_unknown(arguments: Mapping[str, str]) -> None:
-    """Raise `InvalidSetting` for an option unknown to libpq. Its name may be a piece of a password: it is not shown."""
+    """Raise `InvalidSetting` for an option unknown to libpq. Its name may be a piece of a
+    password: it is not shown.
+    """
     known = {option.keyword.decode() for option in psycopg().pq.Conninfo.get_defaults()}
     for place, name in enumerate(arguments, start=1):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             cure = f"did you mean {near[0]}?" if near else "remove it"
-            raise InvalidSetting(f"option {place} of the database address is unknown to libpq; {cure}")
+            raise InvalidSetting(
+                f"option {place} of the database address is unknown to libpq; {cure}"
+            )
 
 
 def can_go_along() -> bool:
@@ -125,19 +145,27 @@ class PostgreSQLLink:
         self._settings = settings
         self._arguments = connect_arguments(url)
         _refuse_unknown(self._arguments)
-        self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
+        self._options = read_options(
+            self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", "")
+        )
         self._url = url
         self._pooled = settings.pooler
         #: The server has confirmed that there is no pooler in between.
         self._is_direct = False
         self._was_asked = False
         #: A user who has set a timeout for statements may wait for as long.
-        within = None if "statement_timeout" in self._options else settings.statement_timeout + settings.connect_timeout
+        within = (
+            None
+            if "statement_timeout" in self._options
+            else settings.statement_timeout + settings.connect_timeout
+        )
         self.replies = ReplyLimit(within)
 
     @property
     def passes_words(self) -> bool:
-        """Whether LISTEN works: a transaction pooler accepts it, and delivers to another client or to none."""
+        """Whether LISTEN works: a transaction pooler accepts it, and delivers to another client or
+        to none.
+        """
         return not self._pooled
 
     @property
@@ -147,12 +175,22 @@ class PostgreSQLLink:
 
     def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
         """Return an engine without connections. That of migrations has no deadlines."""
-        deadlines, waits = self._deadlines(), {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
+        deadlines = self._deadlines()
+        waits = {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
         if role == "migrations":
-            deadlines, waits = {}, {}
+            deadlines = {}
+            waits = {}
         forms = {name.lower(): form for name, form in _FORMS.items()}
-        parameters = deadlines | (_PLANNED if role == "claims" else {}) | self._options | forms | _ALWAYS
-        engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits)
+        parameters = (
+            deadlines
+            | (_PLANNED if role == "claims" else {})
+            | self._options
+            | forms
+            | _ALWAYS
+        )
+        engine = create_engine(
+            self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
+        )
 
         def connect(*_: object) -> Driver:
             return self._connect(role, parameters)
@@ -160,15 +198,23 @@ class PostgreSQLLink:
         def begin(connection: Connection) -> None:
             if self._pooled:
                 calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
-                connection.exec_driver_sql(f"SELECT {calls}", tuple(sum(parameters.items(), ())))
+                connection.exec_driver_sql(
+                    f"SELECT {calls}", tuple(sum(parameters.items(), ()))
+                )
 
-        def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
+        def checkout(
+            connection: Driver, record: ConnectionPoolEntry, _proxy: object
+        ) -> None:
             _replace_if_dead(engine, connection, record)
             self._choose_preparing(engine, connection, record, at_once=role == "claims")
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        event.listen(engine, "checkin", lambda _, record: record.info.update(rests_since=time.monotonic()))
+        event.listen(
+            engine,
+            "checkin",
+            lambda _, record: record.info.update(rests_since=time.monotonic()),
+        )
         event.listen(engine, "checkout", checkout)
         event.listen(engine, "do_execute", _execute_with_notification)
         event.listen(engine, "handle_error", self._on_error)
@@ -176,7 +222,8 @@ class PostgreSQLLink:
 
     @contextmanager
     def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
-        """A connection for a single-statement transaction: one round trip instead of three, except through a pooler.
+        """A connection for a single-statement transaction: one round trip instead of three, except
+        through a pooler.
 
         ``along``, if ``takes_along``: channel and payloads of a notification after the commit.
         """
@@ -185,7 +232,9 @@ class PostgreSQLLink:
                 yield connection
             return
         told: dict[str, Along] = {} if along is None else {ALONG: along}
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT", **told) as connection:
+        with engine.connect().execution_options(
+            isolation_level="AUTOCOMMIT", **told
+        ) as connection:
             yield connection
 
     def check(self, connection: Connection) -> None:
@@ -193,17 +242,24 @@ class PostgreSQLLink:
         if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
             raise DatabaseProblem(
-                f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"
+                f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; "
+                "upgrade the server"
             )
 
     def durability_warning(self, connection: Connection) -> str | None:
-        """Return what a crash of the server may lose, if role or database do not wait for the disk."""
-        level = connection.exec_driver_sql("SELECT current_setting('synchronous_commit')").scalar_one()
+        """Return what a crash of the server may lose, if role or database do not wait for the
+        disk.
+        """
+        level = connection.exec_driver_sql(
+            "SELECT current_setting('synchronous_commit')"
+        ).scalar_one()
         if level != "off":
             return None
         return (
-            "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and operations may "
-            "vanish and slots that had ended run again (complete_in and slots of give_up jobs are safe); set it to "
+            "synchronous_commit is off: a crash of the server loses its latest "
+            "commits, so tasks and operations may "
+            "vanish and slots that had ended run again (complete_in and slots of "
+            "give_up jobs are safe); set it to "
             "on for role or database"
         )
 
@@ -227,8 +283,9 @@ class PostgreSQLLink:
 
     def _connect(self, role: str, parameters: Mapping[str, str]) -> Driver:
         connection = self._reach(role, parameters)
-        # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
-        # statements that read rows again after concurrent changes must see the new values.
+        # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of
+        # role and database, statements that read rows again after concurrent changes must see the
+        # new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         if role == "main" and not self._was_asked:
             with _closed_on_error(connection):
@@ -269,7 +326,8 @@ class PostgreSQLLink:
         silence = settings.tcp_user_timeout.total_seconds()
         suffix = "" if role == "main" else f" {role}"
         ours = {
-            "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)] + suffix,
+            "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)]
+            + suffix,
             "connect_timeout": str(int(settings.connect_timeout.total_seconds())),
             "tcp_user_timeout": _milliseconds(settings.tcp_user_timeout),
             # Detects a link that breaks while we wait for a reply: after idle + count × interval.
@@ -277,10 +335,12 @@ class PostgreSQLLink:
             "keepalives_idle": str(math.ceil(silence / 2)),
             "keepalives_interval": str(math.ceil(silence / 6)),
             "keepalives_count": "3",
-            # For any database encoding, SQL_ASCII included: the server converts, or stores the bytes.
+            # For any database encoding, SQL_ASCII included: the server converts, or stores the
+            # bytes.
             "client_encoding": "UTF8",
         }
-        # A pooler gives the next transaction another session, without prepared statements: see _choose_preparing.
+        # A pooler gives the next transaction another session, without prepared statements: see
+        # _choose_preparing.
         return {**ours, **self._arguments, "prepare_threshold": None}
 
     def _notice_pooler(self) -> None:
@@ -289,16 +349,28 @@ class PostgreSQLLink:
                 "a pooler is in between and rejects deadlines at the start of a connection: "
                 "they are sent with each transaction from now on; set pooler = true"
             )
-        self._pooled, self._is_direct = True, False
+        self._pooled = True
+        self._is_direct = False
 
     def _choose_preparing(
-        self, engine: Engine, connection: Driver, record: ConnectionPoolEntry, *, at_once: bool
+        self,
+        engine: Engine,
+        connection: Driver,
+        record: ConnectionPoolEntry,
+        *,
+        at_once: bool,
     ) -> None:
-        """Let a busy connection prepare statements, or each connection, ``at_once``; discard plans that are old."""
+        """Let a busy connection prepare statements, or each connection, ``at_once``; discard plans
+        that are old.
+        """
         now = time.monotonic()
         since, uses = record.info.setdefault("plans", (now, 0))
-        life, busy, threshold = (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
-        may_go_on = uses != busy if connection.prepare_threshold is None else self._is_direct
+        life, busy, threshold = (
+            (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
+        )
+        may_go_on = (
+            uses != busy if connection.prepare_threshold is None else self._is_direct
+        )
         if now - since < life and may_go_on:
             record.info["plans"] = since, uses + 1
             return
@@ -315,7 +387,9 @@ class PostgreSQLLink:
     def _on_error(self, context: ExceptionContext) -> None:
         name_role(context)
         state = getattr(context.original_exception, "sqlstate", None)
-        if state == "25006":  # read-only: after a failover, the next connection finds the new primary
+        if (
+            state == "25006"
+        ):  # read-only: after a failover, the next connection finds the new primary
             context.is_disconnect = True
         elif state in LOST_PLAN:
             if self._is_direct:
@@ -326,17 +400,31 @@ class PostgreSQLLink:
             self._is_direct = False
             context.is_disconnect = True
         elif state == "40P01":
-            detail = getattr(getattr(context.original_exception, "diag", None), "message_detail", None)
-            waits, statement = (" ".join(str(text).split()) for text in (detail, context.statement))
-            logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
+            detail = getattr(
+                getattr(context.original_exception, "diag", None), "message_detail", None
+            )
+            waits, statement = (
+                " ".join(str(text).split()) for text in (detail, context.statement)
+            )
+            logger.warning(
+                "a deadlock rolled a transaction back, which is retried: %s Statement: %s",
+                waits,
+                statement,
+            )
 
 
-def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
-    """Replace an idle connection whose server has gone: a message is in the socket, or, after a while, a ping fails."""
+def _replace_if_dead(
+    engine: Engine, connection: Driver, record: ConnectionPoolEntry
+) -> None:
+    """Replace an idle connection whose server has gone: a message is in the socket, or, after a
+    while, a ping fails.
+    """
     since = record.info.pop("rests_since", None)
     if since is None:
         return
-    with suppress(OSError, ValueError):  # closed already, or too large a descriptor for select
+    with suppress(
+        OSError, ValueError
+    ):  # closed already, or too large a descriptor for select
         if select.select([connection.fileno()], [], [], 0)[0]:
             raise InvalidatePoolError
     if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
@@ -347,15 +435,21 @@ def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolE
         raise InvalidatePoolError from error
 
 
-def _execute_with_notification(cursor: Cursor, statement: str, parameters: Any, context: ExecutionContext) -> bool:
-    """Send the notification in ``ALONG`` with a statement, in one trip. The server commits before it reads it.
+def _execute_with_notification(
+    cursor: Cursor, statement: str, parameters: Any, context: ExecutionContext
+) -> bool:
+    """Send the notification in ``ALONG`` with a statement, in one trip. The server commits before
+    it reads it.
 
-    In one transaction with the statement, the notification would hold a lock of the whole server during the flush.
+    In one transaction with the statement, the notification would hold a lock of the whole server
+    during the flush.
     """
     said: Along | None = context.execution_options.get(ALONG)
     if said is None:
         return False
-    driver, committed, failed = cursor.connection, None, None
+    driver = cursor.connection
+    committed = None
+    failed = None
     try:
         with driver.pipeline():
             try:
@@ -364,14 +458,16 @@ def _execute_with_notification(cursor: Cursor, statement: str, parameters: Any, 
                 committed = driver.execute("COMMIT")
                 driver.execute(NOTIFY, said)
             except psycopg().Error as error:
-                # Race: the reply to the statement may come before the block ends. If its error left the block, psycopg
-                # would log a warning about the pipeline that it ended.
+                # Race: the reply to the statement may come before the block ends. If its error
+                # left the block, psycopg would log a warning about the pipeline that it ended.
                 failed = error
     except psycopg().Error as error:
         failed = failed or error
     if failed is not None:
         if committed is None or committed.statusmessage is None:
-            with suppress(psycopg().Error):  # the connection is lost: the first error says why
+            with suppress(
+                psycopg().Error
+            ):  # the connection is lost: the first error says why
                 driver.rollback()
             raise failed
         logger.debug("no worker was notified, polls will find the row: %s", failed)
@@ -389,7 +485,9 @@ def _closed_on_error(connection: Driver) -> Iterator[None]:
 
 
 def _insist_on_forms(connection: Driver) -> None:
-    """Set the formats again: libpq sends PGTZ and PGDATESTYLE of the environment after our options."""
+    """Set the formats again: libpq sends PGTZ and PGDATESTYLE of the environment after our
+    options.
+    """
     for name, form in _FORMS.items():
         if not (connection.info.parameter_status(name) or "").startswith(form):
             connection.execute("SELECT set_config(%s, %s, false)", (name, form))
@@ -401,9 +499,11 @@ def _milliseconds(span: timedelta) -> str:
 
 
 class ReplyLimit:
-    """A client's deadline for replies, on its own clock: TCP does not notice a frozen server that acknowledges data.
+    """A client's deadline for replies, on its own clock: TCP does not notice a frozen server that
+    acknowledges data.
 
-    A connection that waits for longer is closed, and its statement fails as in an outage. Safe between threads.
+    A connection that waits for longer is closed, and its statement fails as in an outage. Safe
+    between threads.
     """
 
     def __init__(self, usual: timedelta | None) -> None:
@@ -411,10 +511,16 @@ class ReplyLimit:
         self._usual = self._seconds = math.inf if usual is None else usual.total_seconds()
 
     def set(self, within: timedelta | None) -> None:
-        """Wait no longer than this from now on, in current waits as well; None: the usual limit again."""
-        self._seconds = self._usual if within is None else min(self._usual, within.total_seconds())
+        """Wait no longer than this from now on, in current waits as well; None: the usual limit
+        again.
+        """
+        self._seconds = (
+            self._usual if within is None else min(self._usual, within.total_seconds())
+        )
 
-    def watched(self, replies: Generator[int, int, R], connection: Driver) -> Generator[int, int, R]:
+    def watched(
+        self, replies: Generator[int, int, R], connection: Driver
+    ) -> Generator[int, int, R]:
         """Return ``replies`` with the limit. psycopg sends 0 when nothing has come for a while."""
         try:
             awaited = next(replies)
@@ -422,7 +528,9 @@ class ReplyLimit:
             while True:
                 if not (ready := (yield awaited)) and elapsed() - began > self._seconds:
                     connection.pgconn.finish()
-                    raise psycopg().OperationalError(f"the server has not answered for {elapsed() - began:.0f} s")
+                    raise psycopg().OperationalError(
+                        f"the server has not answered for {elapsed() - began:.0f} s"
+                    )
                 awaited = replies.send(ready)
         except StopIteration as end:
             result: R = end.value
@@ -436,7 +544,9 @@ def _impatient() -> type[Driver]:
     class Impatient(psycopg().Connection):  # type: ignore[misc]
         limit: ReplyLimit | None = None
 
-        def wait(self, replies: Generator[int, int, R], *arguments: object, **options: object) -> R:
+        def wait(
+            self, replies: Generator[int, int, R], *arguments: object, **options: object
+        ) -> R:
             if self.limit is not None:
                 replies = self.limit.watched(replies, self)
             result: R = super().wait(replies, *arguments, **options)

@@ -1,4 +1,6 @@
-"""How connections to SQLite are made: one machine, one writer at a time, every transaction takes the write lock."""
+"""How connections to SQLite are made: one machine, one writer at a time, every transaction takes
+the write lock.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ BUSY_TIMEOUT = timedelta(seconds=10)
 
 
 class SQLiteLink:
-    """The engines of one SQLite file, or of a database in memory, whose one connection all roles share."""
+    """The engines of one SQLite file, or of a database in memory, whose one connection all roles
+    share.
+    """
 
     name = "sqlite"
     passes_words = takes_along = False
@@ -38,48 +42,82 @@ class SQLiteLink:
             )
         self._url = url
         self._wait = settings.heartbeat_interval
-        self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+        self.single = (
+            url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+        )
 
     def engine(self, role: str, pool: Mapping[str, object]) -> Engine:
         """Return an engine without connections. Only that of migrations creates a missing file."""
-        waits = {} if role == "migrations" else {"pool_timeout": max(self._wait, BUSY_TIMEOUT).total_seconds()}
-        arguments = {"timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False, "isolation_level": None}
+        waits = (
+            {}
+            if role == "migrations"
+            else {"pool_timeout": max(self._wait, BUSY_TIMEOUT).total_seconds()}
+        )
+        arguments = {
+            "timeout": BUSY_TIMEOUT.total_seconds(),
+            "check_same_thread": False,
+            "isolation_level": None,
+        }
         engine = create_engine(
-            self._url, hide_parameters=True, connect_args=arguments, json_deserializer=document, **pool, **waits
+            self._url,
+            hide_parameters=True,
+            connect_args=arguments,
+            json_deserializer=document,
+            **pool,
+            **waits,
         )
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         if not self.single:
-            event.listen(engine, "do_connect", _create_private if role == "migrations" else _require_file)
+            event.listen(
+                engine,
+                "do_connect",
+                _create_private if role == "migrations" else _require_file,
+            )
         return engine
 
-    def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
+    def alone(
+        self, engine: Engine, along: Along | None = None
+    ) -> AbstractContextManager[Connection]:
         """Begin a transaction; readers take the write lock as well."""
         return engine.begin()
 
     def listen(self, channel: str) -> Hearing:
-        raise DatabaseProblem("SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it")
+        raise DatabaseProblem(
+            "SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it"
+        )
 
 
 def _path(name: str) -> Path:
     return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
 
 
-def _create_private(_dialect: object, _record: object, arguments: Sequence[object], _options: object) -> None:
-    """Create a missing file for this account alone: it has payloads. SQLite gives the files beside it the same mode."""
+def _create_private(
+    _dialect: object, _record: object, arguments: Sequence[object], _options: object
+) -> None:
+    """Create a missing file for this account alone: it has payloads. SQLite gives the files beside
+    it the same mode.
+    """
     with suppress(OSError):  # it is there, or SQLite says what is wrong
         os.close(os.open(_path(str(arguments[0])), os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _require_file(_dialect: object, _record: object, arguments: Sequence[object], _options: object) -> None:
+def _require_file(
+    _dialect: object, _record: object, arguments: Sequence[object], _options: object
+) -> None:
     path = _path(str(arguments[0]))
     if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
         shown = hide_password(str(path))
-        raise SchemaMissing(f"there is no SQLite file '{shown}'; correct the path, or create it: slotwise db upgrade")
+        raise SchemaMissing(
+            f"there is no SQLite file '{shown}'; correct the path, or create it: "
+            "slotwise db upgrade"
+        )
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    """Allow readers beside the writer, and flush every commit to disk, whatever the library's build defaults to."""
+    """Allow readers beside the writer, and flush every commit to disk, whatever the library's
+    build defaults to.
+    """
     connection.execute("PRAGMA synchronous = FULL")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode not in ("wal", "memory"):
@@ -87,6 +125,6 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that reads first and then writes fails at once if another one wrote in between, without
-    # waiting: so each takes the write lock first.
+    # A transaction that reads first and then writes fails at once if another one wrote in between,
+    # without waiting: so each takes the write lock first.
     connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,6 +1,8 @@
-"""One-time tasks as new rows, inserted in the caller's transaction, and what other commands on them are built from.
+"""One-time tasks as new rows, inserted in the caller's transaction, and what other commands on
+them are built from.
 
-Each statement on one row is built once, with the values as parameters: building it takes longer than running it.
+Each statement on one row is built once, with the values as parameters: building it takes longer
+than running it.
 """
 
 from __future__ import annotations
@@ -32,14 +34,17 @@ class Taken(Exception):
 
 
 class TaskStatements:
-    """The portable form: it writes a chunk row by row, and sends no notification to other processes."""
+    """The portable form: it writes a chunk row by row, and sends no notification to other
+    processes.
+    """
 
     #: The types of due times and delays as parameters.
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
 
     def __init__(self, dialect: Dialect) -> None:
-        self.dialect, self.tasks = dialect, dialect.tables.tasks
+        self.dialect = dialect
+        self.tasks = dialect.tables.tasks
         self.key_columns = [self.tasks.c.task_name, self.tasks.c.task_instance]
         self._statements: dict[Hashable, sa.Executable] = {}
 
@@ -56,7 +61,9 @@ class TaskStatements:
         return sa.cast(self.now(), sa.BigInteger)
 
     def notification(self) -> list[Expression]:
-        """Return what a statement returns besides, to notify workers; empty if no worker could receive it."""
+        """Return what a statement returns besides, to notify workers; empty if no worker could
+        receive it.
+        """
         return []
 
     def notify(self, connection: Joinable, word: str) -> None:
@@ -66,34 +73,55 @@ class TaskStatements:
     def may_delete(self) -> sa.ColumnElement[bool]:
         return sa.true()
 
-    def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
+    def put(
+        self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
+    ) -> Status:
         """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
 
-        Races: of two inserts of one id, the second waits for the first one's commit, and finds the row. A row that is
-        claimed meanwhile is "running" and stays unchanged. If the task that had the id has ended since, it "exists".
+        Races: of two inserts of one id, the second waits for the first one's commit, and finds the
+        row. A row that is claimed meanwhile is "running" and stays unchanged. If the task that had
+        the id has ended since, it "exists".
         """
-        is_at, waits = wanted.when.at is not None, wanted.waits_for > 0
-        statement = self.kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
+        is_at = wanted.when.at is not None
+        waits = wanted.waits_for > 0
+        statement = self.kept(
+            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
+        )
         key = Key(name, wanted.instance)
-        parameters: Parameters = {"data": wanted.data, "rank": wanted.priority, **named(key)}
+        parameters: Parameters = {
+            "data": wanted.data,
+            "rank": wanted.priority,
+            **named(key),
+        }
         parameters |= self.due_parameters(connection, wanted.when)
         if waits:
             parameters["count"] = wanted.waits_for
-        return self.answer(connection, statement, key, absent="exists", parameters=parameters)
+        return self.answer(
+            connection, statement, key, absent="exists", parameters=parameters
+        )
 
     def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due, created = self.due(is_at), self.created()
+        due = self.due(is_at)
+        created = self.created()
         row: Parameters = {
-            "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
-            "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
+            "task_name": sa.bindparam("name"),
+            "task_instance": sa.bindparam("instance"),
+            "task_data": sa.bindparam("data"),
+            "execution_time": due,
+            "slot": due,
+            "picked": sa.false(),
             "kind": sa.literal_column(f"'{Kind.TASK}'"),
-            "version": created, "created_version": created, "priority": sa.bindparam("rank", type_=sa.SmallInteger),
-        }  # fmt: skip
+            "version": created,
+            "created_version": created,
+            "priority": sa.bindparam("rank", type_=sa.SmallInteger),
+        }
         if waits:
             row |= {
-                "state": State.BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant),
+                "state": State.BLOCKED,
+                "parked_due": due,
+                "execution_time": sa.literal(FOREVER, Instant),
                 "waits_for": sa.bindparam("count", type_=sa.Integer),
-            }  # fmt: skip
+            }
         insert = self.inserting(if_exists, self.dialect.insert(self.tasks).values(**row))
         return insert.returning(self.tasks.c.picked, *self.notification())
 
@@ -108,22 +136,40 @@ class TaskStatements:
 
     def _or_replace(self, insert: Upsert) -> Upsert:
         """The id gets a new task, by its created version; tokens keep rising."""
-        tasks, new = self.tasks, insert.excluded
+        tasks = self.tasks
+        new = insert.excluded
         parked = (tasks.c.state == State.PAUSED) | (new.state == State.BLOCKED)
-        version = sa.case((tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version)
+        version = sa.case(
+            (tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version
+        )
         values = {
-            "task_data": new.task_data, "slot": new.slot, "priority": new.priority, "version": version,
-            "execution_time": sa.case((parked, sa.literal(FOREVER, Instant)), else_=new.execution_time),
-            "parked_due": sa.case((parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None),
+            "task_data": new.task_data,
+            "slot": new.slot,
+            "priority": new.priority,
+            "version": version,
+            "execution_time": sa.case(
+                (parked, sa.literal(FOREVER, Instant)), else_=new.execution_time
+            ),
+            "parked_due": sa.case(
+                (parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None
+            ),
             "state": sa.case(
-                (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
+                (new.state == State.BLOCKED, State.BLOCKED.value),
+                (parked, State.PAUSED.value),
+                else_=None,
             ),
             "waits_for": new.waits_for,
-            "created_version": version, "attempt": 0, "lost_count": 0, "pending": None, "consecutive_failures": 0,
+            "created_version": version,
+            "attempt": 0,
+            "lost_count": 0,
+            "pending": None,
+            "consecutive_failures": 0,
             "last_error": None,
-        }  # fmt: skip
+        }
         return insert.on_conflict_do_update(
-            index_elements=self.key_columns, set_=values, where=sa.and_(~tasks.c.picked, is_task(tasks))
+            index_elements=self.key_columns,
+            set_=values,
+            where=sa.and_(~tasks.c.picked, is_task(tasks)),
         )
 
     def _or_move(self, insert: Upsert) -> Upsert:
@@ -134,28 +180,53 @@ class TaskStatements:
             where=sa.and_(*self.alive()),
         )
 
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> int:
+    def put_many(
+        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+    ) -> int:
         """As ``put``, for a chunk of rows with different ids; return how many were scheduled."""
-        return [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
+        return [self.put(connection, name, one, if_exists) for one in wanted].count(
+            "scheduled"
+        )
 
-    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken if some are not.
+    def put_new(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        *,
+        copy: bool = False,
+    ) -> None:
+        """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken
+        if some are not.
 
-        Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
+        Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where
+        it was before.
         """
         for place, one in enumerate(wanted):
             if self.put(connection, name, one, "keep") != "scheduled":
                 # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self.tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
-                connection.execute(self.tasks.delete().where(self.tasks.c.task_name == name, mine))
+                mine = self.tasks.c.task_instance.in_(
+                    [before.instance for before in wanted[:place]]
+                )
+                connection.execute(
+                    self.tasks.delete().where(self.tasks.c.task_name == name, mine)
+                )
                 raise Taken
 
     def answer(
-        self, connection: Joinable, statement: sa.Executable, key: Key, *, absent: Status, parameters: Parameters
+        self,
+        connection: Joinable,
+        statement: sa.Executable,
+        key: Key,
+        *,
+        absent: Status,
+        parameters: Parameters,
     ) -> Status:
-        """Run a statement that returns whether the row it wrote is held; if it wrote none, read the row.
+        """Run a statement that returns whether the row it wrote is held; if it wrote none, read
+        the row.
 
-        Only a statement of its own sees what another transaction committed while the first one waited.
+        Only a statement of its own sees what another transaction committed while the first one
+        waited.
         """
         written = connection.execute(statement, parameters).fetchone()
         if written is not None:
@@ -165,7 +236,9 @@ class TaskStatements:
 
     def look(self, connection: Joinable, key: Key) -> Sequence[Any] | None:
         """Return whether the row is held; None: there is none."""
-        look = self.kept("look", lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks)))
+        look = self.kept(
+            "look", lambda: sa.select(self.tasks.c.picked).where(*asked_key(self.tasks))
+        )
         return connection.execute(look, named(key)).fetchone()
 
     def due(self, is_at: bool) -> Expression:
@@ -179,9 +252,12 @@ class TaskStatements:
         return {"due": when.delay if when.at is None else when.at, **self.time(connection)}
 
     def moved(self, due: Expression) -> dict[str, Expression]:
-        """Return the columns of a row that is rescheduled. Of a held row only ``wanted_due``, for its settlement."""
+        """Return the columns of a row that is rescheduled. Of a held row only ``wanted_due``, for
+        its settlement.
+        """
         tasks = self.tasks
-        waits, begun = ~tasks.c.picked & tasks.c.state.is_(None), tasks.c.picked | (tasks.c.attempt > 0)
+        waits = ~tasks.c.picked & tasks.c.state.is_(None)
+        begun = tasks.c.picked | (tasks.c.attempt > 0)
         return {
             "wanted_due": sa.case((tasks.c.picked, due), else_=None),
             "execution_time": sa.case((waits, due), else_=tasks.c.execution_time),
@@ -193,7 +269,9 @@ class TaskStatements:
         return [is_task(self.tasks), self.tasks.c.state.is_distinct_from(State.DEAD)]
 
     def kept(self, shape: Hashable, build: Callable[[], sa.Executable]) -> sa.Executable:
-        """Return the statement of this shape, built when it is first asked for: that takes longer than to run it."""
+        """Return the statement of this shape, built when it is first asked for: that takes longer
+        than to run it.
+        """
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
         return found
@@ -201,7 +279,10 @@ class TaskStatements:
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
     """The condition of a key in a statement that is kept; ``named`` are its parameters."""
-    return [tasks.c.task_name == sa.bindparam("name"), tasks.c.task_instance == sa.bindparam("instance")]
+    return [
+        tasks.c.task_name == sa.bindparam("name"),
+        tasks.c.task_instance == sa.bindparam("instance"),
+    ]
 
 
 def named(key: Key) -> Parameters:

@@ -1,14 +1,18 @@
-"""Backfill: run the slots of a range that never ran, each in a detached row, with a limit on concurrency and pace.
+"""Backfill: run the slots of a range that never ran, each in a detached row, with a limit on
+concurrency and pace.
 
-Rows are inserted in chunks, one transaction for each, and are ``queued``. With the last chunk the first few become due,
-and the end of one releases the next (``store/slots/detached.py``). So of an interrupted backfill nothing has started,
-and the next one takes over its rows. A plan row with a bounded schedule would not do: a resume or a claim would pass
-all that is left of it. Races:
+Rows are inserted in chunks, one transaction for each, and are ``queued``. With the last chunk the
+first few become due, and the end of one releases the next (``store/slots/detached.py``). So of an
+interrupted backfill nothing has started, and the next one takes over its rows. A plan row with a
+bounded schedule would not do: a resume or a claim would pass all that is left of it. Races:
 
 - against the schedule: only slots that the plan row has passed are taken, so no slot has two rows;
-- against another backfill of the same range: the slot is in the key of its row, so the second adds what is missing;
-- against the pruner: a slot whose history was pruned looks as if it never ran, so the pruning is checked last;
-- against another backfill of the same job: each chunk locks the plan row, and looks again at what is missing;
+- against another backfill of the same range: the slot is in the key of its row, so the second adds
+  what is missing;
+- against the pruner: a slot whose history was pruned looks as if it never ran, so the pruning is
+  checked last;
+- against another backfill of the same job: each chunk locks the plan row, and looks again at what
+  is missing;
 - against a pause or deletion of the job: by the job's latch, as for a new instance;
 - two ends at once: each releases the next unlocked row.
 """
@@ -41,7 +45,9 @@ WIDEST = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """A backfill: the missing slots that it runs, how many were ``present``, and how many are still ``undecided``."""
+    """A backfill: the missing slots that it runs, how many were ``present``, and how many are
+    still ``undecided``.
+    """
 
     job: str
     first: datetime
@@ -52,31 +58,61 @@ class Backfill:
 
 
 def backfill(
-    at: Operation, job: str, first: datetime, last: datetime, so_far: Progress, *, pace: timedelta | None = None,
-    concurrency: int = 1, failed: bool = False, forgotten: bool = False, instance: str = RECURRING,
-) -> Progress:  # fmt: skip
-    """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, also those that failed.
+    at: Operation,
+    job: str,
+    first: datetime,
+    last: datetime,
+    so_far: Progress,
+    *,
+    pace: timedelta | None = None,
+    concurrency: int = 1,
+    failed: bool = False,
+    forgotten: bool = False,
+    instance: str = RECURRING,
+) -> Progress:
+    """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``,
+    also those that failed.
 
-    Undecided slots are left to the schedule. ``forgotten``: also slots whose history was pruned. The first chunk finds
-    the slots. Each chunk enters some; the last one releases the first ``concurrency``.
+    Undecided slots are left to the schedule. ``forgotten``: also slots whose history was pruned.
+    The first chunk finds the slots. Each chunk enters some; the last one releases the first
+    ``concurrency``.
     """
     at.dialect.latch(at.connection, job, shared=True)
     row = at.plan_row(job, instance)
     again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
-    found: Backfill = so_far.found[0] if so_far.found else _find(at, row, first, last, again)
+    found: Backfill = (
+        so_far.found[0] if so_far.found else _find(at, row, first, last, again)
+    )
     chunk = found.slots[so_far.rows : so_far.rows + transaction.CHUNK]
-    oldest = None if forgotten or not chunk else chunk[0] if so_far.rows else min(first, chunk[0])
+    oldest = (
+        None
+        if forgotten or not chunk
+        else chunk[0]
+        if so_far.rows
+        else min(first, chunk[0])
+    )
     if so_far.is_rehearsed or not chunk:
         _refuse_pruned(at, row, oldest)
         return replace(so_far, rows=len(found.slots), is_done=True, found=(found,))
     number = so_far.number or at.sign(
-        "backfill", job=job, id=instance, first=first.isoformat(), last=found.last.isoformat(), slots=len(found.slots),
-        concurrency=concurrency, pace=None if pace is None else format_duration(pace), failed=failed or None,
-    )  # fmt: skip
+        "backfill",
+        job=job,
+        id=instance,
+        first=first.isoformat(),
+        last=found.last.isoformat(),
+        slots=len(found.slots),
+        concurrency=concurrency,
+        pace=None if pace is None else format_duration(pace),
+        failed=failed or None,
+    )
     entries, missing = _missing(at, row, chunk, again)
     ledger.reopen(at.transaction, row, missing, Reason.BACKFILL)
     _refuse_pruned(at, row, oldest)
-    begun = {slot: (entry["attempts"], entry["finished"]) for slot, entry in entries.items() if entry["attempts"]}
+    begun = {
+        slot: (entry["attempts"], entry["finished"])
+        for slot, entry in entries.items()
+        if entry["attempts"]
+    }
     queue_backfill(at.transaction, row, missing, begun, number)
     rows = so_far.rows + len(chunk)
     if is_done := rows == len(found.slots):
@@ -84,28 +120,48 @@ def backfill(
     return replace(so_far, rows=rows, number=number, is_done=is_done, found=(found,))
 
 
-def _find(at: Operation, row: Row, first: datetime, last: datetime, again: Collection[str]) -> Backfill:
-    """Return what a backfill of this range runs: also the slots that an interrupted one has left, of any time.
+def _find(
+    at: Operation, row: Row, first: datetime, last: datetime, again: Collection[str]
+) -> Backfill:
+    """Return what a backfill of this range runs: also the slots that an interrupted one has left,
+    of any time.
 
     Raises ConfigurationError for what it cannot run.
     """
-    job, schedule, come = row.task_name, schedule_in(row), min(last, at.now)
+    job = row.task_name
+    schedule = schedule_in(row)
+    come = min(last, at.now)
     last = min(last, _passed_by(row, at.now), at.now)
     if first > at.now:
-        raise _refused(job, f"{at.told(first, row)} is yet to come, and is left to the schedule; begin earlier")
+        raise _refused(
+            job,
+            f"{at.told(first, row)} is yet to come, and is left to the schedule; begin earlier",
+        )
     if schedule.from_end:
-        raise ConfigurationError(f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead")
+        raise ConfigurationError(
+            f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead"
+        )
     if (count := schedule.count_between(first - TICK, last)) > WIDEST:
         within = f"{count} slots from {at.told(first, row)} to {at.told(last, row)}"
-        raise _refused(job, f"{within}, at most {WIDEST} are looked at; choose a shorter range")
+        raise _refused(
+            job, f"{within}, at most {WIDEST} are looked at; choose a shorter range"
+        )
     slots = list(schedule.running.slots(first - TICK, last))
     _, missing = _missing(at, row, slots, again)
     if len(missing) > LONGEST_QUEUE:
         few = f"at most {LONGEST_QUEUE} run in one go; choose a shorter range"
         raise _refused(job, f"{len(missing)} slots are missing, {few}")
-    present, missing = len(slots) - len(missing), sorted({*missing, *_waiting(at, row)[1]})
+    present = len(slots) - len(missing)
+    missing = sorted({*missing, *_waiting(at, row)[1]})
     undecided = schedule.running.count_between(max(last, first - TICK), come)
-    return Backfill(job=job, first=first, last=last, slots=tuple(missing), present=present, undecided=undecided)
+    return Backfill(
+        job=job,
+        first=first,
+        last=last,
+        slots=tuple(missing),
+        present=present,
+        undecided=undecided,
+    )
 
 
 def _missing(
@@ -113,23 +169,37 @@ def _missing(
 ) -> tuple[dict[datetime, sa.RowMapping], list[datetime]]:
     """Return the ledger rows of these slots, and the slots that run now.
 
-    Race: a slot that waits is claimed and ends. So rows are read before the ledger. Slots that an interrupted backfill
-    has queued wait for nothing, and are entered again.
+    Race: a slot that waits is claimed and ends. So rows are read before the ledger. Slots that an
+    interrupted backfill has queued wait for nothing, and are entered again.
     """
     if not slots:
         return {}, []
     waiting, interrupted = _waiting(at, row)
     entries = _entries(at, row, slots[0], slots[-1])
-    ran = {slot for slot, entry in entries.items() if entry["finished"] is None or entry["outcome"] not in again}
-    return entries, [slot for slot in slots if slot in interrupted or (slot not in ran and slot not in waiting)]
+    ran = {
+        slot
+        for slot, entry in entries.items()
+        if entry["finished"] is None or entry["outcome"] not in again
+    }
+    return entries, [
+        slot
+        for slot in slots
+        if slot in interrupted or (slot not in ran and slot not in waiting)
+    ]
 
 
 def _refuse_pruned(at: Operation, row: Row, oldest: datetime | None) -> None:
     """Raise ConfigurationError if history was pruned up to the oldest slot."""
     until = None if oldest is None else pruned_until(at.connection, at.store)
     if oldest is not None and until is not None and oldest <= until:
-        why = f"up to {at.told(until, row)} history was pruned, so it is unknown what ran; begin later, or allow"
-        raise _refused(row.task_name, f"{why} forgotten slots to run again: --forgotten, or forgotten=True")
+        why = (
+            f"up to {at.told(until, row)} history was pruned, so it is unknown what "
+            "ran; begin later, or allow"
+        )
+        raise _refused(
+            row.task_name,
+            f"{why} forgotten slots to run again: --forgotten, or forgotten=True",
+        )
 
 
 def _refused(job: str, why: str) -> ConfigurationError:
@@ -143,20 +213,32 @@ def _passed_by(row: Row, now: datetime) -> datetime:
     return max(row.slot, row.watermark or row.slot) if row.attempt else row.slot - TICK
 
 
-def _entries(at: Operation, row: Row, first: datetime, last: datetime) -> dict[datetime, sa.RowMapping]:
+def _entries(
+    at: Operation, row: Row, first: datetime, last: datetime
+) -> dict[datetime, sa.RowMapping]:
     slots = at.store.tables.slots
-    found = sa.select(slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished).where(*of_key(slots, row))
+    found = sa.select(
+        slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.finished
+    ).where(*of_key(slots, row))
     rows = at.connection.execute(found.where(slots.c.slot.between(first, last))).mappings()
     return {utc(entry["slot"]): entry for entry in rows}
 
 
 def _waiting(at: Operation, row: Row) -> tuple[set[datetime], set[datetime]]:
-    """Return the slots that have rows, and of them those of interrupted backfills: queued behind none that is free."""
+    """Return the slots that have rows, and of them those of interrupted backfills: queued behind
+    none that is free.
+    """
     tasks = at.tasks
-    family = [tasks.c.task_name == row.task_name, of_plan(tasks, row.task_instance), tasks.c.slot.is_not(None)]
+    family = [
+        tasks.c.task_name == row.task_name,
+        of_plan(tasks, row.task_instance),
+        tasks.c.slot.is_not(None),
+    ]
     is_queued = sa.and_(tasks.c.origin == Origin.BACKFILL, tasks.c.state == State.QUEUED)
     columns = tasks.c.slot, tasks.c.control, sa.func.coalesce(is_queued, sa.false())
     found = at.connection.execute(sa.select(*columns).where(*family)).all()
     free = {control for _, control, queued in found if not queued}
     slots = {utc(slot) for slot, _, _ in found}
-    return slots, {utc(slot) for slot, control, queued in found if queued and control not in free}
+    return slots, {
+        utc(slot) for slot, control, queued in found if queued and control not in free
+    }

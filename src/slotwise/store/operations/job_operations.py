@@ -1,18 +1,26 @@
-"""Operations on whole jobs: pause, resume, delete; and for all of them, after a restore, a new epoch and settle-until.
+"""Operations on whole jobs: pause, resume, delete; and for all of them, after a restore, a new
+epoch and settle-until.
 
-A paused job's rows have a state, and no claim looks at those. A pause of all is one row of ``scheduled_meta`` that
-every claim checks, so it also holds for tasks and jobs that come later. Races:
+A paused job's rows have a state, and no claim looks at those. A pause of all is one row of
+``scheduled_meta`` that every claim checks, so it also holds for tasks and jobs that come later.
+Races:
 
-- against a claim: the first to lock the row. A claim that was first goes on, and its settlement parks the row;
-- against a settlement: it holds the row's lock. The operation sees what it wrote, or it sees the operation's state;
+- against a claim: the first to lock the row. A claim that was first goes on, and its settlement
+  parks the row;
+- against a settlement: it holds the row's lock. The operation sees what it wrote, or it sees the
+  operation's state;
 - against a planner: it changes schedule and due time of a waiting row, never its state;
-- against a new instance: by the job's latch. It is inserted before and sleeps, or after and sees the pause. An
-  operation on many rows takes chunks, each in a transaction of its own, until it finds no row that is left to do;
-- against another pause or resume: by the rows' locks, or that of the one row. The second finds nothing to do;
-- delete against a worker that registers the job: it would plan the job again, so the operation is rejected.
+- against a new instance: by the job's latch. It is inserted before and sleeps, or after and sees
+  the pause. An operation on many rows takes chunks, each in a transaction of its own, until it
+  finds no row that is left to do;
+- against another pause or resume: by the rows' locks, or that of the one row. The second finds
+  nothing to do;
+- delete against a worker that registers the job: it would plan the job again, so the operation is
+  rejected.
 
-A restore of all tables, or a failover that lost commits, is unlike the rest: the operator alone knows what happened
-after the moment to which the tables have gone back. Pause all, or stop all workers, before these operations.
+A restore of all tables, or a failover that lost commits, is unlike the rest: the operator alone
+knows what happened after the moment to which the tables have gone back. Pause all, or stop all
+workers, before these operations.
 """
 
 from __future__ import annotations
@@ -32,7 +40,12 @@ from slotwise.model.records import FOREVER, Row, to_micros
 from slotwise.model.vocabulary import Reason, State
 from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
-from slotwise.store.operations.transaction import Operation, Progress, registered, schedule_in
+from slotwise.store.operations.transaction import (
+    Operation,
+    Progress,
+    registered,
+    schedule_in,
+)
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
@@ -83,24 +96,39 @@ def pause(at: Operation, job: str, so_far: Progress) -> Progress:
     if not rows:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("pause", job=job)
-    due, waits = tasks.c.execution_time, ~tasks.c.picked
-    statement = tasks.update().where(*_among(tasks, rows)).values(
-        state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
-        execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
-        # A row beside the plan keeps the operation that made it, and a held row the trigger that waits for it.
-        control=sa.case((is_plan(tasks), sa.func.coalesce(tasks.c.control, number)), else_=tasks.c.control),
-    )  # fmt: skip
+    due = tasks.c.execution_time
+    waits = ~tasks.c.picked
+    statement = (
+        tasks.update()
+        .where(*_among(tasks, rows))
+        .values(
+            state=State.PAUSED,
+            parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
+            execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
+            # A row beside the plan keeps the operation that made it, and a held row the trigger
+            # that waits for it.
+            control=sa.case(
+                (is_plan(tasks), sa.func.coalesce(tasks.c.control, number)),
+                else_=tasks.c.control,
+            ),
+        )
+    )
     at.connection.execute(statement)
     return so_far.beyond(rows, after, number=number)
 
 
 def _among(tasks: sa.Table, rows: Sequence[Row]) -> list[sa.ColumnElement[bool]]:
     """Whether a row is among these locked ones of a job."""
-    return [tasks.c.task_name == rows[0].task_name, tasks.c.task_instance.in_([row.task_instance for row in rows])]
+    return [
+        tasks.c.task_name == rows[0].task_name,
+        tasks.c.task_instance.in_([row.task_instance for row in rows]),
+    ]
 
 
 def pause_all(at: Operation) -> bool:
-    """Start nothing any more, including what is added later; return False if all was paused already."""
+    """Start nothing any more, including what is added later; return False if all was paused
+    already.
+    """
     meta = at.store.tables.meta
     value = {"since": at.now.isoformat(), "author": at.author.name, "note": at.author.note}
     row = {"key": PAUSED_KEY, "value": json.dumps(value)}
@@ -117,13 +145,25 @@ def resume(at: Operation, job: str, so_far: Progress, *, replay: bool) -> Progre
     if not rows:
         return so_far.beyond(rows, after)
     number = so_far.number or at.sign("resume", job=job, replay=replay or None)
-    found = [_wake(at, row, replay=replay) for row in at.caught_up(*(row for row in rows if row.is_plan))]
-    # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
+    found = [
+        _wake(at, row, replay=replay)
+        for row in at.caught_up(*(row for row in rows if row.is_plan))
+    ]
+    # The end of a held row looks for triggers that wait for it, if an operation has written to
+    # that row.
     is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
-    statement = tasks.update().where(*_among(tasks, rows), tasks.c.state == State.PAUSED).values(
-        state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
-        execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
-    )  # fmt: skip
+    statement = (
+        tasks.update()
+        .where(*_among(tasks, rows), tasks.c.state == State.PAUSED)
+        .values(
+            state=None,
+            parked_due=None,
+            control=sa.case((is_done, None), else_=tasks.c.control),
+            execution_time=sa.case(
+                (tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)
+            ),
+        )
+    )
     at.connection.execute(statement)
     return so_far.beyond(rows, after, number=number, found=(*so_far.found, *found))
 
@@ -134,18 +174,31 @@ def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
 
 def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
     """Resume all but jobs that are paused by name; return None if there was no pause of all."""
-    meta, tasks = at.store.tables.meta, at.tasks
+    meta = at.store.tables.meta
+    tasks = at.tasks
     if not at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount:
         return None
     at.sign("resume", replay=replay or None)
-    missed = [is_plan(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= at.now]
-    found = [] if replay else [_wake(at, row, replay=False) for row in at.caught_up(*at.rows(*missed))]
+    missed = [
+        is_plan(tasks),
+        tasks.c.state.is_(None),
+        ~tasks.c.picked,
+        tasks.c.slot <= at.now,
+    ]
+    found = (
+        []
+        if replay
+        else [_wake(at, row, replay=False) for row in at.caught_up(*at.rows(*missed))]
+    )
     return [one for one in found if one.skipped]
 
 
 def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
-    """Pass the slots that a plan row has missed. What came while it was held is left to its settlement."""
-    # A schedule that a newer release wrote is left to a worker that can read it, and to its catch-up.
+    """Pass the slots that a plan row has missed. What came while it was held is left to its
+    settlement.
+    """
+    # A schedule that a newer release wrote is left to a worker that can read it, and to its
+    # catch-up.
     schedule = None if row.picked or replay else readable(row.schedule or "-")
     passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
     if passed is None:
@@ -153,59 +206,95 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     due = {"execution_time": _due(at.tasks)} if row.state == State.PAUSED else {}
     control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
-    at.change(row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control})
-    return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=passed.row.get("slot", row.slot))
+    at.change(
+        row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control}
+    )
+    return Resumed(
+        job=row.task_name,
+        skipped=slots_in(passed.gaps),
+        next_slot=passed.row.get("slot", row.slot),
+    )
 
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     """Return the pause of all; None if there is none."""
-    found = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED_KEY))
+    found = connection.scalar(
+        sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED_KEY)
+    )
     if found is None:
         return None
     value = json.loads(found)
-    return Paused(since=utc(datetime.fromisoformat(value["since"])), author=value["author"], note=value["note"])
+    return Paused(
+        since=utc(datetime.fromisoformat(value["since"])),
+        author=value["author"],
+        note=value["note"],
+    )
 
 
 def delete(at: Operation, job: str, so_far: Progress, *, known: bool = False) -> Progress:
-    """Delete these rows of the job; the history stays. ``known``: even if a live worker registers it.
+    """Delete these rows of the job; the history stays. ``known``: even if a live worker registers
+    it.
 
-    Race: a row is claimed after the first chunk. Its slot runs, and its row goes when that has ended.
+    Race: a row is claimed after the first chunk. Its slot runs, and its row goes when that has
+    ended.
     """
-    tasks, number = at.tasks, so_far.number
+    tasks = at.tasks
+    number = so_far.number
     rows, after = at.chunk_of(job, so_far, tasks.c.state.is_distinct_from(State.DELETED))
     if number is None:
-        held = sa.select(tasks.c.picked_by).where(tasks.c.task_name == job, tasks.c.picked).limit(1)
+        held = (
+            sa.select(tasks.c.picked_by)
+            .where(tasks.c.task_name == job, tasks.c.picked)
+            .limit(1)
+        )
         if (holder := at.connection.execute(held).first()) is not None:
             raise ConfigurationError(
-                f"job {job!r} runs on {holder[0]}; cancel it (slotwise cancel {job}), or wait for its end"
+                f"job {job!r} runs on {holder[0]}; cancel it (slotwise cancel "
+                f"{job}), or wait for its end"
             )
-        worker = None if known else registered(at.connection, at.store.tables, at.now).get(job)
+        worker = (
+            None if known else registered(at.connection, at.store.tables, at.now).get(job)
+        )
         if worker is not None:
-            raise ConfigurationError(f"worker {worker} registers job {job!r}; stop it, or deploy it without the job")
-        count = sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == job)
+            raise ConfigurationError(
+                f"worker {worker} registers job {job!r}; stop it, or deploy it without the job"
+            )
+        count = (
+            sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == job)
+        )
         number = at.sign("delete", job=job, rows=at.connection.scalar(count))
     end(at, rows)
     return so_far.beyond(rows, after, number=number)
 
 
 def end(at: Operation, rows: Sequence[Row]) -> None:
-    """Delete locked rows; the slots that they wait for end. The row of a run is deleted when that has ended."""
+    """Delete locked rows; the slots that they wait for end. The row of a run is deleted when that
+    has ended.
+    """
     for row in rows:
         if row.picked:
-            # Race: only a mark goes onto a held row. Without the row, its holder would take the run for lost.
+            # Race: only a mark goes onto a held row. Without the row, its holder would take the
+            # run for lost.
             at.change(row, state=State.DELETED)
         elif row.is_plan:
-            # What has come and not begun ends, and a slot that waits for its retry; if the schedule cannot be read,
-            # the slot in the row.
+            # What has come and not begun ends, and a slot that waits for its retry; if the
+            # schedule cannot be read, the slot in the row.
             (decided,) = at.caught_up(row)
-            _pass(at, row, passing(decided, owed_by(row), at.now, Reason.DELETED), Reason.DELETED)
+            _pass(
+                at,
+                row,
+                passing(decided, owed_by(row), at.now, Reason.DELETED),
+                Reason.DELETED,
+            )
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
 
 
 def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> None:
-    """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
+    """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come
+    besides.
+    """
     if row.attempt:
         ledger.cancel_retry(at.transaction, row, reason)
     if passed is not None:
@@ -213,9 +302,13 @@ def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> No
 
 
 def new_epoch(at: Operation) -> Epoch:
-    """Raise all tokens, end all claims, and change the installation's id, so that earlier holders are rejected."""
-    meta, tasks = at.store.tables.meta, at.tasks
-    number, installation = to_micros(at.now), str(uuid.uuid4())
+    """Raise all tokens, end all claims, and change the installation's id, so that earlier holders
+    are rejected.
+    """
+    meta = at.store.tables.meta
+    tasks = at.tasks
+    number = to_micros(at.now)
+    installation = str(uuid.uuid4())
     held = at.rows(tasks.c.picked)
     for row in held:
         token = max(number, row.version) + 1
@@ -223,17 +316,22 @@ def new_epoch(at: Operation) -> Epoch:
         at.change(row, version=token)
     raised = tasks.update().where(tasks.c.version < number).values(version=number)
     count = at.connection.execute(raised).rowcount + len(held)
-    at.connection.execute(meta.update().where(meta.c.key == "installation_id").values(value=installation))
+    at.connection.execute(
+        meta.update().where(meta.c.key == "installation_id").values(value=installation)
+    )
     at.sign("new-epoch", installation=installation, rows=count, claims=len(held))
     return Epoch(installation=installation, rows=count, claims=len(held))
 
 
 def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
-    """Skip the slots up to ``until`` that have not begun (settled), and cancel those that wait for a retry.
+    """Skip the slots up to ``until`` that have not begun (settled), and cancel those that wait for
+    a retry.
 
-    The slot of a held row has begun and stays; the row's watermark tells its holder, or the reaper, of those after it.
+    The slot of a held row has begun and stays; the row's watermark tells its holder, or the
+    reaper, of those after it.
     """
-    until, tasks = min(until, at.now), at.tasks
+    until = min(until, at.now)
+    tasks = at.tasks
     found = []
     rows = at.rows(is_plan(tasks), tasks.c.slot <= until)
     for row, decided in zip(rows, at.caught_up(*rows), strict=True):
@@ -246,8 +344,17 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
             _pass(at, row, unbegun, Reason.SETTLED)
         if passed is not None:
             at.change(row, **passed.row)
-            count = slots_in(unbegun.gaps if unbegun else ()) + (row.attempt > 0 and not row.picked)
+            count = slots_in(unbegun.gaps if unbegun else ()) + (
+                row.attempt > 0 and not row.picked
+            )
             next_slot = passed.row["next_slot" if row.picked else "slot"]
-            found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))
+            found.append(
+                SettledJob(
+                    job=row.task_name,
+                    instance=row.task_instance,
+                    slots=count,
+                    next_slot=next_slot,
+                )
+            )
     at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))
     return found

@@ -2,13 +2,15 @@
 
 Races, besides those of every operation (``transaction.py``):
 
-- cancel against the holder's settlement: if that was first, there is nothing to cancel. Otherwise the settlement reads
-  the request under the row's lock and ends the slot, whatever its outcome but success. The same for a reaper.
-- cancel against a claim of a slot that waits for its retry: the claim sees the request and ends the slot without a
-  start, or it was first, and the request reaches its holder with the next heartbeat.
+- cancel against the holder's settlement: if that was first, there is nothing to cancel. Otherwise
+  the settlement reads the request under the row's lock and ends the slot, whatever its outcome but
+  success. The same for a reaper.
+- cancel against a claim of a slot that waits for its retry: the claim sees the request and ends
+  the slot without a start, or it was first, and the request reaches its holder with the next
+  heartbeat.
 - skip against a claim: a claimed slot has begun, so the one after it is skipped.
-- retry against another retry: the key of the detached row permits one. Against a settlement of that slot: the lock on
-  the ledger row; only a final slot is reopened.
+- retry against another retry: the key of the detached row permits one. Against a settlement of
+  that slot: the lock on the ledger row; only a final slot is reopened.
 """
 
 from __future__ import annotations
@@ -38,14 +40,18 @@ from slotwise.store.slots.detached import detach, freed, plan_of
 from slotwise.store.slots.store import Store
 
 
-def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: str = RECURRING) -> datetime:
-    """Run the job once beside its schedule; return the slot. If the job is paused, the run waits for the resume.
+def trigger_now(
+    at: Operation, job: str, overlap: str | None = None, instance: str = RECURRING
+) -> datetime:
+    """Run the job once beside its schedule; return the slot. If the job is paused, the run waits
+    for the resume.
 
-    ``overlap`` is decided here, once. If something of the job runs, or an earlier trigger has yet to start, ``queue``
-    waits for the end of those, and ``skip`` enters the slot as skipped.
+    ``overlap`` is decided here, once. If something of the job runs, or an earlier trigger has yet
+    to start, ``queue`` waits for the end of those, and ``skip`` enters the slot as skipped.
 
-    Race: a deploy or a settlement may have locked the plan row. This waits for the lock, so that a locked row is never
-    taken for a running one, and no slot of the schedule starts before the commit.
+    Race: a deploy or a settlement may have locked the plan row. This waits for the lock, so that a
+    locked row is never taken for a running one, and no slot of the schedule starts before the
+    commit.
     """
     family = at.family(job, instance)
     plan = at.plan_among(family, job, instance)
@@ -57,37 +63,68 @@ def trigger_now(at: Operation, job: str, overlap: str | None = None, instance: s
         ledger.end_unbegun(at.transaction, row, Outcome.SKIPPED, Reason.OVERLAP)
         return slot
     is_queued = overlap == "queue" and is_busy
-    _detach_trigger(at.transaction, Key(job, instance), slot, is_queued=is_queued, control=number)
+    _detach_trigger(
+        at.transaction, Key(job, instance), slot, is_queued=is_queued, control=number
+    )
     for row in family if is_queued else ():
-        if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
+        if (
+            row.picked and row.control is None and row.cancel_requested is None
+        ):  # else its end looks for triggers
             at.change(row, control=number)
     return slot
 
 
-def trigger(store: Store, connection: sa.Connection, name: str, plan_instance: str = RECURRING, **columns: Any) -> Key:
-    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row."""
+def trigger(
+    store: Store,
+    connection: sa.Connection,
+    name: str,
+    plan_instance: str = RECURRING,
+    **columns: Any,
+) -> Key:
+    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan
+    row.
+    """
     key = Key(name, plan_instance)
     if (plan := plan_of(connection, store.dialect, key, lock=True)) is None:
-        raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
+        raise UnknownTask(
+            f"job {name!r} has no row yet; start a worker that knows it once, or check the name"
+        )
     at = store.at(connection)
     slot = _free_slot(at, key, readable(plan.schedule) or Disabled())
     return _detach_trigger(at, key, slot, **columns)
 
 
-def _detach_trigger(at: Transaction, plan: Key, slot: datetime, *, is_queued: bool = False, **columns: Any) -> Key:
-    """A trigger's row; its id begins with the time. The caller has locked the plan row, and has found the slot free."""
-    token = uuid.UUID(int=(to_micros(at.now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
-    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": at.now, "due": FOREVER} if is_queued else {}
+def _detach_trigger(
+    at: Transaction, plan: Key, slot: datetime, *, is_queued: bool = False, **columns: Any
+) -> Key:
+    """A trigger's row; its id begins with the time. The caller has locked the plan row, and has
+    found the slot free.
+    """
+    token = uuid.UUID(
+        int=(to_micros(at.now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1),
+        version=4,
+    )
+    waits: dict[str, Any] = (
+        {"state": State.QUEUED, "parked_due": at.now, "due": FOREVER} if is_queued else {}
+    )
     key = detach(
-        at, name=plan.task_name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
-        plan_instance=plan.task_instance, **waits, **columns,
-    )  # fmt: skip
+        at,
+        name=plan.task_name,
+        slot=slot,
+        origin=Origin.TRIGGER,
+        instance=f"trigger:{token}",
+        plan_instance=plan.task_instance,
+        **waits,
+        **columns,
+    )
     assert key is not None  # the id is new
     return key
 
 
 def _free_slot(at: Transaction, plan: Key, schedule: Schedule) -> datetime:
-    """The time of the request, moved on by a microsecond while it is taken, or a slot of the schedule."""
+    """The time of the request, moved on by a microsecond while it is taken, or a slot of the
+    schedule.
+    """
     slot = at.now
     while schedule.next_after(slot - TICK) == slot or _is_taken(at, plan, slot):
         slot += TICK
@@ -95,37 +132,61 @@ def _free_slot(at: Transaction, plan: Key, schedule: Schedule) -> datetime:
 
 
 def _is_taken(at: Transaction, plan: Key, slot: datetime) -> bool:
-    slots, tasks, one = at.dialect.tables.slots, at.dialect.tables.tasks, sa.select(sa.literal(1))
+    slots = at.dialect.tables.slots
+    tasks = at.dialect.tables.tasks
+    one = sa.select(sa.literal(1))
     known = one.where(*of_key(slots, plan), slots.c.slot == slot)
-    waits = one.where(tasks.c.task_name == plan.task_name, of_plan(tasks, plan.task_instance), tasks.c.slot == slot)
+    waits = one.where(
+        tasks.c.task_name == plan.task_name,
+        of_plan(tasks, plan.task_instance),
+        tasks.c.slot == slot,
+    )
     return at.connection.execute(known.union_all(waits)).first() is not None
 
 
 def _is_busy(family: Sequence[Row]) -> bool:
     """Return whether something of a job runs, or is a trigger that has yet to start."""
-    return any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
+    return any(
+        row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family
+    )
 
 
-def claim_trigger(store: Store, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:
+def claim_trigger(
+    store: Store, holder: str, name: str, *, lease: timedelta, strict: bool
+) -> Claim | None:
     """Trigger a job and claim it in one transaction, so that no other worker can be first."""
     with store.transaction() as connection:
         instance = trigger(store, connection, name, state=None).task_instance
         given_up = [name] if strict else []
-        order = Order(holder=holder, names=[name], limit=1, lease=lease, instance=instance, strict=given_up)
+        order = Order(
+            holder=holder,
+            names=[name],
+            limit=1,
+            lease=lease,
+            instance=instance,
+            strict=given_up,
+        )
         row, now, entered = store.dialect.claim(connection, order)[0]
     return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
 
 
-def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: str = RECURRING) -> datetime:
-    """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
+def skip_next(
+    at: Operation, job: str, slot: datetime | None = None, instance: str = RECURRING
+) -> datetime:
+    """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this
+    one.
+    """
     (row,) = at.caught_up(at.plan_row(job, instance))
     passed = skipping(row, schedule_in(row), at.now)
     if passed is None:
-        raise ConfigurationError(f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run")
+        raise ConfigurationError(
+            f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run"
+        )
     following = passed.gaps[0].first
     if slot is not None and slot != following:
         raise ConfigurationError(
-            f"the next slot of job {job!r} is {at.told(following, row)}, not {at.told(slot, row)}; nothing is skipped"
+            f"the next slot of job {job!r} is {at.told(following, row)}, not "
+            f"{at.told(slot, row)}; nothing is skipped"
         )
     at.sign("skip-next", job=job, slot=following, id=instance)
     at.skip(row, *passed.gaps)
@@ -133,8 +194,12 @@ def skip_next(at: Operation, job: str, slot: datetime | None = None, instance: s
     return following
 
 
-def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str | None = None) -> list[datetime]:
-    """Ask what runs to stop, or end the given slot (without ``instance`` the job's own); return the slots."""
+def cancel(
+    at: Operation, job: str, slot: datetime | None = None, instance: str | None = None
+) -> list[datetime]:
+    """Ask what runs to stop, or end the given slot (without ``instance`` the job's own); return
+    the slots.
+    """
     rows = _rows(at, job, instance if slot is None else instance or RECURRING)
     if slot is None:
         chosen = [row for row in rows if row.slot is not None and row.picked]
@@ -147,19 +212,29 @@ def cancel(at: Operation, job: str, slot: datetime | None = None, instance: str 
                 f"{where} does not run: {entry['outcome'] if entry else 'it is not in the ledger'}"
             )
         if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
-            raise ConfigurationError(f"{where} has not begun; to leave it out: slotwise skip-next {job}")
+            raise ConfigurationError(
+                f"{where} has not begun; to leave it out: slotwise skip-next {job}"
+            )
     for row in chosen:
         number = at.sign("cancel", job=job, slot=row.slot, id=row.plan_key.task_instance)
         if row.picked or row.attempt:
             due = {} if row.picked else moved(row, min(row.due, at.now))
-            at.change(row, cancel_requested=at.now, control=row.control or number, called_off=None, **due)
+            at.change(
+                row,
+                cancel_requested=at.now,
+                control=row.control or number,
+                called_off=None,
+                **due,
+            )
         else:
             cancel_waiting(at, row, Reason.OPERATOR)
     return [row.slot for row in chosen if row.slot is not None]
 
 
 def _rows(at: Operation, job: str, instance: str | None) -> list[Row]:
-    """Lock the held rows of a job with all its instances, or all rows of one. Raises UnknownTask without a job."""
+    """Lock the held rows of a job with all its instances, or all rows of one. Raises UnknownTask
+    without a job.
+    """
     if instance is None:
         at.expect_plan(job)
         return at.rows(at.tasks.c.task_name == job, at.tasks.c.picked)
@@ -175,16 +250,27 @@ def cancel_waiting(at: Operation, row: Row, reason: str) -> None:
         freed(at.transaction, row, never_began=True)
 
 
-def cancel_backfill(at: Operation, job: str, so_far: Progress, instance: str | None = None) -> Progress:
+def cancel_backfill(
+    at: Operation, job: str, so_far: Progress, instance: str | None = None
+) -> Progress:
     """End a chunk of the slots of backfills that have not begun, of all instances or of one.
 
     Queued ones go first, so that no end releases another slot.
     """
-    tasks, id = at.tasks, at.tasks.c.task_instance
-    waiting = [tasks.c.task_name == job, tasks.c.origin == Origin.BACKFILL, ~tasks.c.picked, tasks.c.attempt == 0]
+    tasks = at.tasks
+    id = at.tasks.c.task_instance
+    waiting = [
+        tasks.c.task_name == job,
+        tasks.c.origin == Origin.BACKFILL,
+        ~tasks.c.picked,
+        tasks.c.attempt == 0,
+    ]
     if instance is not None:
         waiting.append(tasks.c.plan_instance == id_of(instance))
-    count = at.connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*waiting)) or 0
+    count = (
+        at.connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*waiting))
+        or 0
+    )
     if not so_far.rows and not count:
         _rows(at, job, instance)  # raises without a job
     if so_far.is_rehearsed or not count:
@@ -195,22 +281,36 @@ def cancel_backfill(at: Operation, job: str, so_far: Progress, instance: str | N
     rows = at.rows(*waiting, id.in_(at.connection.scalars(some).all()))
     for row in sorted(rows, key=lambda row: row.state != State.QUEUED):
         cancel_waiting(at, row, Reason.OPERATOR)
-    return replace(so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count)
+    return replace(
+        so_far, rows=so_far.rows + len(rows), number=number, is_done=len(rows) == count
+    )
 
 
 def retry(at: Operation, job: str, slot: datetime, instance: str = RECURRING) -> None:
     """Start one more attempt of a slot that ended badly, as the same slot, beside the schedule."""
-    plan, entry = at.plan_row(job, instance), _entry(at, job, slot, instance)
+    plan = at.plan_row(job, instance)
+    entry = _entry(at, job, slot, instance)
     if entry is None or entry["finished"] is None or entry["outcome"] not in ENDED_BADLY:
-        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}")
+        raise ConfigurationError(
+            f"slot {at.told(slot, plan)} of job {job!r} {_why_not(at, job, slot, entry)}"
+        )
     number = at.sign("retry", job=job, slot=slot, id=instance)
     ledger.reopen(at.transaction, plan, [slot], Reason.RETRY)
     key = detach(
-        at.transaction, name=job, slot=slot, origin=Origin.RETRY, attempt=entry["attempts"],
-        collapsed=entry["collapsed"], control=number, plan_instance=instance, last_failure=entry["finished"],
-    )  # fmt: skip
+        at.transaction,
+        name=job,
+        slot=slot,
+        origin=Origin.RETRY,
+        attempt=entry["attempts"],
+        collapsed=entry["collapsed"],
+        control=number,
+        plan_instance=instance,
+        last_failure=entry["finished"],
+    )
     if key is None:
-        raise ConfigurationError(f"slot {at.told(slot, plan)} of job {job!r} waits for another attempt already")
+        raise ConfigurationError(
+            f"slot {at.told(slot, plan)} of job {job!r} waits for another attempt already"
+        )
 
 
 def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | None) -> str:
@@ -221,14 +321,28 @@ def _why_not(at: Operation, job: str, slot: datetime, entry: sa.RowMapping | Non
     outcome = entry["outcome"]
     if entry["finished"] is None:
         runs = outcome in (Outcome.RUNNING, Outcome.CLAIMED)
-        return f"has not ended: {outcome}" + ("" if runs else f", and waits to run again ({entry['reason']})")
+        return f"has not ended: {outcome}" + (
+            "" if runs else f", and waits to run again ({entry['reason']})"
+        )
     is_missed = outcome == Outcome.SKIPPED and slot <= at.now
-    again = f"run it with: slotwise backfill {job}" if is_missed else f"for another run: slotwise trigger {job}"
+    again = (
+        f"run it with: slotwise backfill {job}"
+        if is_missed
+        else f"for another run: slotwise trigger {job}"
+    )
     return f"is {outcome}, which is not tried again; {again}"
 
 
 def _entry(at: Operation, job: str, slot: datetime, instance: str) -> sa.RowMapping | None:
     slots = at.store.tables.slots
-    statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed, slots.c.reason)
+    statement = sa.select(
+        slots.c.outcome,
+        slots.c.finished,
+        slots.c.attempts,
+        slots.c.collapsed,
+        slots.c.reason,
+    )
     mine = [*of_key(slots, Key(job, instance)), slots.c.slot == slot]
-    return at.connection.execute(statement.where(*mine).with_for_update()).mappings().first()
+    return (
+        at.connection.execute(statement.where(*mine).with_for_update()).mappings().first()
+    )

@@ -1,4 +1,6 @@
-"""What all operations share: a transaction, which may be a rehearsal, one time, locked rows, and the audit."""
+"""What all operations share: a transaction, which may be a rehearsal, one time, locked rows, and
+the audit.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,18 @@ from slotwise.store.slots.store import Store
 Result = TypeVar("Result")
 
 
-AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
-#: The most rows of a job that are locked at a time: claims and heartbeats skip them, settlements wait for them.
+AUTHOR_LIMIT = 200
+NOTE_LIMIT = 10_000
+#: The most rows of a job that are locked at a time: claims and heartbeats skip them, settlements
+#: wait for them.
 CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An operation in the audit table; ``number`` is its place there, ``job`` is None if it applies to all."""
+    """An operation in the audit table; ``number`` is its place there, ``job`` is None if it
+    applies to all.
+    """
 
     number: int
     at: datetime
@@ -61,17 +67,25 @@ class AuditEntry:
         """Whether it is about a range, and the slot lies in it."""
         if "first" not in self.arguments:
             return False
-        first, last = (datetime.fromisoformat(self.arguments[name]) for name in ("first", "last"))
+        first, last = (
+            datetime.fromisoformat(self.arguments[name]) for name in ("first", "last")
+        )
         return first <= slot <= last
 
 
 def _check(what: str, text: object, limit: int) -> None:
     if not isinstance(text, str):
-        raise ConfigurationError(f"{what}={text!r:.60}: expected a string; write {what}={str(text)!r:.60}")
+        raise ConfigurationError(
+            f"{what}={text!r:.60}: expected a string; write {what}={str(text)!r:.60}"
+        )
     if "\x00" in text:
-        raise ConfigurationError(f"{what}={text!r:.60}: it contains a NUL (\\x00); remove it")
+        raise ConfigurationError(
+            f"{what}={text!r:.60}: it contains a NUL (\\x00); remove it"
+        )
     if len(text) > limit:
-        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; shorten it")
+        raise ConfigurationError(
+            f"{what} has {len(text):,} characters, at most {limit:,} are kept; shorten it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +105,23 @@ class Author:
 def audit_entry(row: sa.RowMapping) -> AuditEntry:
     """The order of a row of the table."""
     return AuditEntry(
-        number=row["id"], at=utc(row["at"]), author=row["author"], operation=row["command"], job=row["task_name"],
-        slot=utc(row["slot"]), arguments=json.loads(row["arguments"] or "{}"), note=row["note"],
-    )  # fmt: skip
+        number=row["id"],
+        at=utc(row["at"]),
+        author=row["author"],
+        operation=row["command"],
+        job=row["task_name"],
+        slot=utc(row["slot"]),
+        arguments=json.loads(row["arguments"] or "{}"),
+        note=row["note"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far an operation on all rows of a job has come: each chunk of them is one transaction.
 
-    ``rows``: how many it has changed, in key order up to the id ``after``. ``found``: what it returns about them.
+    ``rows``: how many it has changed, in key order up to the id ``after``. ``found``: what it
+    returns about them.
     """
 
     rows: int = 0
@@ -111,14 +132,24 @@ class Progress:
     found: tuple[Any, ...] = ()
 
     def beyond(self, rows: Sequence[Row], after: str | None, **others: Any) -> Progress:
-        """Return the progress with another chunk; ``after``: where the next one begins, None at the end."""
-        return replace(self, rows=self.rows + len(rows), after=after or "", is_done=after is None, **others)
+        """Return the progress with another chunk; ``after``: where the next one begins, None at
+        the end.
+        """
+        return replace(
+            self,
+            rows=self.rows + len(rows),
+            after=after or "",
+            is_done=after is None,
+            **others,
+        )
 
 
 def id_of(instance: str) -> str:
     """Return the id of an instance. Raises ConfigurationError if it is no string."""
     if not isinstance(instance, str):
-        raise ConfigurationError(f"id={instance!r:.60}: expected a string; write id={str(instance)!r:.60}")
+        raise ConfigurationError(
+            f"id={instance!r:.60}: expected a string; write id={str(instance)!r:.60}"
+        )
     return instance
 
 
@@ -126,8 +157,9 @@ def id_of(instance: str) -> str:
 class Operation:
     """One operation, or a chunk of it: in one transaction, at one time, by one author.
 
-    Race: operations lock the rows that they change, sorted by key, and wait for them. So two operators, or an operator
-    and a settlement, take turns and cannot deadlock. Claims, heartbeats and reapers skip locked rows.
+    Race: operations lock the rows that they change, sorted by key, and wait for them. So two
+    operators, or an operator and a settlement, take turns and cannot deadlock. Claims, heartbeats
+    and reapers skip locked rows.
     """
 
     connection: sa.Connection
@@ -148,35 +180,56 @@ class Operation:
         return Transaction(self.connection, self.dialect, self.now)
 
     def sign(
-        self, command: str, *, job: str | None = None, slot: datetime | None = None, id: str | None = None,
+        self,
+        command: str,
+        *,
+        job: str | None = None,
+        slot: datetime | None = None,
+        id: str | None = None,
         **facts: object,
-    ) -> int:  # fmt: skip
-        """Write the operation to the audit table and return its number; arguments that are None are left out."""
+    ) -> int:
+        """Write the operation to the audit table and return its number; arguments that are None
+        are left out.
+        """
         facts["id"] = None if id == RECURRING else id
         said = {name: value for name, value in facts.items() if value is not None}
         statement = self.store.tables.controls.insert().values(
-            at=self.now, author=self.author.name, note=self.author.note, command=command, task_name=job, slot=slot,
+            at=self.now,
+            author=self.author.name,
+            note=self.author.note,
+            command=command,
+            task_name=job,
+            slot=slot,
             arguments=json.dumps(said, default=str) if said else None,
-        )  # fmt: skip
+        )
         key = self.connection.execute(statement).inserted_primary_key
         assert key is not None  # the statement writes one row
         return int(key[0])
 
     def rows(self, *conditions: sa.ColumnElement[bool]) -> list[Row]:
         """Lock these rows in key order, and return them as they are then."""
-        statement = sa.select(*self.dialect.row_columns).where(*conditions).order_by(*self.dialect.key_order)
-        return [row_of(values) for values in self.connection.execute(statement.with_for_update())]
+        statement = (
+            sa.select(*self.dialect.row_columns)
+            .where(*conditions)
+            .order_by(*self.dialect.key_order)
+        )
+        return [
+            row_of(values)
+            for values in self.connection.execute(statement.with_for_update())
+        ]
 
     def chunk_of(
         self, job: str, so_far: Progress, *conditions: sa.ColumnElement[bool]
-    ) -> tuple[list[Row], str | None]:  # fmt: skip
-        """Lock the next rows of a job that meet the conditions; return them, and where to continue, None at the end.
+    ) -> tuple[list[Row], str | None]:
+        """Lock the next rows of a job that meet the conditions; return them, and where to
+        continue, None at the end.
 
-        Race: rows are created meanwhile. This transaction prevents it, and after the last chunk an operation looks from
-        the beginning once more. Raises UnknownTask without a plan row.
+        Race: rows are created meanwhile. This transaction prevents it, and after the last chunk an
+        operation looks from the beginning once more. Raises UnknownTask without a plan row.
         """
         self.dialect.latch(self.connection, job, shared=False)
-        mine, id = [self.tasks.c.task_name == job, *conditions], self.tasks.c.task_instance
+        mine = [self.tasks.c.task_name == job, *conditions]
+        id = self.tasks.c.task_instance
         if not so_far.rows:
             self.expect_plan(job)
         some = sa.select(id).where(*mine, id > so_far.after).order_by(id).limit(CHUNK)
@@ -187,32 +240,51 @@ class Operation:
         return self.rows(*mine, id.in_(ids)) if ids else [], None if is_last else ""
 
     def expect_plan(self, job: str) -> None:
-        """Raise UnknownTask unless the job has a plan row, or ConfigurationError for a one-time task."""
+        """Raise UnknownTask unless the job has a plan row, or ConfigurationError for a one-time
+        task.
+        """
         of_job = sa.select(self.tasks.c.kind).where(self.tasks.c.task_name == job)
-        if self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first() is None:
-            raise self._no_job(job, is_task=self.connection.execute(of_job.limit(1)).first() is not None)
+        if (
+            self.connection.execute(of_job.where(is_plan(self.tasks)).limit(1)).first()
+            is None
+        ):
+            raise self._no_job(
+                job, is_task=self.connection.execute(of_job.limit(1)).first() is not None
+            )
 
     def _no_job(self, job: str, *, is_task: bool) -> SlotwiseError:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
-            return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
+            return ConfigurationError(
+                f"{job!r} is a one-time task; this operation is for jobs; {tasks}"
+            )
         if job in registered(self.connection, self.store.tables, self.now):
             return UnknownTask(
-                f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
+                f"no job {job!r} in this database, but live workers register it: "
+                f"it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
             )
-        names = sa.select(self.tasks.c.task_name).where(self.tasks.c.task_instance == RECURRING, is_plan(self.tasks))
-        known = self.connection.scalars(names.order_by(self.tasks.c.task_name).limit(1000)).all()
+        names = sa.select(self.tasks.c.task_name).where(
+            self.tasks.c.task_instance == RECURRING, is_plan(self.tasks)
+        )
+        known = self.connection.scalars(
+            names.order_by(self.tasks.c.task_name).limit(1000)
+        ).all()
         near = get_close_matches(job, known, n=1)
         hint = f"did you mean {near[0]!r}? Otherwise " if near else ""
         return UnknownTask(
-            f"no job {job!r} in this database; {hint}start a worker that registers it, or see: slotwise jobs list; for "
+            f"no job {job!r} in this database; {hint}start a worker that registers "
+            "it, or see: slotwise jobs list; for "
             f"tasks: slotwise tasks list {job}"
         )
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
-        """Lock the plan row of a job, or of an instance, and the rows beside it; return what there is."""
-        return self.rows(self.tasks.c.task_name == job, of_plan(self.tasks, id_of(instance)))
+        """Lock the plan row of a job, or of an instance, and the rows beside it; return what
+        there is.
+        """
+        return self.rows(
+            self.tasks.c.task_name == job, of_plan(self.tasks, id_of(instance))
+        )
 
     def plan_among(self, rows: Sequence[Row], job: str, instance: str) -> Row:
         """Return the plan row among these. Raises UnknownTask without one."""
@@ -220,11 +292,16 @@ class Operation:
             if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
                 return row
         self.expect_plan(job)
-        raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
+        raise UnknownTask(
+            f"job {job!r} has no recurring instance {instance!r}; see: slotwise "
+            f"jobs instances {job}"
+        )
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the plan row alone. Raises UnknownTask without one."""
-        rows = self.rows(self.tasks.c.task_name == job, self.tasks.c.task_instance == id_of(instance))
+        rows = self.rows(
+            self.tasks.c.task_name == job, self.tasks.c.task_instance == id_of(instance)
+        )
         return self.plan_among(rows, job, instance)
 
     def caught_up(self, *rows: Row) -> list[Row]:
@@ -232,20 +309,31 @@ class Operation:
         return ledger.caught_up(self.transaction, rows)
 
     def told(self, instant: datetime, *rows: Row) -> str:
-        """Return an instant as people read it in the zone of the job that has these rows, with its offset."""
-        return zoned_text(instant, zone_of(next((row.schedule for row in rows if row.is_plan), None)))
+        """Return an instant as people read it in the zone of the job that has these rows, with its
+        offset.
+        """
+        return zoned_text(
+            instant, zone_of(next((row.schedule for row in rows if row.is_plan), None))
+        )
 
     def change(self, row: Row, **columns: object) -> None:
         """Write columns of a locked row; the due time of a paused row goes into ``parked_due``."""
-        due, state = columns.get("execution_time"), columns.get("state", row.state)
+        due = columns.get("execution_time")
+        state = columns.get("state", row.state)
         if row.state == state == State.PAUSED and isinstance(due, datetime):
             columns |= asleep(due)
-        self.connection.execute(self.tasks.update().where(*self._as_locked(row)).values(**stored(row, columns)))
+        self.connection.execute(
+            self.tasks.update().where(*self._as_locked(row)).values(**stored(row, columns))
+        )
 
     def delete(self, row: Row) -> None:
-        """Delete a locked row that is not held; the guard of an adopted table only permits rows in this state."""
+        """Delete a locked row that is not held; the guard of an adopted table only permits rows in
+        this state.
+        """
         self.change(row, state=State.DELETED)
-        self.connection.execute(self.tasks.delete().where(*self._as_locked(row), ~self.tasks.c.picked))
+        self.connection.execute(
+            self.tasks.delete().where(*self._as_locked(row), ~self.tasks.c.picked)
+        )
 
     def _as_locked(self, row: Row) -> list[sa.ColumnElement[bool]]:
         return [*of_key(self.tasks, row), self.tasks.c.version == row.version]
@@ -255,19 +343,39 @@ class Operation:
         self.dialect.gaps(self.connection, [(row, gap) for gap in gaps], self.now)
 
 
-def carry_out(store: Store, author: Author, order: Callable[[Operation], Result], *, rehearse: bool = False) -> Result:
+def carry_out(
+    store: Store,
+    author: Author,
+    order: Callable[[Operation], Result],
+    *,
+    rehearse: bool = False,
+) -> Result:
     """Carry out an operation; a rehearsal rolls it back. Raises only if nothing was done.
 
-    Race: the reply to the commit may be lost, and repeating a trigger would run it twice. So the database is asked.
+    Race: the reply to the commit may be lost, and repeating a trigger would run it twice. So the
+    database is asked.
     """
-    with in_its_letters("this operation"), store.rehearsed() if rehearse else store.surely() as connection:
-        return order(Operation(connection=connection, store=store, now=store.dialect.now(connection), author=author))
+    with (
+        in_its_letters("this operation"),
+        store.rehearsed() if rehearse else store.surely() as connection,
+    ):
+        return order(
+            Operation(
+                connection=connection,
+                store=store,
+                now=store.dialect.now(connection),
+                author=author,
+            )
+        )
 
 
 def registered(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, str]:
     """Return the names that live workers register, each with one of these workers."""
-    workers, found = tables.workers, dict[str, str]()
-    wanted = sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
+    workers = tables.workers
+    found = dict[str, str]()
+    wanted = sa.select(
+        workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease
+    )
 
     def names(row: sa.RowMapping) -> dict[str, str]:
         is_live = row["last_seen"] + row["lease"] >= now
@@ -283,7 +391,9 @@ def schedule_in(row: Row) -> Schedule:
     try:
         return parse_schedule(row.schedule or "-")
     except InvalidSchedule as error:
-        raise ConfigurationError(f"job {row.task_name!r}: {error}; use the slotwise of the workers") from None
+        raise ConfigurationError(
+            f"job {row.task_name!r}: {error}; use the slotwise of the workers"
+        ) from None
 
 
 def zoned_text(instant: datetime, zone: ZoneInfo) -> str:

@@ -1,1 +1,3 @@
-"""Code meets rows: planner, revisions, deploy preview, instances, calendars. Imports ``store.operations`` and below."""
+"""Code meets rows: planner, revisions, deploy preview, instances, calendars. Imports
+``store.operations`` and below.
+"""

@@ -40,7 +40,9 @@ class CalendarLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A row of a changed calendar: its next slot, or why it keeps its days; and how many slots were superseded."""
+    """A row of a changed calendar: its next slot, or why it keeps its days; and how many slots
+    were superseded.
+    """
 
     job: str
     instance: str
@@ -58,17 +60,28 @@ class Change:
     followed: Sequence[Followed] = ()
 
 
-def calendars_of(connection: sa.Connection, tables: Tables, schedule: Schedule) -> dict[str, Calendar]:
-    """Return the calendars of a schedule as they are now. Raise InvalidSchedule for one that exists nowhere.
+def calendars_of(
+    connection: sa.Connection, tables: Tables, schedule: Schedule
+) -> dict[str, Calendar]:
+    """Return the calendars of a schedule as they are now. Raise InvalidSchedule for one that
+    exists nowhere.
 
-    Race: they stay locked, so a later change of a calendar finds the rows that this transaction plans by it.
+    Race: they stay locked, so a later change of a calendar finds the rows that this transaction
+    plans by it.
     """
     wanted = schedule.calendars
     if not wanted:
         return {}
     table = tables.calendars
-    statement = sa.select(table).where(table.c.name.in_(list(wanted))).order_by(table.c.name).with_for_update(read=True)
-    found = {row["name"]: calendar_in(row) for row in connection.execute(statement).mappings()}
+    statement = (
+        sa.select(table)
+        .where(table.c.name.in_(list(wanted)))
+        .order_by(table.c.name)
+        .with_for_update(read=True)
+    )
+    found = {
+        row["name"]: calendar_in(row) for row in connection.execute(statement).mappings()
+    }
     for name, own in wanted.items():
         if name not in found and own is None:
             raise missing(name, connection.scalars(sa.select(table.c.name)))
@@ -81,7 +94,10 @@ def calendar_in(row: sa.RowMapping) -> Calendar:
 
 def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
     near = get_close_matches(name, list(known), n=1)
-    make = f"make it with: slotwise calendar import {name}, or: slotwise calendar add {name} DAY --create"
+    make = (
+        f"make it with: slotwise calendar import {name}, or: slotwise calendar add "
+        f"{name} DAY --create"
+    )
     hint = f"did you mean {near[0]}?" if near else make
     return InvalidSchedule(f"there is no calendar {name} in the database; {hint}")
 
@@ -97,10 +113,18 @@ class CalendarChanges:
 
     def all(self) -> list[CalendarLine]:
         with self._store.transaction() as connection:
-            rows = connection.execute(sa.select(self._table).order_by(self._table.c.name)).mappings().all()
+            rows = (
+                connection.execute(sa.select(self._table).order_by(self._table.c.name))
+                .mappings()
+                .all()
+            )
             users = self._users(connection)
         return [
-            CalendarLine(calendar=calendar_in(row), updated=utc(row["updated"]), jobs=users.get(row["name"], ()))
+            CalendarLine(
+                calendar=calendar_in(row),
+                updated=utc(row["updated"]),
+                jobs=users.get(row["name"], ()),
+            )
             for row in rows
         ]
 
@@ -112,21 +136,28 @@ class CalendarChanges:
                 return line
         raise missing(name, [line.calendar.name for line in lines])
 
-    def change(self, name: str, edit: Edit, command: str, *, create: bool = True, dry: bool = False) -> Change:
-        """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page; ``dry``: only say how.
+    def change(
+        self, name: str, edit: Edit, command: str, *, create: bool = True, dry: bool = False
+    ) -> Change:
+        """Replace a calendar by the result of ``edit``, and re-plan its rows, page by page;
+        ``dry``: only say how.
 
-        Repeating an interrupted change completes it. Raises what ``edit`` raises, and InvalidSchedule if it must exist.
+        Repeating an interrupted change completes it. Raises what ``edit`` raises, and
+        InvalidSchedule if it must exist.
         """
         before, after = self._write(name, edit, command, create=create, dry=dry)
         followed = self._follow(after, dry=dry)
         if followed and not dry:
-            self._store.database.wake_ups.tell(LOOK)  # workers sleep until what was due next before
+            self._store.database.wake_ups.tell(
+                LOOK
+            )  # workers sleep until what was due next before
         return Change(before=before, after=after, followed=followed)
 
     def remove(self, name: str, command: str, *, dry: bool = False) -> Calendar:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
         with self._store.transaction() as connection:
-            # Race: whoever plans a row by it locks it first, so under this lock no further user comes.
+            # Race: whoever plans a row by it locks it first, so under this lock no further user
+            # comes.
             gone = self._lock(connection, name)
             if gone is None:
                 raise missing(name, connection.scalars(sa.select(self._table.c.name)))
@@ -148,32 +179,44 @@ class CalendarChanges:
             if before is None and not create:
                 raise missing(name, connection.scalars(sa.select(self._table.c.name)))
             after = edit(before)
-            if before is not None and (after.days, after.weekend) == (before.days, before.weekend):
+            if before is not None and (after.days, after.weekend) == (
+                before.days,
+                before.weekend,
+            ):
                 return before, before
-            after = replace(after, name=name, revision=(before.revision if before else 0) + 1)
+            after = replace(
+                after, name=name, revision=(before.revision if before else 0) + 1
+            )
             if dry:
                 return before, after
             values = {
-                "revision": after.revision, "weekend": weekend_text(after.weekend), "days": days_text(after.days),
+                "revision": after.revision,
+                "weekend": weekend_text(after.weekend),
+                "days": days_text(after.days),
                 "updated": self._store.dialect.now(connection),
-            }  # fmt: skip
-            # Race: somebody else may have made it since the look; the later one wins, as with any two changes.
+            }
+            # Race: somebody else may have made it since the look; the later one wins, as with any
+            # two changes.
             again = {**values, "revision": self._table.c.revision + 1}
             new = {"name": name, **values}
-            self._store.dialect.by_row.upsert(connection, self._table, new, lambda new: again)
+            self._store.dialect.by_row.upsert(
+                connection, self._table, new, lambda new: again
+            )
             self._audit(connection, command, str(after))
         return before, after
 
     def _lock(self, connection: sa.Connection, name: str) -> Calendar | None:
-        statement = sa.select(self._table).where(self._table.c.name == name).with_for_update()
+        statement = (
+            sa.select(self._table).where(self._table.c.name == name).with_for_update()
+        )
         row = connection.execute(statement).mappings().first()
         return None if row is None else calendar_in(row)
 
     def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
         now = self._store.dialect.now(connection)
-        Operation(connection=connection, store=self._store, now=now, author=self._author).sign(
-            command, calendar=calendar
-        )
+        Operation(
+            connection=connection, store=self._store, now=now, author=self._author
+        ).sign(command, calendar=calendar)
 
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(
@@ -192,7 +235,13 @@ class CalendarChanges:
             with self._store.transaction() as connection:
                 rows = self._rows(connection, after.name, cursor, lock=not dry)
                 known: dict[frozenset[str], dict[str, Calendar]] = {}
-                followed += filter(None, (self._follow_one(connection, row, after, known, dry=dry) for row in rows))
+                followed += filter(
+                    None,
+                    (
+                        self._follow_one(connection, row, after, known, dry=dry)
+                        for row in rows
+                    ),
+                )
             if len(rows) < PAGE:
                 return followed
             cursor = rows[-1].key
@@ -206,35 +255,57 @@ class CalendarChanges:
         *,
         dry: bool,
     ) -> Followed | None:
-        """Re-plan a row; None if its days are the same. ``known`` caches calendars that this transaction has read."""
+        """Re-plan a row; None if its days are the same. ``known`` caches calendars that this
+        transaction has read.
+        """
         try:
             planned = parse_schedule(row.schedule or "-").last
             if (names := frozenset(planned.calendars)) not in known:
                 known[names] = calendars_of(connection, self._store.tables, planned)
-            bound = planned.bind(row.task_name, known[names] | ({after.name: after} if dry else {}))
+            bound = planned.bind(
+                row.task_name, known[names] | ({after.name: after} if dry else {})
+            )
             if bound == planned:
                 return None
-            # Race: only under the row's lock is no slot claimed that is younger than the activation.
+            # Race: only under the row's lock is no slot claimed that is younger than the
+            # activation.
             now = self._store.dialect.now(connection)
             changes = replanned(row, bound, now)
         except InvalidSchedule as error:
-            return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
+            return Followed(
+                job=row.task_name, instance=row.task_instance, refused=str(error)
+            )
         if not dry:
             write(connection, self._store, row, changes, now)
         return Followed(
-            job=row.task_name, instance=row.task_instance, next_slot=changes.row.get("slot", row.slot),
+            job=row.task_name,
+            instance=row.task_instance,
+            next_slot=changes.row.get("slot", row.slot),
             superseded=sum(gap.count for gap in changes.gaps),
-        )  # fmt: skip
+        )
 
-    def _rows(self, connection: sa.Connection, name: str, cursor: Key, *, lock: bool) -> list[Row]:
+    def _rows(
+        self, connection: sa.Connection, name: str, cursor: Key, *, lock: bool
+    ) -> list[Row]:
         """The next plan rows whose text names the calendar, locked in the order of their keys."""
         tasks = self._tasks
         task, instance = self._store.dialect.key_order
-        after = (task > cursor.task_name) | ((task == cursor.task_name) & (instance > cursor.task_instance))
+        after = (task > cursor.task_name) | (
+            (task == cursor.task_name) & (instance > cursor.task_instance)
+        )
         statement = (
             sa.select(*self._store.dialect.row_columns)
-            .where(tasks.c.schedule.contains(f"{name}@", autoescape=True), ~is_detached(tasks), after)
+            .where(
+                tasks.c.schedule.contains(f"{name}@", autoescape=True),
+                ~is_detached(tasks),
+                after,
+            )
             .order_by(task, instance)
             .limit(PAGE)
         )
-        return [row_of(values) for values in connection.execute(statement.with_for_update() if lock else statement)]
+        return [
+            row_of(values)
+            for values in connection.execute(
+                statement.with_for_update() if lock else statement
+            )
+        ]

@@ -1,4 +1,6 @@
-"""What a deploy would change, job by job; and which stored slots this release of slotwise has moved."""
+"""What a deploy would change, job by job; and which stored slots this release of slotwise has
+moved.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ SHOWN = 3
 class Change:
     """What a deploy would make of one job.
 
-    ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated (a newer deploy
-    has planned it, so this one's schedule would be refused), or orphaned (it has a row, and no code). ``known_by``: a
-    live worker that knows an orphan, of another application perhaps. ``at_once``: a slot is due by now.
-    ``superseded``: how many slots would be skipped that an earlier schedule still owes.
+    ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated
+    (a newer deploy has planned it, so this one's schedule would be refused), or orphaned (it has a
+    row, and no code). ``known_by``: a live worker that knows an orphan, of another application
+    perhaps. ``at_once``: a slot is due by now. ``superseded``: how many slots would be skipped
+    that an earlier schedule still owes.
     """
 
     job: str
@@ -50,33 +53,52 @@ class Change:
     @property
     def is_change(self) -> bool:
         """Whether anything would be different after the deploy."""
-        return self.change not in ("kept", "orphaned") or (self.change == "orphaned" and self.known_by is None)
+        return self.change not in ("kept", "orphaned") or (
+            self.change == "orphaned" and self.known_by is None
+        )
 
 
-def compare(database: Database, definitions: Mapping[str, Definition], revision: Revision) -> list[Change]:
+def compare(
+    database: Database, definitions: Mapping[str, Definition], revision: Revision
+) -> list[Change]:
     """What planning these jobs would change, by name; nothing is changed."""
     store = Store(database, definitions, keep=False)
     tasks = store.tables.tasks
-    columns = [tasks.c[name] for name in ("task_name", "schedule", "plan", "slot", "picked", "state")]
+    columns = [
+        tasks.c[name]
+        for name in ("task_name", "schedule", "plan", "slot", "picked", "state")
+    ]
     own_rows = sa.select(*columns).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
     with store.transaction() as connection:
         rows = {row["task_name"]: row for row in connection.execute(own_rows).mappings()}
-    plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
-    now = store.now()  # after planning: what starts at once is planned for the instant of its planning
-    changes = [_change(rows.get(plan.job), plan, definitions[plan.job], now) for plan in plans]
+    plans = Planner(store).plan(
+        [found for found in definitions.values() if found.is_job], revision
+    )
+    now = (
+        store.now()
+    )  # after planning: what starts at once is planned for the instant of its planning
+    changes = [
+        _change(rows.get(plan.job), plan, definitions[plan.job], now) for plan in plans
+    ]
     with store.transaction() as connection:
         known = registered(connection, store.tables, now)
     orphans = [
         Change(
-            job=name, change="orphaned", before=row["schedule"], known_by=known.get(name),
+            job=name,
+            change="orphaned",
+            before=row["schedule"],
+            known_by=known.get(name),
             before_slots=_slots(row["schedule"], utc(row["slot"])),
         )
-        for name, row in rows.items() if name not in definitions
-    ]  # fmt: skip
+        for name, row in rows.items()
+        if name not in definitions
+    ]
     return sorted([*changes, *orphans], key=lambda change: change.job)
 
 
-def _change(row: sa.RowMapping | None, plan: Plan, definition: Definition, now: datetime) -> Change:
+def _change(
+    row: sa.RowMapping | None, plan: Plan, definition: Definition, now: datetime
+) -> Change:
     before = None if row is None else row["schedule"]
     declared = Declared.readable(None if row is None else row["plan"]).fingerprint
     is_same = plan.change != "kept" or declared in (None, definition.fingerprint)
@@ -84,11 +106,15 @@ def _change(row: sa.RowMapping | None, plan: Plan, definition: Definition, now: 
     after_slots = _slots(plan.schedule, plan.next_slot)
     waits = row is None or (not row["picked"] and row["state"] is None)
     return Change(
-        job=plan.job, change=plan.change if is_same else "policies", before=before,
-        before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
-        after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
+        job=plan.job,
+        change=plan.change if is_same else "policies",
+        before=before,
+        before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])),
+        after=after,
+        after_slots=after_slots,
+        at_once=bool(waits and after_slots and after_slots[0] <= now),
         superseded=sum(gap.count for gap in plan.superseded),
-    )  # fmt: skip
+    )
 
 
 def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
@@ -97,18 +123,26 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
     schedule = readable(text)
     if schedule is None or schedule.from_end:
         return (first,)
-    return tuple(islice(schedule.running.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)), SHOWN))
+    return tuple(
+        islice(
+            schedule.running.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)),
+            SHOWN,
+        )
+    )
 
 
-# -- stored schedules that come to other slots now ---------------------------------------------------------------------
+# -- stored schedules that come to other slots now ------------------------------------------------
 
-#: So many jobs' own rows are looked at, and so many of all: those that are due next, as the first to surprise somebody.
+#: So many jobs' own rows are looked at, and so many of all: those that are due next, as the first
+#: to surprise somebody.
 LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A job whose row says ``stored`` and whose schedule says ``computed``; ``count``: of so many rows of it."""
+    """A job whose row says ``stored`` and whose schedule says ``computed``; ``count``: of so many
+    rows of it.
+    """
 
     job: str
     id: str
@@ -118,11 +152,17 @@ class Moved:
 
 
 def moved(store: Store, names: Sequence[str]) -> list[Moved]:
-    """Return the jobs, among the rows due next, whose stored slots differ from what this release computes."""
+    """Return the jobs, among the rows due next, whose stored slots differ from what this release
+    computes.
+    """
     tasks = store.tables.tasks
     waiting = (
         sa.select(*store.dialect.row_columns)
-        .where(~tasks.c.picked, tasks.c.state.is_(None), store.dialect.among(tasks.c.task_name, names))
+        .where(
+            ~tasks.c.picked,
+            tasks.c.state.is_(None),
+            store.dialect.among(tasks.c.task_name, names),
+        )
         .where(sa.text(HAS_SLOT))
         .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         .limit(LOOKED_AT)
@@ -130,20 +170,34 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     # Never more rows than that are read, however many one-time tasks wait beside them.
     own = waiting.where(tasks.c.task_instance == RECURRING)
     with store.transaction() as connection:
-        rows = {row.key: row for query in (own, waiting) for row in map(row_of, connection.execute(query))}
+        rows = {
+            row.key: row
+            for query in (own, waiting)
+            for row in map(row_of, connection.execute(query))
+        }
     found = [one for row in rows.values() if (one := _compared(row)) is not None]
-    counts, first = Counter(one.job for one in found), {one.job: one for one in reversed(found)}
+    counts = Counter(one.job for one in found)
+    first = {one.job: one for one in reversed(found)}
     return [replace(first[job], count=counts[job]) for job in sorted(first)]
 
 
 def _compared(row: Row) -> Moved | None:
     schedule = readable(row.schedule)
-    if schedule is None or schedule.from_end or row.slot is None or not row.is_plan or row.attempt:
+    if (
+        schedule is None
+        or schedule.from_end
+        or row.slot is None
+        or not row.is_plan
+        or row.attempt
+    ):
         return None
-    # After a slot that was handed back may come some that were left out with it: they are none that have moved.
+    # After a slot that was handed back may come some that were left out with it: they are none
+    # that have moved.
     left = undecided(schedule, row.slot, row.watermark)
     now = (schedule.next_after(row.slot - TICK), slot_after(left, row.slot))
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):
         if stored is not None and computed is not None and stored != computed:
-            return Moved(job=row.task_name, id=row.task_instance, stored=stored, computed=computed)
+            return Moved(
+                job=row.task_name, id=row.task_instance, stored=stored, computed=computed
+            )
     return None

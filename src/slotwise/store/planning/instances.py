@@ -1,4 +1,6 @@
-"""Recurring instances of a task, each with a schedule and data of its own: made, changed and deleted at run time."""
+"""Recurring instances of a task, each with a schedule and data of its own: made, changed and
+deleted at run time.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ class Instance:
 class Instances:
     """Writes plan rows of instances in the caller's transaction.
 
-    Race: a concurrent pause, resume or deletion of the job would not see a new row. So each method first shares the
-    job's latch, for which such an operation waits.
+    Race: a concurrent pause, resume or deletion of the job would not see a new row. So each method
+    first shares the job's latch, for which such an operation waits.
     """
 
     def __init__(self, store: Store) -> None:
@@ -57,38 +59,55 @@ class Instances:
         self._tasks = store.tables.tasks
 
     def put(self, connection: sa.Connection, wanted: Instance) -> datetime | None:
-        """Create or change the instance; return its next slot. Raise InvalidSchedule for a missing calendar.
+        """Create or change the instance; return its next slot. Raise InvalidSchedule for a missing
+        calendar.
 
-        An ``H`` is derived from task and id. A changed schedule applies as after a deploy. If the old one cannot be
-        read, the new one starts from now, or from the newest decided slot if that is later.
+        An ``H`` is derived from task and id. A changed schedule applies as after a deploy. If the
+        old one cannot be read, the new one starts from now, or from the newest decided slot if
+        that is later.
         """
         self._store.dialect.latch(connection, wanted.task, shared=True)
-        known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
-        schedule, spread = wanted.schedule.bind(name, known), self._store.definitions[wanted.task].spread
+        known = calendars_of(connection, self._store.tables, wanted.schedule)
+        name = f"{wanted.task}/{wanted.id}"
+        schedule = wanted.schedule.bind(name, known)
+        spread = self._store.definitions[wanted.task].spread
         if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
             schedule = spread_out(schedule, name, spread)
         row = lock(connection, self._store, wanted.key)[0]
         if row is None:
             slot, is_added = self._insert(connection, wanted, schedule)
-            return slot if is_added else self.put(connection, wanted)  # Race: another transaction was first
+            return (
+                slot if is_added else self.put(connection, wanted)
+            )  # Race: another transaction was first
         return self._change(connection, row, wanted, schedule)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
-        """Delete the instance; False if there is none. Waiting slots end; running ones finish; the history stays."""
+        """Delete the instance; False if there is none. Waiting slots end; running ones finish; the
+        history stays.
+        """
         self._store.dialect.latch(connection, task, shared=True)
         operation = Operation(
-            connection=connection, store=self._store, now=self._store.dialect.now(connection), author=NOBODY
+            connection=connection,
+            store=self._store,
+            now=self._store.dialect.now(connection),
+            author=NOBODY,
         )
         rows = operation.family(task, id)
-        if not any(row.task_instance == id and row.is_plan and row.state != State.DELETED for row in rows):
+        if not any(
+            row.task_instance == id and row.is_plan and row.state != State.DELETED
+            for row in rows
+        ):
             return False
         job_operations.end(operation, rows)
         return True
 
-    def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:
+    def _change(
+        self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule
+    ) -> datetime | None:
         if not row.is_plan:
             raise InstanceExists(
-                f"task {wanted.task!r} has a one-time instance with id {wanted.id!r}; choose another id, or cancel that"
+                f"task {wanted.task!r} has a one-time instance with id "
+                f"{wanted.id!r}; choose another id, or cancel that"
             )
         # Race: only under the row's lock is no slot claimed that is younger than the activation.
         now = self._store.dialect.now(connection)
@@ -96,28 +115,44 @@ class Instances:
         same = planned is not None and str(planned.last) == str(schedule)
         changes = Advance(row={}) if same else replanned(row, schedule, now)
         told: dict[str, object] = {"task_data": wanted.data, "priority": wanted.priority}
-        columns = changes.row | {name: value for name, value in told.items() if getattr(row, name) != value}
+        columns = changes.row | {
+            name: value for name, value in told.items() if getattr(row, name) != value
+        }
         if row.state == State.DELETED:
             columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
         if columns:
             write(connection, self._store, row, replace(changes, row=columns), now)
         for gap in changes.gaps:
             logger.warning(
-                "task %s, id %s: %d slots from %s to %s are skipped (superseded): their schedule was changed twice "
-                "before they could run", wanted.task, wanted.id, gap.count, gap.first, gap.last,
-            )  # fmt: skip
+                "task %s, id %s: %d slots from %s to %s are skipped (superseded): "
+                "their schedule was changed twice "
+                "before they could run",
+                wanted.task,
+                wanted.id,
+                gap.count,
+                gap.first,
+                gap.last,
+            )
         found: datetime | None = columns.get("slot", row.slot)
         return found
 
-    def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
-        dialect, now = self._store.dialect, self._store.dialect.now(connection)
+    def _insert(
+        self, connection: sa.Connection, wanted: Instance, schedule: Schedule
+    ) -> tuple[datetime | None, bool]:
+        dialect = self._store.dialect
+        now = self._store.dialect.now(connection)
         has_history, paused, control = self._known(connection, wanted)
         newest = None
-        if has_history:  # the newest slot that is known, once what stands in no row has ended
+        if (
+            has_history
+        ):  # the newest slot that is known, once what stands in no row has ended
             end_orphans(Transaction(connection, dialect, now), wanted.key)
             strict = {wanted.task} if self._store.definitions[wanted.task].gives_up else ()
             (newest,) = dialect.newest_decided(connection, [wanted.key], strict=strict)
-        columns = born(wanted.key, schedule, newest, now) | {"task_data": wanted.data, "priority": wanted.priority}
+        columns = born(wanted.key, schedule, newest, now) | {
+            "task_data": wanted.data,
+            "priority": wanted.priority,
+        }
         slot: datetime | None = columns["slot"]
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
@@ -125,11 +160,20 @@ class Instances:
             columns["plan"] = {"runs_on": sorted(tags)}
         return slot, dialect.by_row.insert_new(connection, self._tasks, columns)
 
-    def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
-        """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
-        slots, gaps, own = self._store.tables.slots, self._store.tables.gaps, self._tasks.alias("own")
+    def _known(
+        self, connection: sa.Connection, wanted: Instance
+    ) -> tuple[bool, bool, int | None]:
+        """Whether the id has a history, whether its job is paused, and by which order: most have
+        none and are not.
+        """
+        slots = self._store.tables.slots
+        gaps = self._store.tables.gaps
+        own = self._tasks.alias("own")
         of_job = of_key(own, Key(wanted.task, RECURRING))
         history = [sa.exists().where(*of_key(table, wanted.key)) for table in (slots, gaps)]
-        state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
+        state, control = (
+            sa.select(own.c[name]).where(*of_job).scalar_subquery()
+            for name in ("state", "control")
+        )
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
         return bool(found[0]), found[1] == State.PAUSED, found[2]

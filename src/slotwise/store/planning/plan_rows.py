@@ -1,4 +1,6 @@
-"""Insert the row of a job or an instance, and change its schedule so that each due slot stays accounted for."""
+"""Insert the row of a job or an instance, and change its schedule so that each due slot stays
+accounted for.
+"""
 
 from __future__ import annotations
 
@@ -22,36 +24,59 @@ from slotwise.store.dialects.by_row import of_key
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
 
-#: How late the first slot of a job may start in the pod that plans the job, if it declares no ``start_within``.
+#: How late the first slot of a job may start in the pod that plans the job, if it declares no
+#: ``start_within``.
 LATE: Final = timedelta(hours=1)
 
 
-def lock(connection: sa.Connection, store: Store, key: Key) -> tuple[Row | None, Mapping[str, object] | None]:
+def lock(
+    connection: sa.Connection, store: Store, key: Key
+) -> tuple[Row | None, Mapping[str, object] | None]:
     """Lock a row and return it with its document ``plan``; both are None without a row."""
     tasks = store.tables.tasks
-    statement = sa.select(tasks.c.plan, *store.dialect.row_columns).where(*of_key(tasks, key)).with_for_update()
+    statement = (
+        sa.select(tasks.c.plan, *store.dialect.row_columns)
+        .where(*of_key(tasks, key))
+        .with_for_update()
+    )
     found = connection.execute(statement).first()
     return (None, None) if found is None else (row_of(found[1:]), found[0])
 
 
 def born(
-    key: Key, schedule: Schedule, newest: datetime | None, now: datetime, *, from_due: timedelta | None = None,
+    key: Key,
+    schedule: Schedule,
+    newest: datetime | None,
+    now: datetime,
+    *,
+    from_due: timedelta | None = None,
     latest: timedelta = LATE,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the columns of a new plan row; ``newest`` is the newest slot of this key that was ever decided.
+) -> dict[str, Any]:
+    """Return the columns of a new plan row; ``newest`` is the newest slot of this key that was
+    ever decided.
 
-    ``from_due``: the first slot is the last one, if at most ``latest`` ago and the next is further than ``from_due``.
+    ``from_due``: the first slot is the last one, if at most ``latest`` ago and the next is further
+    than ``from_due``.
     """
     blank = Row(**key._asdict(), execution_time=now, version=0, watermark=newest)
     first = first_slot(blank, schedule, now)
-    if from_due is not None and not schedule.from_end and (first is None or first - now > from_due):
+    if (
+        from_due is not None
+        and not schedule.from_end
+        and (first is None or first - now > from_due)
+    ):
         due = schedule.running.latest_before(now + TICK, floor=newest)
         first = first if due is None or now - due > latest else due
     return {
-        **key._asdict(), "kind": Kind.PLAN, "picked": False, "version": to_micros(now),
-        "created_version": to_micros(now), "watermark": newest, "schedule": stored_text(schedule, name_of(key)),
+        **key._asdict(),
+        "kind": Kind.PLAN,
+        "picked": False,
+        "version": to_micros(now),
+        "created_version": to_micros(now),
+        "watermark": newest,
+        "schedule": stored_text(schedule, name_of(key)),
         **ahead(schedule, first),
-    }  # fmt: skip
+    }
 
 
 def name_of(key: Key) -> str:
@@ -61,15 +86,22 @@ def name_of(key: Key) -> str:
 def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     """Return how a locked row follows a change of its schedule that is activated ``now``. Pure.
 
-    Slots up to the activation belong to the old schedule, later ones to the new one. A row that is held, or whose slot
-    has begun or is due, gets the text only; its settlement computes the next slot. A paused row stays paused.
+    Slots up to the activation belong to the old schedule, later ones to the new one. A row that is
+    held, or whose slot has begun or is due, gets the text only; its settlement computes the next
+    slot. A paused row stays paused.
 
-    A row remembers one earlier schedule. Slots that the schedule before that one still owes are skipped.
+    A row remembers one earlier schedule. Slots that the schedule before that one still owes are
+    skipped.
     """
-    is_paused, activation = row.state == State.PAUSED, max(now, row.watermark or now)  # the clock may be stepped back
+    is_paused, activation = (
+        row.state == State.PAUSED,
+        max(now, row.watermark or now),
+    )  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
     before, closed = _owed(row, after, activation)
-    row = replace(row, **{name: value for name, value in closed.row.items() if name != "last_error"})
+    row = replace(
+        row, **{name: value for name, value in closed.row.items() if name != "last_error"}
+    )
     columns = closed.row | _columns(row, before, after, activation, now)
     if is_paused and "execution_time" in columns:
         columns |= asleep(columns["execution_time"])
@@ -77,28 +109,38 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
 
 
 def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Advance]:
-    """Return the schedule that still owes slots, and what becomes of the slots of the schedule before it.
+    """Return the schedule that still owes slots, and what becomes of the slots of the schedule
+    before it.
 
-    Changes with no slot between them count as one. A change from or to a fixed delay leaves only the row's own slot.
+    Changes with no slot between them count as one. A change from or to a fixed delay leaves only
+    the row's own slot.
     """
     before = owed_by(row)
     if row.slot is None:
         return before, Advance(row={})
     decided = max(row.slot, row.watermark or row.slot)
-    before = Once(row.slot) if before.from_end else before.settled(decided if row.attempt else row.slot - TICK)
+    before = (
+        Once(row.slot)
+        if before.from_end
+        else before.settled(decided if row.attempt else row.slot - TICK)
+    )
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
         return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
     if not isinstance(before, Succession) or before.at >= activation:
         return before, Advance(row={})
-    earlier, at = before.before, before.at
+    earlier = before.before
+    at = before.at
     if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
         return earlier, Advance(row={})
     passed = passing(row, before, at, Reason.SUPERSEDED)
     gaps = passed.gaps if passed else ()
-    # A slot that has begun stays. The watermark then says that the newer schedule owes nothing from before ``at``.
-    return before.after, Advance(row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
+    # A slot that has begun stays. The watermark then says that the newer schedule owes nothing
+    # from before ``at``.
+    return before.after, Advance(
+        row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps
+    )
 
 
 def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
@@ -106,28 +148,44 @@ def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
     return slot is not None and slot <= end
 
 
-def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime) -> dict[str, Any]:
+def _columns(
+    row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime
+) -> dict[str, Any]:
     name = name_of(row.key)
-    schedule = after if row.schedule is None or after.from_end else succeed(before, activation, after)
+    schedule = (
+        after
+        if row.schedule is None or after.from_end
+        else succeed(before, activation, after)
+    )
     if row.picked:
         return {"schedule": stored_text(schedule, name)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
         left = undecided(schedule, row.slot, row.watermark)
-        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(left, row.slot)}
+        columns: dict[str, Any] = {
+            "schedule": stored_text(schedule, name),
+            "next_slot": slot_after(left, row.slot),
+        }
         if row.attempt == 0 and not schedule.runs(row.slot):
             columns |= moved(row, due_at(schedule, row.slot))
         return columns
     columns = ahead(after, first_slot(row, after, now))
-    if row.slot is not None and readable(row.schedule) and row.execution_time > due_at(before, row.slot):
+    if (
+        row.slot is not None
+        and readable(row.schedule)
+        and row.execution_time > due_at(before, row.slot)
+    ):
         # min_interval has moved the due time, and holds for the slots of the new schedule, too.
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
     return {"schedule": stored_text(after, name), **columns}
 
 
-def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
+def write(
+    connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime
+) -> None:
     """Write the new columns of a row that this transaction has locked, and its skipped slots.
 
-    A row that was restored alone is behind what ledger and gaps have decided. No gap covers that again.
+    A row that was restored alone is behind what ledger and gaps have decided. No gap covers that
+    again.
     """
     tasks = store.tables.tasks
     statement = tasks.update().where(*of_key(tasks, row)).values(**stored(row, changes.row))
@@ -136,12 +194,18 @@ def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, n
         (newest,) = store.dialect.newest_decided(connection, [row.key], ())
         if newest is not None and newest > (row.watermark or EARLIEST):
             owed = owed_by(row)
-            gaps = tuple(part for gap in gaps for part in without(of_gap(owed, gap), gap, [(gap.first, newest)]))
+            gaps = tuple(
+                part
+                for gap in gaps
+                for part in without(of_gap(owed, gap), gap, [(gap.first, newest)])
+            )
         store.dialect.gaps(connection, [(row, gap) for gap in gaps], now)
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
-    """Return the new schedule's first slot after the activation and after each slot that was ever decided."""
+    """Return the new schedule's first slot after the activation and after each slot that was ever
+    decided.
+    """
     if after.from_end and row.slot is not None:
         soon = after.next_after(now)
         return row.slot if soon is None else min(row.slot, soon)

@@ -1,1 +1,3 @@
-"""One-time tasks: the commands on them, and what reads them. Imports ``store.dialects`` and below."""
+"""One-time tasks: the commands on them, and what reads them. Imports ``store.dialects`` and
+below.
+"""

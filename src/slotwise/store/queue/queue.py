@@ -1,4 +1,6 @@
-"""One-time tasks: the commands on them, what handlers leave behind, the queries, and the values that these return."""
+"""One-time tasks: the commands on them, what handlers leave behind, the queries, and the values
+that these return.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import FOREVER, FollowUps, IfExists, Key, Wanted, When, from_micros, to_micros
+from slotwise.model.records import (
+    FOREVER,
+    FollowUps,
+    IfExists,
+    Key,
+    Wanted,
+    When,
+    from_micros,
+    to_micros,
+)
 from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
@@ -33,20 +44,44 @@ AT_ONCE = 500
 Values: TypeAlias = Sequence[Any]
 #: What is read of an end, in this order.
 END_COLUMNS = (
-    "task_name", "task_instance", "result", "outcome", "reason", "attempts", "worker", "started", "finished", "error",
+    "task_name",
+    "task_instance",
+    "result",
+    "outcome",
+    "reason",
+    "attempts",
+    "worker",
+    "started",
+    "finished",
+    "error",
     "expires",
-)  # fmt: skip
+)
 #: What is read of a task, in this order; in a page without its data.
 TASK_COLUMNS = (
-    "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
-    "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "created_version",
+    "task_name",
+    "task_instance",
+    "execution_time",
+    "picked",
+    "picked_by",
+    "state",
+    "parked_due",
+    "priority",
+    "attempt",
+    "lost_count",
+    "consecutive_failures",
+    "last_failure",
+    "last_error",
+    "cancel_requested",
+    "created_version",
     "task_data",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
+    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or
+    dead.
+    """
 
     task: str
     id: str
@@ -66,7 +101,9 @@ class TaskInfo:
 
     @property
     def data(self) -> Any:
-        """The payload as plain values, of the version in which it was stored. Raises InvalidPayload."""
+        """The payload as plain values, of the version in which it was stored. Raises
+        InvalidPayload.
+        """
         return plain_data(self.payload)
 
 
@@ -98,27 +135,44 @@ class TaskResult:
 def _task_result(values: Values) -> TaskResult:
     task, id, stored, *rest = map(utc, values)
     named = dict(zip(END_COLUMNS[3:], rest, strict=True))
-    return TaskResult(task=task, id=id, stored=None if stored is None else bytes(stored), **named)
+    return TaskResult(
+        task=task, id=id, stored=None if stored is None else bytes(stored), **named
+    )
 
 
 def _task_info(values: Values) -> TaskInfo:
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = row.get("task_data")
     state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
-    due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
+    due = (
+        row["parked_due"]
+        if state in (State.PAUSED, State.BLOCKED)
+        else row["execution_time"]
+    )
     born = row["created_version"] or 0
     return TaskInfo(
-        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
-        priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
-        scheduled=from_micros(born) if 1_000_000_000_000_000 < born < to_micros(FOREVER) else None,
-        last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
+        task=row["task_name"],
+        id=row["task_instance"],
+        state=state,
+        due=None if state == State.DEAD else due,
+        priority=50 if row["priority"] is None else row["priority"],
+        attempt=row["attempt"],
+        worker=row["picked_by"],
+        scheduled=from_micros(born)
+        if 1_000_000_000_000_000 < born < to_micros(FOREVER)
+        else None,
+        last_failure=row["last_failure"],
+        last_error=row["last_error"],
+        cancel_requested=row["cancel_requested"],
         payload=None if payload is None else bytes(payload),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkResult:
-    """The result of scheduling many: how many were scheduled, and how many existed already and were kept."""
+    """The result of scheduling many: how many were scheduled, and how many existed already and
+    were kept.
+    """
 
     scheduled: int = 0
     exists: int = 0
@@ -128,11 +182,15 @@ class BulkResult:
         return self.scheduled + self.exists
 
     def __add__(self, other: BulkResult) -> BulkResult:
-        return BulkResult(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
+        return BulkResult(
+            scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists
+        )
 
 
 class Inserted(NamedTuple):
-    """A one-time task after an insert statement; with ``if_exists`` its id may have existed, and the row was kept."""
+    """A one-time task after an insert statement; with ``if_exists`` its id may have existed, and
+    the row was kept.
+    """
 
     task: str
     id: str
@@ -141,60 +199,93 @@ class Inserted(NamedTuple):
     data: bytes | None
 
 
-#: ``at_insert(rows, tx)`` is called after each statement that inserts one-time tasks, in its transaction, which may be
-#: the caller's: what it writes is committed with the rows, or not at all. An error that it raises is the call's.
+#: ``at_insert(rows, tx)`` is called after each statement that inserts one-time tasks, in its
+#: transaction, which may be the caller's: what it writes is committed with the rows, or not at
+#: all. An error that it raises is the call's.
 AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
 
 
 class Queue:
-    """Its parts: ``rows`` inserts, ``tasks`` for commands, ``reader``; inserts call hooks ``at_insert``.
+    """Its parts: ``rows`` inserts, ``tasks`` for commands, ``reader``; inserts call hooks
+    ``at_insert``.
 
-    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time.
+    With ``wake`` each command notifies workers, at its commit, of rows that are due within that
+    time.
     """
 
-    def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        wake: timedelta | None = None,
+        at_insert: Sequence[AtInsert] = (),
+    ) -> None:
         self.rows = dialect.task_statements(wake)
         self.tasks = TaskCommands(self.rows)
         self.reader = TaskReader(dialect)
         self._at_insert = at_insert
         #: Inserts a row, as ``TaskStatements.put``.
-        self.put: Callable[[Joinable, str, Wanted, IfExists], Status] = self._put if at_insert else self.rows.put
+        self.put: Callable[[Joinable, str, Wanted, IfExists], Status] = (
+            self._put if at_insert else self.rows.put
+        )
 
-    def _put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
+    def _put(
+        self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
+    ) -> Status:
         status = self.rows.put(connection, name, wanted, if_exists)
         self._inserted(connection, name, [wanted])
         return status
 
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
+    def put_many(
+        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+    ) -> BulkResult:
         """Insert a chunk of rows, as ``TaskStatements.put_many``."""
         scheduled = self.rows.put_many(connection, name, wanted, if_exists)
         self._inserted(connection, name, wanted)
         return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
-    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+    def put_new(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        *,
+        copy: bool = False,
+    ) -> None:
         """Insert a chunk of rows whose ids must be new, as ``TaskStatements.put_new``."""
         self.rows.put_new(connection, name, wanted, copy=copy)
         self._inserted(connection, name, wanted)
 
     def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         for hook in self._at_insert:
-            hook([Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted], connection)
+            hook(
+                [
+                    Inserted(name, one.instance, one.when, one.priority, one.data)
+                    for one in wanted
+                ],
+                connection,
+            )
 
 
-#: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is kept: a process has few.
+#: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is
+#: kept: a process has few.
 queue_of = lru_cache(maxsize=16)(Queue)
 
 
-def write_follow_ups(connection: sa.Connection, queue: Queue, succeeded: Sequence[FollowUps]) -> set[str]:
+def write_follow_ups(
+    connection: sa.Connection, queue: Queue, succeeded: Sequence[FollowUps]
+) -> set[str]:
     """Write the follow-ups of these handlers; return the tasks that may be due by it.
 
-    Race: in the order of keys, so that two settlements cannot deadlock; those of one id keep the order of their calls.
+    Race: in the order of keys, so that two settlements cannot deadlock; those of one id keep the
+    order of their calls.
     """
     turns: Counter[Key] = Counter()
     groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
     for name, wanted, if_exists in (follow for one in succeeded for follow in one.follows):
         turns[key := Key(name, wanted.instance)] += 1
-        groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
+        groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(
+            wanted
+        )
     for (_, name, if_exists, blocked), some in sorted(groups.items()):
         if not blocked:
             queue.put_many(connection, name, some, if_exists)
@@ -205,45 +296,69 @@ def write_follow_ups(connection: sa.Connection, queue: Queue, succeeded: Sequenc
     for key, arrived in groupby(arrivals):
         if not queue.tasks.arrive(connection, key, len(list(arrived))):
             logger.warning(
-                "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
+                "ctx.count_down: no task %r with the id %r is blocked; this "
+                "arrival counts for nothing",
+                *key,
             )
-    return {follow.task for one in succeeded for follow in one.follows} | {key.task_name for key in arrivals}
+    return {follow.task for one in succeeded for follow in one.follows} | {
+        key.task_name for key in arrivals
+    }
 
 
 class TaskCommands:
     """Moves, cancels, retries and removes one-time tasks, each in the caller's transaction.
 
-    On a held row a command writes only columns that the settlement reads and clears (``wanted_due``,
-    ``cancel_requested``). Jobs and their detached rows are never touched.
+    On a held row a command writes only columns that the settlement reads and clears
+    (``wanted_due``, ``cancel_requested``). Jobs and their detached rows are never touched.
     """
 
     def __init__(self, rows: TaskStatements) -> None:
-        self._rows, self._tasks = rows, rows.tasks
+        self._rows = rows
+        self._tasks = rows.tasks
 
-    def move(self, connection: Joinable, key: Key, when: When, priority: int | None) -> Status:
-        """Change the due time of a waiting row; of a held one, that of the next attempt, if there is one.
+    def move(
+        self, connection: Joinable, key: Key, when: When, priority: int | None
+    ) -> Status:
+        """Change the due time of a waiting row; of a held one, that of the next attempt, if there
+        is one.
 
-        "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
-        "running" then; if its settlement was first, it is "gone".
+        "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is
+        waited for, and is "running" then; if its settlement was first, it is "gone".
         """
-        is_at, ranks = when.at is not None, priority is not None
-        statement = self._rows.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
-        parameters = named(key) | self._rows.due_parameters(connection, when) | ({"rank": priority} if ranks else {})
-        return self._rows.answer(connection, statement, key, absent="gone", parameters=parameters)
+        is_at = when.at is not None
+        ranks = priority is not None
+        statement = self._rows.kept(
+            ("move", is_at, ranks), lambda: self._move(is_at, ranks)
+        )
+        parameters = (
+            named(key)
+            | self._rows.due_parameters(connection, when)
+            | ({"rank": priority} if ranks else {})
+        )
+        return self._rows.answer(
+            connection, statement, key, absent="gone", parameters=parameters
+        )
 
     def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
-        tasks, values = self._tasks, self._rows.moved(self._rows.due(is_at))
+        tasks = self._tasks
+        values = self._rows.moved(self._rows.due(is_at))
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
-        statement = tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
-        return self._rows.dialect.by_row.reading(statement, tasks.c.picked, *self._rows.notification())
+        statement = (
+            tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
+        )
+        return self._rows.dialect.by_row.reading(
+            statement, tasks.c.picked, *self._rows.notification()
+        )
 
     def cancel(self, connection: Joinable, key: Key) -> Status:
         """Remove a row that waits, is paused or dead; ask the handler of a held one to stop.
 
-        Race: a row that is claimed between both statements, or let go, is of neither kind: look again.
+        Race: a row that is claimed between both statements, or let go, is of neither kind: look
+        again.
         """
-        remove, stop = self._rows.kept("remove", self._remove), self._rows.kept("stop", self._stop)
+        remove = self._rows.kept("remove", self._remove)
+        stop = self._rows.kept("stop", self._stop)
         for _ in range(3):
             if connection.execute(remove, named(key)).rowcount:
                 return "cancelled"
@@ -265,7 +380,8 @@ class TaskCommands:
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """Count down a blocked row by ``count``; at zero it waits for its due time only.
 
-        Race: those that arrive at once change the row one after the other. False: no such row is blocked.
+        Race: those that arrive at once change the row one after the other. False: no such row is
+        blocked.
         """
         tasks = self._tasks
         last = tasks.c.waits_for <= count
@@ -275,47 +391,88 @@ class TaskCommands:
             .values(
                 waits_for=tasks.c.waits_for - count,
                 state=sa.case((last, None), else_=State.BLOCKED.value),
-                execution_time=sa.case((last, tasks.c.parked_due), else_=tasks.c.execution_time),
+                execution_time=sa.case(
+                    (last, tasks.c.parked_due), else_=tasks.c.execution_time
+                ),
                 parked_due=sa.case((last, None), else_=tasks.c.parked_due),
             )
         )
         return bool(connection.execute(statement).rowcount)
 
-    def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
-        """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried; return their ids."""
+    def retry(
+        self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When
+    ) -> list[str]:
+        """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried;
+        return their ids.
+        """
         tasks = self._tasks
         dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, is_task(tasks)]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
-        chosen = sa.select(*self._rows.key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
+        chosen = (
+            sa.select(*self._rows.key_columns)
+            .where(*dead)
+            .order_by(tasks.c.task_instance)
+            .limit(AT_ONCE)
+        )
         due = self._rows.due(when.at is not None)
         again = tasks.update().where(self._rows.dialect.locked(chosen))
         again = again.values(
-            state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
-            consecutive_failures=0, version=tasks.c.version + 1,
-        )  # fmt: skip
-        read = self._rows.dialect.by_row.reading(again, tasks.c.task_instance, *self._rows.notification())
+            state=None,
+            parked_due=None,
+            execution_time=due,
+            slot=due,
+            attempt=0,
+            lost_count=0,
+            pending=None,
+            consecutive_failures=0,
+            version=tasks.c.version + 1,
+        )
+        read = self._rows.dialect.by_row.reading(
+            again, tasks.c.task_instance, *self._rows.notification()
+        )
         told = self._rows.due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(read, told).fetchall())
 
-    def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
-        """Delete up to 500 rows that are not held, of one state or any, with ids after this one; return their ids.
+    def remove(
+        self, connection: Joinable, name: str, state: str | None, after: str
+    ) -> list[str]:
+        """Delete up to 500 rows that are not held, of one state or any, with ids after this one;
+        return their ids.
 
         Race: what is claimed just now is locked, and stays.
         """
-        tasks, id = self._tasks, self._tasks.c.task_instance
-        loose = [tasks.c.task_name == name, is_task(tasks), *(_in_state(tasks, state) if state else [~tasks.c.picked])]
-        chosen = sa.select(*self._rows.key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(self._rows.dialect.locked(chosen), self._rows.may_delete())
+        tasks = self._tasks
+        id = self._tasks.c.task_instance
+        loose = [
+            tasks.c.task_name == name,
+            is_task(tasks),
+            *(_in_state(tasks, state) if state else [~tasks.c.picked]),
+        ]
+        chosen = (
+            sa.select(*self._rows.key_columns)
+            .where(*loose, id > after)
+            .order_by(id)
+            .limit(AT_ONCE)
+        )
+        gone = tasks.delete().where(
+            self._rows.dialect.locked(chosen), self._rows.may_delete()
+        )
         return sorted(
-            instance for (instance,) in connection.execute(self._rows.dialect.by_row.reading(gone, id)).fetchall()
+            instance
+            for (instance,) in connection.execute(
+                self._rows.dialect.by_row.reading(gone, id)
+            ).fetchall()
         )
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
         """Return those of these ids that a row has, whatever it is."""
-        id, found = self._tasks.c.task_instance, list[str]()
+        id = self._tasks.c.task_instance
+        found = list[str]()
         for start in range(0, len(ids), AT_ONCE):
-            statement = sa.select(id).where(self._tasks.c.task_name == name, id.in_(ids[start : start + AT_ONCE]))
+            statement = sa.select(id).where(
+                self._tasks.c.task_name == name, id.in_(ids[start : start + AT_ONCE])
+            )
             found += [instance for (instance,) in connection.execute(statement).fetchall()]
         return found
 
@@ -328,7 +485,9 @@ class TaskReader:
         self._tasks = dialect.tables.tasks
         self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
         # Built once: that takes longer than to run it.
-        self._find = sa.select(*self._columns).where(*asked_key(self._tasks), is_task(self._tasks))
+        self._find = sa.select(*self._columns).where(
+            *asked_key(self._tasks), is_task(self._tasks)
+        )
 
     def find(self, connection: Joinable, key: Key) -> TaskInfo | None:
         """Return a task with its data; None if there is none."""
@@ -336,9 +495,17 @@ class TaskReader:
         return None if found is None else _task_info(found)
 
     def page(
-        self, connection: Joinable, *, name: str | None, state: str | None, after: Key | None, size: int
+        self,
+        connection: Joinable,
+        *,
+        name: str | None,
+        state: str | None,
+        after: Key | None,
+        size: int,
     ) -> list[TaskInfo]:
-        """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
+        """Return the next rows in the order of their keys, which never change: none is missed or
+        seen twice.
+        """
         tasks = self._tasks
         statement = sa.select(*self._columns[:-1]).where(is_task(tasks))
         if name is not None:
@@ -347,16 +514,32 @@ class TaskReader:
             statement = statement.where(*_in_state(tasks, state))
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
-            statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
-        return list(map(_task_info, connection.execute(statement.order_by(*key).limit(size)).fetchall()))
+            statement = statement.where(
+                sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after))
+            )
+        return list(
+            map(
+                _task_info,
+                connection.execute(statement.order_by(*key).limit(size)).fetchall(),
+            )
+        )
 
     def ends(self, connection: Joinable, key: Key) -> list[TaskResult]:
-        """Return what the ledger keeps of the tasks that have ended under this id, the newest first."""
+        """Return what the ledger keeps of the tasks that have ended under this id, the newest
+        first.
+        """
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
-            .where(*of_key(slots, key), slots.c.origin == Origin.TASK, slots.c.finished.is_not(None))
-            .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
+            .where(
+                *of_key(slots, key),
+                slots.c.origin == Origin.TASK,
+                slots.c.finished.is_not(None),
+            )
+            .where(
+                slots.c.expires.is_(None)
+                | (slots.c.expires > self._dialect.ago(connection))
+            )
             .order_by(slots.c.slot.desc())
         )
         return list(map(_task_result, connection.execute(statement).fetchall()))

@@ -1,18 +1,21 @@
-"""Queue cursors: how far each task and priority has been emptied, so that a claim need not begin at the front.
+"""Queue cursors: how far each task and priority has been emptied, so that a claim need not begin
+at the front.
 
-Rows that were claimed leave dead entries at the front of the queue's index. While a snapshot is held none of them can
-be removed, and each claim would walk through all of them. So a claim gets the due time of the oldest row of the batch
-before, as a lower bound.
+Rows that were claimed leave dead entries at the front of the queue's index. While a snapshot is
+held none of them can be removed, and each claim would walk through all of them. So a claim gets
+the due time of the oldest row of the batch before, as a lower bound.
 
-Races. A row may become visible before its cursor: its due time is that of the statement that inserted it, and its
-transaction commits later, or it lies in the past; a hand-back, a retry or a command puts it back there; another
-transaction had it locked during the claim. No clock can rule these out, so:
+Races. A row may become visible before its cursor: its due time is that of the statement that
+inserted it, and its transaction commits later, or it lies in the past; a hand-back, a retry or a
+command puts it back there; another transaction had it locked during the claim. No clock can rule
+these out, so:
 
-- Once in ``LOOK_BACK`` there is a full look, without cursors, which finds the oldest rows first: such a row waits for
-  no longer than that. It lowers its cursor, so that those behind it are found as well. A full look that takes long,
-  because millions of dead entries lie there, is repeated only after ``SHARE`` times as long.
-- A cursor counts only as long as each full look passes it. If a full look ended before it, with a full batch of what
-  goes first, the cursor is dropped.
+- Once in ``LOOK_BACK`` there is a full look, without cursors, which finds the oldest rows first:
+  such a row waits for no longer than that. It lowers its cursor, so that those behind it are found
+  as well. A full look that takes long, because millions of dead entries lie there, is repeated
+  only after ``SHARE`` times as long.
+- A cursor counts only as long as each full look passes it. If a full look ended before it, with a
+  full batch of what goes first, the cursor is dropped.
 - Priorities that are not known yet have no cursor: a more urgent row is found at once.
 - With cursors nothing is known to be empty: less than half a batch is followed by a full look.
 """
@@ -48,13 +51,16 @@ class QueueCursors:
         return self._until is not None and elapsed < self._until
 
     def ranges(self, names: Sequence[str], *, full: bool) -> list[Range]:
-        """Return what a claim searches, task by task; a full look names known queues, to skip their dead entries."""
+        """Return what a claim searches, task by task; a full look names known queues, to skip
+        their dead entries.
+        """
         if len(self._since) > MOST:
             return list(map(Range, names))
         return [one for name in names for one in self._ranges_of(name, full=full)]
 
     def _ranges_of(self, name: str, *, full: bool) -> list[Range]:
-        found, first = [], FIRST
+        found = []
+        first = FIRST
         for rank in sorted(rank for task, rank in self._since if task == name):
             if first < rank:
                 found.append(Range(name, first, rank - 1))
@@ -68,10 +74,22 @@ class QueueCursors:
         if len(claims) * 2 < limit:
             self._until = None
 
-    def looked(self, names: Sequence[str], claims: Sequence[Claim], limit: int, began: float, ended: float) -> None:
+    def looked(
+        self,
+        names: Sequence[str],
+        claims: Sequence[Claim],
+        limit: int,
+        began: float,
+        ended: float,
+    ) -> None:
         """Record what a full look has claimed, and when it began and ended, in elapsed seconds."""
-        seen, turns = _oldest(claims), {name: place for place, name in enumerate(names)}
-        reached = max((rank, turns[name]) for name, rank in seen) if len(claims) >= limit else (LAST, len(turns))
+        seen = _oldest(claims)
+        turns = {name: place for place, name in enumerate(names)}
+        reached = (
+            max((rank, turns[name]) for name, rank in seen)
+            if len(claims) >= limit
+            else (LAST, len(turns))
+        )
         known = self._since if len(self._since) <= MOST else {}
         kept = {
             (name, rank): since

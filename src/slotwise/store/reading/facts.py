@@ -1,4 +1,6 @@
-"""What the tables say about one slot of a job, or about one one-time task. Only reads, each in one transaction."""
+"""What the tables say about one slot of a job, or about one one-time task. Only reads, each in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A slot: the job's own row (``plan``), a row beside it, and what the ledger has (``entry`` or ``gap``).
+    """A slot: the job's own row (``plan``), a row beside it, and what the ledger has (``entry`` or
+    ``gap``).
 
-    ``facts`` also reads the ledger's neighbours and the operations on the job or on all, the newest first.
+    ``facts`` also reads the ledger's neighbours and the operations on the job or on all, the
+    newest first.
     """
 
     job: str
@@ -89,8 +93,15 @@ class Facts:
     def paused(self) -> str | None:
         """Who paused the job, or all."""
         if (every := self.all_paused) is not None:
-            return f"everything was {paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
-        is_paused = self.plan is not None and self.plan.state == State.PAUSED and not self.plan.picked
+            return (
+                "everything was "
+                f"{paused_by(every, zone_of(self.plan.schedule if self.plan else None))}"
+            )
+        is_paused = (
+            self.plan is not None
+            and self.plan.state == State.PAUSED
+            and not self.plan.picked
+        )
         return "the job is paused" if is_paused else None
 
     @property
@@ -107,17 +118,29 @@ class Facts:
     def is_slot(self) -> bool:
         """Whether the schedule, as it is now, has this slot."""
         schedule = self.schedule
-        return schedule is not None and not schedule.from_end and schedule.next_after(self.slot - TICK) == self.slot
+        return (
+            schedule is not None
+            and not schedule.from_end
+            and schedule.next_after(self.slot - TICK) == self.slot
+        )
 
     @property
     def asked(self) -> list[AuditEntry]:
-        """The operations on this very slot, the oldest first; a backfill only if the slot was missing then."""
+        """The operations on this very slot, the oldest first; a backfill only if the slot was
+        missing then.
+        """
         began = self.entry.started if self.entry else None
 
         def fills(order: AuditEntry) -> bool:
-            return order.covers(self.slot) and (self.beside is not None or (began is not None and began >= order.at))
+            return order.covers(self.slot) and (
+                self.beside is not None or (began is not None and began >= order.at)
+            )
 
-        return [order for order in reversed(self.orders) if order.slot == self.slot or fills(order)]
+        return [
+            order
+            for order in reversed(self.orders)
+            if order.slot == self.slot or fills(order)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,28 +173,51 @@ def slot_state(store: Store, job: str, slot: datetime) -> Facts:
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
     slots = store.tables.slots
     with _looking(store, job, instance) as look:
-        started, state = look.of(slots).where(slots.c.started.is_not(None)), look.state(slot)
+        started = look.of(slots).where(slots.c.started.is_not(None))
+        state = look.state(slot)
         return replace(
-            state, attempts=look.attempts(slot, state.entry),
-            before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
-            after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
-            orders=look.orders(), pruned_until=pruned_until(look.connection, store), load=look.load(),
-        )  # fmt: skip
+            state,
+            attempts=look.attempts(slot, state.entry),
+            before=look.slot(
+                started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())
+            ),
+            after=look.slot(
+                started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())
+            ),
+            orders=look.orders(),
+            pruned_until=pruned_until(look.connection, store),
+            load=look.load(),
+        )
 
 
 def task_facts(store: Store, task: str, id: str) -> TaskFacts:
-    tasks, slots = store.tables.tasks, store.tables.slots
+    tasks = store.tables.tasks
+    slots = store.tables.slots
     with _looking(store, task, id) as look:
-        found, row = look.first(look.of(tasks)), look.row(tasks.c.task_instance == id)
+        found = look.first(look.of(tasks))
+        row = look.row(tasks.c.task_instance == id)
         plan = look.row(tasks.c.task_instance == RECURRING)
-        end = look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc()))
-        attempts = look.attempts(None, end) if row is None else look.attempts(row.slot, None)
+        end = look.slot(
+            look.of(slots)
+            .where(slots.c.finished.is_not(None))
+            .order_by(slots.c.finished.desc())
+        )
+        attempts = (
+            look.attempts(None, end) if row is None else look.attempts(row.slot, None)
+        )
         return TaskFacts(
-            key=Key(task, id), now=look.now, row=row, attempts=attempts,
-            error=None if found is None else found["last_error"], end=end,
-            all_paused=all_paused(look.connection, store.tables), load=look.load(),
-            obstacle=UNDER_A_JOB if plan is not None and plan.is_plan else obstacle(task, (), look.workers()),
-        )  # fmt: skip
+            key=Key(task, id),
+            now=look.now,
+            row=row,
+            attempts=attempts,
+            error=None if found is None else found["last_error"],
+            end=end,
+            all_paused=all_paused(look.connection, store.tables),
+            load=look.load(),
+            obstacle=UNDER_A_JOB
+            if plan is not None and plan.is_plan
+            else obstacle(task, (), look.workers()),
+        )
 
 
 @contextmanager
@@ -191,7 +237,9 @@ class _Look:
     instance: str
 
     def of(self, table: sa.Table) -> sa.Select[tuple[object, ...]]:
-        return sa.select(table).where(table.c.task_name == self.name, table.c.task_instance == self.instance)
+        return sa.select(table).where(
+            table.c.task_name == self.name, table.c.task_instance == self.instance
+        )
 
     def first(self, statement: sa.Select[tuple[object, ...]]) -> sa.RowMapping | None:
         return self.connection.execute(statement.limit(1)).mappings().first()
@@ -201,51 +249,89 @@ class _Look:
         return None if found is None else slot_info(found)
 
     def attempts(self, slot: datetime | None, last: SlotInfo | None) -> list[AttemptInfo]:
-        return attempts_of(self.connection, self.store.tables, Key(self.name, self.instance), slot, last)
+        return attempts_of(
+            self.connection, self.store.tables, Key(self.name, self.instance), slot, last
+        )
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:
-        tasks, columns = self.store.tables.tasks, self.store.dialect.row_columns
-        found = self.connection.execute(sa.select(*columns).where(tasks.c.task_name == self.name, *conditions)).first()
+        tasks = self.store.tables.tasks
+        columns = self.store.dialect.row_columns
+        found = self.connection.execute(
+            sa.select(*columns).where(tasks.c.task_name == self.name, *conditions)
+        ).first()
         return None if found is None else row_of(found)
 
     def state(self, slot: datetime) -> Facts:
         """Return what rows and ledger have of a slot.
 
-        Race: a worker may settle or pass the slot between these statements. It writes the rows and the ledger in one
-        transaction, so the rows are read first: if they have passed the slot, the ledger read after them has its end.
+        Race: a worker may settle or pass the slot between these statements. It writes the rows and
+        the ledger in one transaction, so the rows are read first: if they have passed the slot,
+        the ledger read after them has its end.
         """
-        tasks, slots, gaps = self.store.tables.tasks, self.store.tables.slots, self.store.tables.gaps
+        tasks = self.store.tables.tasks
+        slots = self.store.tables.slots
+        gaps = self.store.tables.gaps
         plan = self.row(tasks.c.task_instance == self.instance)
         beside = self.row(tasks.c.plan_instance == self.instance, tasks.c.slot == slot)
         entry = self.slot(self.of(slots).where(slots.c.slot == slot))
-        # Ranges may overlap where a queue was restored: the newest counts. Of those that begin before the slot, the
-        # nearest hundred are searched: a slot in none would be sought in all of them.
+        # Ranges may overlap where a queue was restored: the newest counts. Of those that begin
+        # before the slot, the nearest hundred are searched: a slot in none would be sought in all
+        # of them.
         begun = self.of(gaps).where(gaps.c.first_slot <= slot)
         near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
-        gap = self.first(sa.select(near).where(near.c.last_slot >= slot).order_by(near.c.first_slot.desc()))
+        gap = self.first(
+            sa.select(near)
+            .where(near.c.last_slot >= slot)
+            .order_by(near.c.first_slot.desc())
+        )
         declared = self.connection.scalar(self.of(tasks).with_only_columns(tasks.c.plan))
         return Facts(
-            job=self.name, slot=slot, now=self.now, plan=plan, beside=beside, entry=entry,
-            gap=None if gap is None else gap_info(gap), runs_on=Declared.readable(declared).runs_on,
-            all_paused=all_paused(self.connection, self.store.tables), workers=self.workers(),
-        )  # fmt: skip
+            job=self.name,
+            slot=slot,
+            now=self.now,
+            plan=plan,
+            beside=beside,
+            entry=entry,
+            gap=None if gap is None else gap_info(gap),
+            runs_on=Declared.readable(declared).runs_on,
+            all_paused=all_paused(self.connection, self.store.tables),
+            workers=self.workers(),
+        )
 
     def orders(self) -> list[AuditEntry]:
         controls = self.store.tables.controls
         about = (controls.c.task_name == self.name) | controls.c.task_name.is_(None)
-        found = self.connection.execute(sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500))
+        found = self.connection.execute(
+            sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500)
+        )
         orders = [audit_entry(row) for row in found.mappings()]
-        return [order for order in orders if order.is_about_all or order.id == self.instance]
+        return [
+            order for order in orders if order.is_about_all or order.id == self.instance
+        ]
 
     def workers(self) -> list[WorkerInfo]:
         workers = self.store.tables.workers
-        return worker_infos(self.connection, sa.select(workers, sa.literal(0).label("running")), workers, self.now)
+        return worker_infos(
+            self.connection,
+            sa.select(workers, sa.literal(0).label("running")),
+            workers,
+            self.now,
+        )
 
     def load(self) -> Load:
-        tasks, starts = self.store.tables.tasks, self.store.tables.starts
-        count = sa.select(sa.func.count()).select_from(tasks).where(tasks.c.task_name == self.name)
+        tasks = self.store.tables.tasks
+        starts = self.store.tables.starts
+        count = (
+            sa.select(sa.func.count())
+            .select_from(tasks)
+            .where(tasks.c.task_name == self.name)
+        )
         beside = [tasks.c.plan_instance == self.instance, tasks.c.origin.in_(PLANNED)]
-        counted = sa.select(starts.c.at, starts.c.count).where(starts.c.task_name == self.name).order_by(starts.c.at)
+        counted = (
+            sa.select(starts.c.at, starts.c.count)
+            .where(starts.c.task_name == self.name)
+            .order_by(starts.c.at)
+        )
         return Load(
             running=self.connection.scalar(count.where(tasks.c.picked)) or 0,
             places=self.connection.scalar(count.where(*beside)) or 0,

@@ -1,4 +1,6 @@
-"""Counts of rows by name, each up to ``MOST``; each name is found by one index look-up, however many rows have it."""
+"""Counts of rows by name, each up to ``MOST``; each name is found by one index look-up, however
+many rows have it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCount:
-    """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due time to the second, at
-    most a day ago.
+    """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due
+    time to the second, at most a day ago.
     """
 
     task: str
@@ -48,20 +50,37 @@ def task_counts(store: Store) -> list[TaskCount]:
         for name in list(islice(waiting, max(MOST_NAMES - len(counts), 0))):
             counts.setdefault(name, {})
         for name, counted in counts.items():
-            mine = sa.select(sa.literal(1)).select_from(tasks).where(waits, tasks.c.task_name == name).limit(MOST + 1)
-            counted["waiting"] = connection.scalar(sa.select(sa.func.count()).select_from(mine.subquery())) or 0
+            mine = (
+                sa.select(sa.literal(1))
+                .select_from(tasks)
+                .where(waits, tasks.c.task_name == name)
+                .limit(MOST + 1)
+            )
+            counted["waiting"] = (
+                connection.scalar(sa.select(sa.func.count()).select_from(mine.subquery()))
+                or 0
+            )
     due = {name: store.due.next_due([], [name]) for name in sorted(counts)}
     now = store.now() + HALF
     return [
-        TaskCount(task=name, next_due=None if wait is None else (now + wait).replace(microsecond=0), **counts[name])
+        TaskCount(
+            task=name,
+            next_due=None if wait is None else (now + wait).replace(microsecond=0),
+            **counts[name],
+        )
         for name, wait in due.items()
     ]
 
 
 def _others(connection: sa.Connection, tasks: sa.Table) -> dict[str, dict[str, int]]:
-    still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
+    still = sa.and_(
+        ~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD))
+    )
     counts: dict[str, dict[str, int]] = {}
-    for state, rows in ((sa.literal(State.RUNNING.value), tasks.c.picked), (tasks.c.state, still)):
+    for state, rows in (
+        (sa.literal(State.RUNNING.value), tasks.c.picked),
+        (tasks.c.state, still),
+    ):
         found = (
             sa.select(tasks.c.task_name, state, sa.func.count())
             .where(rows, sa.text(IS_TASK))
@@ -75,16 +94,25 @@ def _others(connection: sa.Connection, tasks: sa.Table) -> dict[str, dict[str, i
     return counts
 
 
-def names_in(connection: sa.Connection, column: sa.Column[str], *conditions: sa.ColumnElement[bool]) -> Iterator[str]:
-    """Yield each name of a column once, in order: by one index look-up for each, however many rows have it."""
+def names_in(
+    connection: sa.Connection, column: sa.Column[str], *conditions: sa.ColumnElement[bool]
+) -> Iterator[str]:
+    """Yield each name of a column once, in order: by one index look-up for each, however many rows
+    have it.
+    """
     last = ""
-    while (found := connection.scalar(sa.select(sa.func.min(column)).where(*conditions, column > last))) is not None:
+    while (
+        found := connection.scalar(
+            sa.select(sa.func.min(column)).where(*conditions, column > last)
+        )
+    ) is not None:
         yield (last := found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Due rows of one name that are not claimed. ``waiting`` is exact up to ``MOST``, a lower bound above it.
+    """Due rows of one name that are not claimed. ``waiting`` is exact up to ``MOST``, a lower
+    bound above it.
 
     ``oldest``: how long the oldest of these rows has been due.
     """
@@ -95,63 +123,110 @@ class Backlog:
 
 
 def backlog(store: Store) -> list[Backlog]:
-    """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest ``MOST`` count."""
-    tasks, found = store.tables.tasks, dict[str, tuple[int, datetime]]()
+    """Return the due rows of each job and task, by name. Of the jobs' slots together, the oldest
+    ``MOST`` count.
+    """
+    tasks = store.tables.tasks
+    found = dict[str, tuple[int, datetime]]()
     with store.transaction() as connection:
         now = store.dialect.now(connection)
-        rows = [*connection.execute(_slots(tasks, now)), *connection.execute(_queued(tasks, now))]
+        rows = [
+            *connection.execute(_slots(tasks, now)),
+            *connection.execute(_queued(tasks, now)),
+        ]
     for name, count, oldest in rows:
         if count:
             known, first = found.get(name, (0, utc(oldest)))
             found[name] = known + count, min(first, utc(oldest))
     return [
-        Backlog(name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0)))
+        Backlog(
+            name=name, waiting=min(count, MOST), oldest=max(utc(now) - oldest, timedelta(0))
+        )
         for name, (count, oldest) in sorted(found.items())
     ]
 
 
 def since_success(store: Store, jobs: Collection[str]) -> dict[str, timedelta]:
-    """Return the time since each of these jobs has last succeeded or, if it never has, since it was planned."""
+    """Return the time since each of these jobs has last succeeded or, if it never has, since it
+    was planned.
+    """
     tasks = store.tables.tasks
-    wanted = sa.select(tasks.c.task_name, tasks.c.last_success, tasks.c.created_version).where(
+    wanted = sa.select(
+        tasks.c.task_name, tasks.c.last_success, tasks.c.created_version
+    ).where(
         store.dialect.among(tasks.c.task_name, jobs), tasks.c.task_instance == RECURRING
     )
     with store.transaction() as connection:
         now = utc(store.dialect.now(connection))
         rows = connection.execute(wanted).all() if jobs else []
     begun = {
-        name: utc(success) if success else from_micros(created) for name, success, created in rows if success or created
+        name: utc(success) if success else from_micros(created)
+        for name, success, created in rows
+        if success or created
     }
     return {name: max(now - instant, timedelta(0)) for name, instant in begun.items()}
 
 
 def _slots(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
     due = sa.select(tasks.c.task_name, tasks.c.execution_time)
-    due = due.where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(HAS_SLOT), tasks.c.execution_time <= now)
+    due = due.where(
+        ~tasks.c.picked,
+        tasks.c.state.is_(None),
+        sa.text(HAS_SLOT),
+        tasks.c.execution_time <= now,
+    )
     oldest = due.order_by(tasks.c.execution_time).limit(MOST + 1).subquery()
-    counted = sa.select(oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time))
+    counted = sa.select(
+        oldest.c.task_name, sa.func.count(), sa.func.min(oldest.c.execution_time)
+    )
     return counted.group_by(oldest.c.task_name)
 
 
 def _queued(tasks: sa.Table, now: datetime) -> sa.Select[tuple[str, int, datetime]]:
     """Select count and oldest of each name and priority, which lead the queue's index.
 
-    It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole table.
+    It takes the first row of an order, not a minimum, for which PostgreSQL might read the whole
+    table.
     """
     rank = sa.literal_column(RANK, sa.Integer)
-    name, due = tasks.c.task_name, tasks.c.execution_time
-    waits = sa.select().select_from(tasks).where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
+    name = tasks.c.task_name
+    due = tasks.c.execution_time
+    waits = (
+        sa.select()
+        .select_from(tasks)
+        .where(~tasks.c.picked, tasks.c.state.is_(None), sa.text(IS_TASK))
+    )
 
-    def first(column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Value]:
-        return waits.add_columns(column).where(*conditions).order_by(column).limit(1).scalar_subquery()
+    def first(
+        column: sa.ColumnElement[Value], *conditions: sa.ColumnElement[bool]
+    ) -> sa.ScalarSelect[Value]:
+        return (
+            waits.add_columns(column)
+            .where(*conditions)
+            .order_by(column)
+            .limit(1)
+            .scalar_subquery()
+        )
 
     names = sa.select(first(name).label("name")).cte("names", recursive=True)
-    names = names.union_all(sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None)))
+    names = names.union_all(
+        sa.select(first(name, name > names.c.name)).where(names.c.name.is_not(None))
+    )
     begin = sa.select(names.c.name, first(rank, name == names.c.name).label("rank"))
     heads = begin.where(names.c.name.is_not(None)).cte("heads", recursive=True)
-    further = sa.select(heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank))
+    further = sa.select(
+        heads.c.name, first(rank, name == heads.c.name, rank > heads.c.rank)
+    )
     heads = heads.union_all(further.where(heads.c.rank.is_not(None)))
     mine = name == heads.c.name, rank == heads.c.rank, due <= now
-    some = waits.add_columns(sa.literal(1)).where(*mine).limit(MOST + 1).correlate(heads).subquery()
+    some = (
+        waits.add_columns(sa.literal(1))
+        .where(*mine)
+        .limit(MOST + 1)
+        .correlate(heads)
+        .subquery()
+    )
     count = sa.select(sa.func.count()).select_from(some).correlate(heads).scalar_subquery()
-    return sa.select(heads.c.name, count, first(due, *mine)).where(heads.c.rank.is_not(None))
+    return sa.select(heads.c.name, count, first(due, *mine)).where(
+        heads.c.rank.is_not(None)
+    )

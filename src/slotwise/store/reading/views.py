@@ -25,11 +25,12 @@ from slotwise.store.schema.tables import Tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended (the schedule has
-    no further slot), unreadable, or, where it is due, "no live worker", or unroutable: the live workers cannot take it.
-    ``reason`` says why, or gives the pause.
+    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended
+    (the schedule has no further slot), unreadable, or, where it is due, "no live worker", or
+    unroutable: the live workers cannot take it. ``reason`` says why, or gives the pause.
 
-    ``refused``: live workers whose schedule for it is older than the row's, each with its revision.
+    ``refused``: live workers whose schedule for it is older than the row's, each with its
+    revision.
     """
 
     job: str
@@ -60,11 +61,12 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInfo:
-    """A slot in the ledger; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since`` of them
-    have a line of their own, since a backfill has run them.
+    """A slot in the ledger; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
+    ``run_since`` of them have a line of their own, since a backfill has run them.
 
-    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry. ``lost_by``: the
-    worker from which the slot was taken over last, silent since ``silent_since``.
+    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its
+    retry. ``lost_by``: the worker from which the slot was taken over last, silent since
+    ``silent_since``.
     """
 
     slot: datetime
@@ -95,9 +97,11 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptInfo:
-    """An attempt of a slot or of a one-time task. ``outcome`` is also ``aborted``, ``snoozed``, or ``running``.
+    """An attempt of a slot or of a one-time task. ``outcome`` is also ``aborted``, ``snoozed``, or
+    ``running``.
 
-    ``ended`` is when its handler ended, or when its worker was last heard of. ``error`` is the whole traceback.
+    ``ended`` is when its handler ended, or when its worker was last heard of. ``error`` is the
+    whole traceback.
     """
 
     number: int
@@ -113,7 +117,8 @@ class AttemptInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """``rows`` of a task that cannot be read: due ``since`` (None if that cannot be read either), with the error.
+    """``rows`` of a task that cannot be read: due ``since`` (None if that cannot be read either),
+    with the error.
 
     ``dead`` rows are not tried again; a job's row is tried each minute.
     """
@@ -131,10 +136,10 @@ class Unreadable:
 class Health:
     """The state of the cluster at one instant.
 
-    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have an invalid
-    value, and are neither. ``orphans`` wait or are held past their lease, too, but no live worker runs their tasks, of
-    which at most 1,000 are named.
-    ``refused``: jobs of which a live worker has another schedule than the row.
+    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have an
+    invalid value, and are neither. ``orphans`` wait or are held past their lease, too, but no live
+    worker runs their tasks, of which at most 1,000 are named. ``refused``: jobs of which a live
+    worker has another schedule than the row.
     """
 
     now: datetime
@@ -149,7 +154,8 @@ class Health:
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
     unreadable: Sequence[Unreadable]
-    #: Some of the jobs that have skipped slots at each start of the last minute: their workers cannot keep up.
+    #: Some of the jobs that have skipped slots at each start of the last minute: their workers
+    #: cannot keep up.
     behind: Sequence[str] = ()
     #: Workers that were not seen within their lease, and have not signed out.
     gone_workers: Sequence[str] = ()
@@ -157,7 +163,8 @@ class Health:
     unreadable_workers: Sequence[str] = ()
     #: Author, time and note of a pause of all; nothing is overdue then.
     paused: str | None = None
-    #: Business calendars whose listed days end within a month, with their last year; later days count as business days.
+    #: Business calendars whose listed days end within a month, with their last year; later days
+    #: count as business days.
     ended_calendars: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -166,16 +173,25 @@ NO_WORKER_LIVES = "no worker is alive"
 
 
 def state_of_stuck(reason: str) -> State:
-    """Return the state of a due row that no worker can take, from the reason that ``obstacle`` returns."""
+    """Return the state of a due row that no worker can take, from the reason that ``obstacle``
+    returns.
+    """
     return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
 
 
 #: Why no worker claims a one-time row whose name is a job's.
-UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
+UNDER_A_JOB = (
+    "it is a one-time row under the name of a job, which only its schedule runs; see: "
+    "slotwise tasks cancel"
+)
 
 
-def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]) -> str | None:
-    """Return why no live worker takes this task, or None. For a one-time task only workers know the tags."""
+def obstacle(
+    name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]
+) -> str | None:
+    """Return why no live worker takes this task, or None. For a one-time task only workers know
+    the tags.
+    """
     live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
     if not live:
         return NO_WORKER_LIVES
@@ -183,7 +199,9 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
     if not knowing:
         return "no live worker knows it"
     tags = set(runs_on)
-    if any(tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing):
+    if any(
+        tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing
+    ):
         return None
     wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
     return f"no live worker that knows it carries {' and '.join(wanted)}"
@@ -191,10 +209,13 @@ def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo])
 
 def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
     """Return a plan row, with author, time and note of its pause, as a line, at ``now``."""
-    declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
+    declared = Declared.load(row["plan"])
+    due_time = row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
-    state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
+    state = row["state"] or (
+        State.RUNNING if row["picked"] else over if parked else State.WAITING
+    )
     reason = None
     if state == State.PAUSED and row["author"] is not None:
         pause = Paused(since=utc(row["at"]), author=row["author"], note=row["note"])
@@ -202,78 +223,151 @@ def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -
     if state == State.WAITING and row["execution_time"] <= now:
         reason = obstacle(row["task_name"], declared.runs_on, workers)
         state = state_of_stuck(reason) if reason else state
-    if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith((UNREADABLE, NEWER)):
-        state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
-    refusing = [worker for worker in workers if worker.live and row["task_name"] in worker.refused]
+    if (
+        not row["picked"]
+        and not row["state"]
+        and (row["last_error"] or "").startswith((UNREADABLE, NEWER))
+    ):
+        state = State.UNREADABLE
+        reason = row["last_error"].removeprefix(UNREADABLE)
+    refusing = [
+        worker for worker in workers if worker.live and row["task_name"] in worker.refused
+    ]
     return filled(
-        JobInfo, row, job=row["task_name"], id=row["task_instance"], state=state, reason=reason,
-        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
-        worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
+        JobInfo,
+        row,
+        job=row["task_name"],
+        id=row["task_instance"],
+        state=state,
+        reason=reason,
+        next_slot=None if parked else utc(row["slot"]),
+        due=None if parked else utc(due_time),
+        worker=row["picked_by"],
+        heartbeat=utc(row["last_heartbeat"]),
         consecutive_failures=row["consecutive_failures"] or 0,
-        priority=50 if row["priority"] is None else row["priority"], runs_on=declared.runs_on,
-        revision=declared.revision, deployed=declared.deployed,
-        refused=[{"worker": worker.worker, "revision": worker.revision} for worker in refusing],
-    )  # fmt: skip
+        priority=50 if row["priority"] is None else row["priority"],
+        runs_on=declared.runs_on,
+        revision=declared.revision,
+        deployed=declared.deployed,
+        refused=[
+            {"worker": worker.worker, "revision": worker.revision} for worker in refusing
+        ],
+    )
 
 
 def paused_by(pause: Paused, zone: ZoneInfo = UTC) -> str:
     """Return author, time and note of a pause, as text."""
     said = f": {pause.note}" if pause.note else ""
-    return f"paused by {pause.author} at {zoned_text(pause.since.replace(microsecond=0), zone)}{said}"
+    return (
+        f"paused by {pause.author} at "
+        f"{zoned_text(pause.since.replace(microsecond=0), zone)}{said}"
+    )
 
 
 def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:
     """Return a waiting slot as a line, with its last attempt from the ledger, if there was one."""
     line = SlotInfo(
-        slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
-        origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], missed_count=row["collapsed"],
+        slot=utc(row["slot"]),
+        outcome=row["state"] or State.WAITING,
+        reason=Reason.RETRY if row["attempt"] else None,
+        origin=row["origin"] or Origin.SCHEDULE,
+        attempts=row["attempt"],
+        missed_count=row["collapsed"],
         due=utc(row["parked_due"] or row["execution_time"]),
         error=row["last_error"] if row["attempt"] else None,  # else of the slot before
         id=row["plan_instance"] or row["task_instance"],
-    )  # fmt: skip
+    )
     if begun is None:
         return line
     last = slot_info(begun)
     return replace(
-        line, reason=last.reason or line.reason, worker=last.worker, token=last.token, started=last.started,
-        finished=last.finished, took=last.took, error=last.error or line.error, lost_by=last.lost_by,
+        line,
+        reason=last.reason or line.reason,
+        worker=last.worker,
+        token=last.token,
+        started=last.started,
+        finished=last.finished,
+        took=last.took,
+        error=last.error or line.error,
+        lost_by=last.lost_by,
         silent_since=last.silent_since,
-    )  # fmt: skip
+    )
 
 
 def slot_info(row: sa.RowMapping) -> SlotInfo:
-    """Return a ledger row as a line. A claim that ended before its handler began has not started."""
-    started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
+    """Return a ledger row as a line. A claim that ended before its handler began has not
+    started.
+    """
+    started = utc(row["started"]) if row["attempts"] else None
+    finished = utc(row["finished"])
     took = finished - started if started and finished else None
-    return filled(SlotInfo, row, id=row["task_instance"], missed_count=row["collapsed"], started=started, took=took)
+    return filled(
+        SlotInfo,
+        row,
+        id=row["task_instance"],
+        missed_count=row["collapsed"],
+        started=started,
+        took=took,
+    )
 
 
 def last_loss(tables: Tables) -> tuple[sa.ColumnElement[object], ...]:
     """Return the columns ``lost_by`` and ``silent_since`` for a query of slots."""
-    slots, attempts = tables.slots, tables.attempts
-    mine = [slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")]
-    newest = sa.select(attempts).where(*mine, attempts.c.outcome == Outcome.LOST).order_by(attempts.c.number.desc())
+    slots = tables.slots
+    attempts = tables.attempts
+    mine = [
+        slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")
+    ]
+    newest = (
+        sa.select(attempts)
+        .where(*mine, attempts.c.outcome == Outcome.LOST)
+        .order_by(attempts.c.number.desc())
+    )
     columns = {"lost_by": attempts.c.worker, "silent_since": attempts.c.ended}
     return tuple(
-        sa.case((slots.c.lost > 0, newest.with_only_columns(column).limit(1).scalar_subquery())).label(name)
+        sa.case(
+            (slots.c.lost > 0, newest.with_only_columns(column).limit(1).scalar_subquery())
+        ).label(name)
         for name, column in columns.items()
     )
 
 
 def attempts_of(
-    connection: sa.Connection, tables: Tables, key: Key, slot: datetime | None, last: SlotInfo | None
+    connection: sa.Connection,
+    tables: Tables,
+    key: Key,
+    slot: datetime | None,
+    last: SlotInfo | None,
 ) -> list[AttemptInfo]:
-    """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in the ledger."""
+    """Return the attempts of a slot, or of all tasks with this id; ``last``: their newest entry in
+    the ledger.
+    """
     attempts = tables.attempts
-    wanted = sa.select(attempts).where(*of_key(attempts, key), *([] if slot is None else [attempts.c.slot == slot]))
-    rows = connection.execute(wanted.order_by(attempts.c.slot, attempts.c.number)).mappings()
+    wanted = sa.select(attempts).where(
+        *of_key(attempts, key), *([] if slot is None else [attempts.c.slot == slot])
+    )
+    rows = connection.execute(
+        wanted.order_by(attempts.c.slot, attempts.c.number)
+    ).mappings()
     found = [filled(AttemptInfo, row) for row in rows]
-    if last is None or not last.attempts or last.outcome == Outcome.CLAIMED or last.token in {a.token for a in found}:
+    if (
+        last is None
+        or not last.attempts
+        or last.outcome == Outcome.CLAIMED
+        or last.token in {a.token for a in found}
+    ):
         return found
     current = AttemptInfo(
-        number=last.attempts, outcome=last.outcome, reason=last.reason, worker=last.worker, token=last.token,
-        claimed=last.started, started=last.started, ended=last.finished, error=last.error,
-    )  # fmt: skip
+        number=last.attempts,
+        outcome=last.outcome,
+        reason=last.reason,
+        worker=last.worker,
+        token=last.token,
+        claimed=last.started,
+        started=last.started,
+        ended=last.finished,
+        error=last.error,
+    )
     # Tokens of a slot may fall: after a step of the clock it was retried by hand.
     return sorted([*found, current], key=lambda one: one.number if slot else one.token or 0)
 
@@ -281,6 +375,12 @@ def attempts_of(
 def gap_info(row: sa.RowMapping) -> SlotInfo:
     """Return a gap as a line; listings read it with ``run_since``."""
     return filled(
-        SlotInfo, row, id=row["task_instance"], slot=utc(row["first_slot"]), last=utc(row["last_slot"]),
-        outcome=Outcome.SKIPPED, origin=Origin.SCHEDULE, finished=utc(row["created"]),
-    )  # fmt: skip
+        SlotInfo,
+        row,
+        id=row["task_instance"],
+        slot=utc(row["first_slot"]),
+        last=utc(row["last_slot"]),
+        outcome=Outcome.SKIPPED,
+        origin=Origin.SCHEDULE,
+        finished=utc(row["created"]),
+    )

@@ -17,9 +17,11 @@ from slotwise.store.slots.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
-    """What a worker reports about itself; ``worker`` is host, pid and boot id, as in ``picked_by``.
+    """What a worker reports about itself; ``worker`` is host, pid and boot id, as in
+    ``picked_by``.
 
-    ``refused``: jobs that a newer deploy has planned. ``passed_over``: tasks that it does not claim for lack of tags.
+    ``refused``: jobs that a newer deploy has planned. ``passed_over``: tasks that it does not
+    claim for lack of tags.
     """
 
     worker: str
@@ -67,10 +69,13 @@ class WorkerRegistry:
         self._store = store
         self._workers = store.tables.workers
 
-    def sign_in(self, badge: Badge, state: str, skew: float | None = None) -> tuple[float, int]:
+    def sign_in(
+        self, badge: Badge, state: str, skew: float | None = None
+    ) -> tuple[float, int]:
         """Insert the worker's row, or renew it with the ``skew`` that the last call returned.
 
-        Return the host's clock drift in seconds, and the number of live workers with the same tasks and tags.
+        Return the host's clock drift in seconds, and the number of live workers with the same
+        tasks and tags.
         """
         if skew is not None:
             before = host_now()
@@ -82,68 +87,111 @@ class WorkerRegistry:
                     self._mark_gone(badge)
                 return _skew(before, now), peers
         with self._store.database.heart.begin() as connection:
-            before, now = host_now(), self._store.dialect.now(connection)
+            before = host_now()
+            now = self._store.dialect.now(connection)
             skew = _skew(before, now)
             # Race: the reply to the first time may have been lost; then the row is there.
-            lists = {name: json.dumps(sorted(getattr(badge, name))) for name in ("tags", "tasks", "refused")}
+            lists = {
+                name: json.dumps(sorted(getattr(badge, name)))
+                for name in ("tags", "tasks", "refused")
+            }
             lists["passed_over"] = json.dumps(badge.passed_over, sort_keys=True)
-            others = {field.name: getattr(badge, field.name) for field in fields(badge) if field.name not in lists}
+            others = {
+                field.name: getattr(badge, field.name)
+                for field in fields(badge)
+                if field.name not in lists
+            }
             row = {**others, **lists, "state": state, "last_seen": now, "skew": skew}
             self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
     def _renew(
         self, connection: sa.Connection, badge: Badge, state: str, skew: float
-    ) -> tuple[datetime, int, bool] | None:  # fmt: skip
+    ) -> tuple[datetime, int, bool] | None:
         """Renew the row in one statement: an idle worker does little else.
 
-        Return the database's time, the number of peers, and whether a worker is to be marked as gone.
+        Return the database's time, the number of peers, and whether a worker is to be marked as
+        gone.
         """
-        mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
+        mine = self._workers
+        others = self._workers.alias("others")
+        dialect = self._store.dialect
         peers = (
             sa.select(sa.func.count())
-            .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == State.RUNNING)
+            .where(
+                others.c.tasks == mine.c.tasks,
+                others.c.tags == mine.c.tags,
+                others.c.state == State.RUNNING,
+            )
             .where(others.c.last_seen > dialect.ago(connection, badge.lease))
         )
         renewal = (
             mine.update()
             .where(mine.c.worker == badge.worker)
-            .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
+            .values(
+                state=state,
+                last_seen=dialect.ago(connection),
+                skew=skew,
+                capacity=badge.capacity,
+            )
         )
         silent = sa.exists().where(*self._silent(connection, others, badge))
-        read = dialect.by_row.reading(renewal, mine.c.last_seen, peers.scalar_subquery(), silent)
+        read = dialect.by_row.reading(
+            renewal, mine.c.last_seen, peers.scalar_subquery(), silent
+        )
         found = connection.execute(read).first()
         return None if found is None else (found[0], found[1], found[2])
 
     def _mark_gone(self, badge: Badge) -> None:
         """Write ``gone`` to the rows of silent workers. One that stirs writes its own state again.
 
-        Race: two workers that were both frozen mark each other. A separate transaction holds no row that the other one
-        waits for.
+        Race: two workers that were both frozen mark each other. A separate transaction holds no
+        row that the other one waits for.
         """
-        workers, dialect = self._workers, self._store.dialect
+        workers = self._workers
+        dialect = self._store.dialect
         with self._store.database.heart.begin() as connection:
-            silent = sa.select(workers.c.worker).where(*self._silent(connection, workers, badge))
-            connection.execute(workers.update().where(dialect.locked(silent)).values(state=State.GONE))
+            silent = sa.select(workers.c.worker).where(
+                *self._silent(connection, workers, badge)
+            )
+            connection.execute(
+                workers.update().where(dialect.locked(silent)).values(state=State.GONE)
+            )
 
-    def _silent(self, connection: sa.Connection, workers: sa.FromClause, badge: Badge) -> list[sa.ColumnElement[bool]]:
-        """Whether a worker was not seen within its lease. Those with a longer lease are left to others like them."""
+    def _silent(
+        self, connection: sa.Connection, workers: sa.FromClause, badge: Badge
+    ) -> list[sa.ColumnElement[bool]]:
+        """Whether a worker was not seen within its lease. Those with a longer lease are left to
+        others like them.
+        """
         ago = self._store.dialect.ago(connection, badge.lease)
-        return [workers.c.last_seen < ago, workers.c.lease <= badge.lease, workers.c.state != State.GONE]
+        return [
+            workers.c.last_seen < ago,
+            workers.c.lease <= badge.lease,
+            workers.c.state != State.GONE,
+        ]
 
     def sign_out(self, worker: str) -> None:
         with self._store.database.heart.begin() as connection:
-            connection.execute(self._workers.delete().where(self._workers.c.worker == worker))
+            connection.execute(
+                self._workers.delete().where(self._workers.c.worker == worker)
+            )
 
     def sweep(self, older_than: timedelta) -> int:
-        """Delete the rows of workers that were last seen longer ago than ``older_than``; return how many."""
+        """Delete the rows of workers that were last seen longer ago than ``older_than``; return
+        how many.
+        """
         with self._store.database.heart.begin() as connection:
             limit = self._store.dialect.now(connection) - older_than
-            return connection.execute(self._workers.delete().where(self._workers.c.last_seen < limit)).rowcount
+            return connection.execute(
+                self._workers.delete().where(self._workers.c.last_seen < limit)
+            ).rowcount
 
 
 def _skew(before: datetime, now: datetime) -> float:
-    """Return the minimum offset of this host's clock: the database read ``now`` some time after ``before``."""
+    """Return the minimum offset of this host's clock: the database read ``now`` some time after
+    ``before``.
+    """
     return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()
 
 
@@ -155,24 +203,50 @@ def tags_of(text: str | None) -> list[str]:
 
 
 def worker_infos(
-    connection: sa.Connection, statement: sa.Select[tuple[object, ...]], workers: sa.Table, now: datetime
+    connection: sa.Connection,
+    statement: sa.Select[tuple[object, ...]],
+    workers: sa.Table,
+    now: datetime,
 ) -> list[WorkerInfo]:
-    """Return the workers that a statement selects. A malformed row is a worker that is ``unreadable`` and not live."""
-    found = rows_apart(connection, statement, workers.c.worker, read=lambda row: _worker_info(row, now))
+    """Return the workers that a statement selects. A malformed row is a worker that is
+    ``unreadable`` and not live.
+    """
+    found = rows_apart(
+        connection, statement, workers.c.worker, read=lambda row: _worker_info(row, now)
+    )
     return [
         WorkerInfo(
-            worker=one.key[0], host="", pid=0, state=State.UNREADABLE, live=False, capacity=0, running=0, tags=[],
-            tasks=[], revision=None, refused=[], passed_over={}, version="", started=now, last_seen=now, skew=None,
+            worker=one.key[0],
+            host="",
+            pid=0,
+            state=State.UNREADABLE,
+            live=False,
+            capacity=0,
+            running=0,
+            tags=[],
+            tasks=[],
+            revision=None,
+            refused=[],
+            passed_over={},
+            version="",
+            started=now,
+            last_seen=now,
+            skew=None,
         )
-        if isinstance(one, Unread) else one for one in found
-    ]  # fmt: skip
+        if isinstance(one, Unread)
+        else one
+        for one in found
+    ]
 
 
 def _worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
     lists = {name: texts_of(row[name]) for name in ("tags", "tasks", "refused")}
     skew = None if row["skew"] is None else timedelta(seconds=row["skew"])
-    is_live, passed_over = row["last_seen"] + row["lease"] >= now, _lists_of(row["passed_over"])
-    return filled(WorkerInfo, row, live=is_live, skew=skew, passed_over=passed_over, **lists)
+    is_live = row["last_seen"] + row["lease"] >= now
+    passed_over = _lists_of(row["passed_over"])
+    return filled(
+        WorkerInfo, row, live=is_live, skew=skew, passed_over=passed_over, **lists
+    )
 
 
 def _lists_of(document: str | None) -> Mapping[str, Sequence[str]]:

@@ -1,4 +1,6 @@
-"""Column types that mean the same in every database: instants in UTC and durations, both to the microsecond."""
+"""Column types that mean the same in every database: instants in UTC and durations, both to the
+microsecond.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Json = JSON(none_as_null=True)
 
 
 def document(text: str | bytes) -> object:
-    """Read a stored document; one with a number of 5,000 digits, or too deep, is the text that it is."""
+    """Read a stored document; one with a number of 5,000 digits, or too deep, is the text that
+    it is.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -29,7 +33,9 @@ class Instant(TypeDecorator[datetime]):
     impl = DateTime(timezone=True).with_variant(BigInteger(), "sqlite")
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | int | None:
+    def process_bind_param(
+        self, value: datetime | None, dialect: Dialect
+    ) -> datetime | int | None:
         return to_micros(value) if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
@@ -44,7 +50,9 @@ class Duration(TypeDecorator[timedelta]):
     impl = Interval().with_variant(BigInteger(), "sqlite")
     cache_ok = True
 
-    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> timedelta | int | None:
+    def process_bind_param(
+        self, value: timedelta | None, dialect: Dialect
+    ) -> timedelta | int | None:
         return value // TICK if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:

@@ -28,7 +28,8 @@ PAUSED_KEY = "paused"
 RANK = "-coalesce(priority, 50)"
 #: Priority orders the oldest due slots only: so many of them.
 WINDOW = 1000
-#: How many held rows are read at once: those with the oldest heartbeats, among which are all that may be dead.
+#: How many held rows are read at once: those with the oldest heartbeats, among which are all that
+#: may be dead.
 MOST_HELD = 10_000
 
 _DB_SCHEDULER = """
@@ -60,13 +61,24 @@ _COLUMNS = {
 _TYPES: dict[str, object] = {
     name: kind
     for kind, names in (
-        (Instant, "execution_time last_success last_failure last_heartbeat slot watermark next_slot parked_due anchor"),
-        (Instant, "wanted_due cancel_requested unheld_since marked first_slot last_slot created claimed started ended"),
+        (
+            Instant,
+            "execution_time last_success last_failure last_heartbeat slot "
+            "watermark next_slot parked_due anchor",
+        ),
+        (
+            Instant,
+            "wanted_due cancel_requested unheld_since marked first_slot last_slot "
+            "created claimed started ended",
+        ),
         (Instant, "started_before finished expires at last_seen updated full_until"),
         (Duration, "lease period"),
         (BigInteger, "version created_version token collapsed count control"),
         (BigInteger().with_variant(Integer, "sqlite"), "id"),
-        (Integer, "consecutive_failures attempt lost_count waits_for attempts lost aborted number"),
+        (
+            Integer,
+            "consecutive_failures attempt lost_count waits_for attempts lost aborted number",
+        ),
         (Integer, "pid capacity running"),
         (SmallInteger, "priority"),
         (Float, "skew"),
@@ -81,10 +93,19 @@ _TYPES: dict[str, object] = {
 class Tables:
     """All tables under one prefix, in one PostgreSQL schema (None: the connection's default)."""
 
-    def __init__(self, prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> None:
-        self.prefix, self.schema, self.metadata = prefix, schema, sa.MetaData(schema=schema)
+    def __init__(
+        self,
+        prefix: str = "scheduled_",
+        schema: str | None = None,
+        database: str | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.schema = schema
+        self.metadata = sa.MetaData(schema=schema)
         # SQLAlchemy loads each dialect that an index names, so name only the one in use.
-        self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
+        self._partial = [
+            f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)
+        ]
         self.tasks = self._table("tasks", *self._queues())
         self.slots = self._table(
             "slots",
@@ -106,14 +127,27 @@ class Tables:
         self.meta = self._table("meta")
 
     def _table(self, name: str, *indexes: sa.Index, **kinds: object) -> sa.Table:
-        return sa.Table(f"{self.prefix}{name}", self.metadata, *_columns(_COLUMNS[name], kinds), *indexes)
+        return sa.Table(
+            f"{self.prefix}{name}",
+            self.metadata,
+            *_columns(_COLUMNS[name], kinds),
+            *indexes,
+        )
 
     def _index(
-        self, name: str, *columns: str | sa.TextClause, rows: str | None = None, given: str | None = None
+        self,
+        name: str,
+        *columns: str | sa.TextClause,
+        rows: str | None = None,
+        given: str | None = None,
     ) -> sa.Index:
-        """Return an index of these rows only, or of those that have a column, so that others cost a claim nothing."""
+        """Return an index of these rows only, or of those that have a column, so that others cost
+        a claim nothing.
+        """
         rows = f"{given} IS NOT NULL" if given else rows
-        where: dict[str, Any] = {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
+        where: dict[str, Any] = (
+            {} if rows is None else dict.fromkeys(self._partial, sa.text(rows))
+        )
         return sa.Index(f"{self.prefix}{name}", *columns, **where)
 
     def _queues(self) -> list[sa.Index]:
@@ -121,21 +155,44 @@ class Tables:
         rank = sa.text(f"({RANK})")
         return [
             self._index("tasks_due", "execution_time", rows=f"{waiting} {HAS_SLOT}"),
-            self._index("tasks_queue", "task_name", rank, "execution_time", rows=f"{waiting} {IS_TASK}"),
+            self._index(
+                "tasks_queue",
+                "task_name",
+                rank,
+                "execution_time",
+                rows=f"{waiting} {IS_TASK}",
+            ),
             self._index("tasks_lost", "execution_time", rows=f"{waiting} lost_count > 0"),
             self._index("tasks_held", "picked_by", rows="picked"),
-            self._index("tasks_parked", "state", "task_name", "task_instance", given="state"),
-            self._index("tasks_beside", "task_name", "plan_instance", given="plan_instance"),
-            self._index("tasks_ordered", "task_name", "order_key", "created_version", given="order_key"),
+            self._index(
+                "tasks_parked", "state", "task_name", "task_instance", given="state"
+            ),
+            self._index(
+                "tasks_beside", "task_name", "plan_instance", given="plan_instance"
+            ),
+            self._index(
+                "tasks_ordered",
+                "task_name",
+                "order_key",
+                "created_version",
+                given="order_key",
+            ),
         ]
 
 
 def _columns(text: str, kinds: Mapping[str, Any]) -> Iterator[sa.Column[object]]:
     for word in text.split():
         name, _, default = word.rstrip("*!").partition("=")
-        kind, value = kinds.get(name, _TYPES.get(name, Text)), sa.text(default) if default else None
+        kind = kinds.get(name, _TYPES.get(name, Text))
+        value = sa.text(default) if default else None
         is_needed = word.endswith(("*", "!"))
-        yield sa.Column(name, kind, primary_key=word.endswith("*"), nullable=not is_needed, server_default=value)
+        yield sa.Column(
+            name,
+            kind,
+            primary_key=word.endswith("*"),
+            nullable=not is_needed,
+            server_default=value,
+        )
 
 
 def columns_of_db_scheduler() -> list[sa.Column[object]]:
@@ -144,7 +201,9 @@ def columns_of_db_scheduler() -> list[sa.Column[object]]:
 
 
 def of_plan(rows: sa.FromClause, instance: object) -> sa.ColumnElement[bool]:
-    """Whether a row is this instance's plan row or one of its detached rows; an index finds either."""
+    """Whether a row is this instance's plan row or one of its detached rows; an index finds
+    either.
+    """
     return sa.or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
 
 

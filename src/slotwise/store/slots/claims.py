@@ -37,7 +37,8 @@ BATCH = 500
 
 logger = logging.getLogger(__name__)
 
-#: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next claim.
+#: After so many rows that spoil a batch for an unforeseen reason, the other rows wait for the next
+#: claim.
 MOST_APART = 20
 #: With more names than this, the names of due rows are read before the claim.
 MANY = 200
@@ -48,7 +49,9 @@ SHARED = 0.1
 
 
 class DueNames(NamedTuple):
-    """Names that have due rows, whether these have all one priority, and since when the oldest of them is due."""
+    """Names that have due rows, whether these have all one priority, and since when the oldest of
+    them is due.
+    """
 
     names: Sequence[str]
     is_level: bool
@@ -58,36 +61,49 @@ class DueNames(NamedTuple):
 class Due:
     """Reads what waits, and when the next of it is due.
 
-    Due slots of a service that no worker runs stay at the front of the index. If many lie there, claims and looks begin
-    behind them, where the last full look found the first own slot. Race: a slot may become due before that, put back by
-    a hand-back or an operation. The next full look finds it, at most once in ``LOOK_BACK``. A claim may come before the
-    look, but only one: the slot for which a worker has slept starts first.
+    Due slots of a service that no worker runs stay at the front of the index. If many lie there,
+    claims and looks begin behind them, where the last full look found the first own slot. Race: a
+    slot may become due before that, put back by a hand-back or an operation. The next full look
+    finds it, at most once in ``LOOK_BACK``. A claim may come before the look, but only one: the
+    slot for which a worker has slept starts first.
     """
 
     def __init__(self, store: Store) -> None:
-        self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
+        self.database = store.database
+        self.dialect = store.dialect
+        self.definitions = store.definitions
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
-        #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim has come since.
+        #: Where these names begin, until when that holds, in elapsed seconds, and whether a claim
+        #: has come since.
         self._begin: tuple[Sequence[str], datetime | None] = ((), None)
-        self._until, self._is_overdue = 0.0, False
+        self._until = 0.0
+        self._is_overdue = False
         #: The names of rows that were due, for how many more claims, and until when.
         self._found = DueNames((), is_level=False, since=None)
-        self._left, self._shared_until = 0, 0.0
+        self._left = 0
+        self._shared_until = 0.0
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
         """Return those of these tasks that have due rows."""
         with self.look() as connection:
             return self.dialect.due_tasks(connection, names)
 
-    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
-        """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None: nothing waits."""
+    def next_due(
+        self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1
+    ) -> timedelta | None:
+        """Return the time until the next slot of ``names``, or task of ``tasks``, is due; None:
+        nothing waits.
+        """
         tasks = self.tasks_of(names) if tasks is None else tasks
         left = self._until - (began := self.dialect.clock.elapsed())
         since = self._begin[1] if left > 0 and self._begin[0] is names else None
-        begin, found = None, [self._first(names, lost, since)]
+        begin = None
+        found = [self._first(names, lost, since)]
         if found[0] is None or tasks:
-            unknown, no_slots = (names, self._has_no_job(names)) if found[0] is None else ((), True)
+            unknown, no_slots = (
+                (names, self._has_no_job(names)) if found[0] is None else ((), True)
+            )
             with self.look() as connection:
                 due, begin = self.dialect.next_due(
                     connection, unknown, tasks, lost=lost, since=since, no_slots=no_slots
@@ -95,14 +111,24 @@ class Due:
             found.append(due)
         due = min((one for one in found if one is not None), default=None)
         if since is not None:  # it may have passed over a slot
-            return timedelta(seconds=left) if due is None else min(due, timedelta(seconds=left))
+            return (
+                timedelta(seconds=left)
+                if due is None
+                else min(due, timedelta(seconds=left))
+            )
         if begin is not None or self._begin[0] is names:
             took = self.dialect.clock.elapsed() - began
-            self._begin, self._until, self._is_overdue = (names, begin), began + max(LOOK_BACK, SHARE * took), False
+            self._begin = (names, begin)
+            self._until = began + max(LOOK_BACK, SHARE * took)
+            self._is_overdue = False
         return due
 
-    def _first(self, names: Sequence[str], lost: int, since: datetime | None) -> timedelta | None:
-        """Return the time until the first slot of many names is due, if it is among the first few of all."""
+    def _first(
+        self, names: Sequence[str], lost: int, since: datetime | None
+    ) -> timedelta | None:
+        """Return the time until the first slot of many names is due, if it is among the first
+        few of all.
+        """
         if len(names) <= MANY:
             return None
         with self.look() as connection:
@@ -111,7 +137,9 @@ class Due:
         return min((due for name, due in first if name in self._asked[1]), default=None)
 
     def since(self, names: Sequence[str]) -> datetime | None:
-        """Return from which due time on a claim of these slots searches; None: from the beginning."""
+        """Return from which due time on a claim of these slots searches; None: from the
+        beginning.
+        """
         if self._begin[1] is None or self._begin[0] is not names:
             return None
         if self.dialect.clock.elapsed() >= self._until:
@@ -120,11 +148,15 @@ class Due:
             self._is_overdue = True
         return self._begin[1]
 
-    def names(self, names: Sequence[str], limit: int, since: datetime | None = None) -> DueNames:
-        """Return those of many names that have due rows; all, if rows of unknown tasks fill the window.
+    def names(
+        self, names: Sequence[str], limit: int, since: datetime | None = None
+    ) -> DueNames:
+        """Return those of many names that have due rows; all, if rows of unknown tasks fill the
+        window.
 
-        Full claims share an answer, and begin where it begins: dead entries of the index lie before. Race: a row may
-        come due after the answer that is more urgent, or older. It waits for ``SHARED`` at most.
+        Full claims share an answer, and begin where it begins: dead entries of the index lie
+        before. Race: a row may come due after the answer that is more urgent, or older. It waits
+        for ``SHARED`` at most.
         """
         began = self.dialect.clock.elapsed()
         if self._asked[0] is names and self._left >= limit and began < self._shared_until:
@@ -139,13 +171,17 @@ class Due:
             self._left = 0
             return DueNames(names, is_level=False, since=since)
         is_level = len({priority for _, priority, _ in due}) < 2
-        self._found = DueNames(sorted(own), is_level, min((at for _, _, at in due), default=since))
-        self._left, self._shared_until = len(due) - limit, began + SHARED
+        self._found = DueNames(
+            sorted(own), is_level, min((at for _, _, at in due), default=since)
+        )
+        self._left = len(due) - limit
+        self._shared_until = began + SHARED
         return self._found
 
     def _ask(self, names: Sequence[str]) -> None:
         if self._asked[0] is not names:
-            self._asked, self._left = (names, frozenset(names)), 0
+            self._asked = (names, frozenset(names))
+            self._left = 0
 
     def forget(self) -> None:
         """Look for names again before the next claim."""
@@ -167,7 +203,9 @@ class Due:
 
 
 class Taken(NamedTuple):
-    """How many rows a claim has found, the claims that may start, and the slots that will not run."""
+    """How many rows a claim has found, the claims that may start, and the slots that will not
+    run.
+    """
 
     found: int
     claims: list[Claim]
@@ -178,15 +216,23 @@ class Claims:
     """Claims what is due."""
 
     def __init__(self, store: Store) -> None:
-        self.dialect, self._due = store.dialect, store.due
+        self.dialect = store.dialect
+        self._due = store.due
         self.definitions: Mapping[str, Definition] = store.definitions
-        self.transaction, self.warnings = store.transaction, store.warnings
+        self.transaction = store.transaction
+        self.warnings = store.warnings
         self.poll: timedelta = store.poll
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
-        #: Jobs whose new slots are all decided about, or pass a gate, before they enter the ledger.
-        self._weighed = self._gates.names.union(name for name, found in self.definitions.items() if found.is_weighed)
-        self.strict: frozenset[str] = frozenset(name for name, found in self.definitions.items() if found.gives_up)
-        #: What decides about late slots of a job that no gate may stop: jobs with the same share a decision.
+        #: Jobs whose new slots are all decided about, or pass a gate, before they enter the
+        #: ledger.
+        self._weighed = self._gates.names.union(
+            name for name, found in self.definitions.items() if found.is_weighed
+        )
+        self.strict: frozenset[str] = frozenset(
+            name for name, found in self.definitions.items() if found.gives_up
+        )
+        #: What decides about late slots of a job that no gate may stop: jobs with the same share a
+        #: decision.
         self.policies = {
             name: (found.catch_up, found.start_within)
             for name, found in self.definitions.items()
@@ -199,13 +245,22 @@ class Claims:
         self.refused: list[str] = []
 
     def claim_tasks(
-        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], ranges: Sequence[Range] | None = None
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        ranges: Sequence[Range] | None = None,
     ) -> list[Claim]:
         """Claim up to ``limit`` due one-time tasks; not those whose holder has died before.
 
-        ``ranges``: rows before these cursors are left to a claim without them; see ``queue_cursors.py``.
+        ``ranges``: rows before these cursors are left to a claim without them; see
+        ``queue_cursors.py``.
         """
-        limit, is_bounded, self.refused = min(limit, BATCH), self._is_bounded(names), []
+        limit = min(limit, BATCH)
+        is_bounded = self._is_bounded(names)
+        self.refused = []
         if limit <= 0 or not names:
             return []
         order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
@@ -219,7 +274,9 @@ class Claims:
                 if flawed := [(row, row.flaw) for row in rows if row.flaw]:
                     rows = [row for row in rows if row.flaw is None]
                 if is_bounded and rows:
-                    rows = self._admitted(connection, rows, rows[0].last_heartbeat or rows[0].execution_time)
+                    rows = self._admitted(
+                        connection, rows, rows[0].last_heartbeat or rows[0].execution_time
+                    )
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -228,24 +285,41 @@ class Claims:
             with self.transaction() as connection:
                 self.refuse(connection, flawed, self.dialect.now(connection))
         return [
-            Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
+            Claim(
+                row=row,
+                holder=holder,
+                lease=lease,
+                claimed_at=row.last_heartbeat or row.execution_time,
+            )
             for row in rows
         ]
 
-    def claim_slots(self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1) -> Taken:
+    def claim_slots(
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        lost: int = 1,
+    ) -> Taken:
         """Claim up to ``limit`` due slots.
 
-        Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of one-time tasks, are
-        rows whose holder has died before.
+        Rows with nothing to run move on in the same transaction. At most ``lost`` rows, also of
+        one-time tasks, are rows whose holder has died before.
         """
-        is_level, self.refused, are_many = False, [], len(names) > MANY
+        is_level = False
+        self.refused = []
+        are_many = len(names) > MANY
         since = self._due.since(names)
         if are_many:
             names, is_level, since = self._due.names(names, limit, since)
             if not names:
                 return Taken(0, [], [])
         size = min(limit, self._batch_size.size)
-        order = self._order(holder, names, size, lease, lost=lost, is_level=is_level, since=since)
+        order = self._order(
+            holder, names, size, lease, lost=lost, is_level=is_level, since=since
+        )
         try:
             taken = self._claim(order)
         except Exception as error:
@@ -260,31 +334,51 @@ class Claims:
         """Claim this row alone, as ``claim_slots`` does; quarantine it if it cannot be claimed."""
         return self._claim_one(self._order(holder, [key.task_name], 1, lease), key)
 
-    def _order(self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any) -> Order:
+    def _order(
+        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, **others: Any
+    ) -> Order:
         weighed = [name for name in names if name in self._weighed] if self._weighed else ()
         return Order(
-            holder=holder, names=names, limit=limit, lease=lease, strict=self.strict, weighed=weighed,
-            late=self._gates.late, **others,
-        )  # fmt: skip
+            holder=holder,
+            names=names,
+            limit=limit,
+            lease=lease,
+            strict=self.strict,
+            weighed=weighed,
+            late=self._gates.late,
+            **others,
+        )
 
     def _claim(self, order: Order) -> Taken:
         is_bounded = self._is_bounded(order.names)
         with self.transaction() as connection:
             if is_bounded:
-                order = order._replace(limit=self._gates.room(order.names, order.limit, connection))
+                order = order._replace(
+                    limit=self._gates.room(order.names, order.limit, connection)
+                )
             if order.limit == 0 or not (found := self.dialect.claim(connection, order)):
                 return Taken(0, [], [])
-            now, begun = found[0][1], self.dialect.clock.elapsed()
+            now = found[0][1]
+            begun = self.dialect.clock.elapsed()
             late = [row for row, _, entered in found if not (entered and _can_read(row))]
             later = LateClaims(self, self._gates, connection, now, order) if late else None
             decided = later.start(late) if later else {}
-            started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
+            started = [
+                one for row, _, _ in found if (one := decided.get(row.key, row)) is not None
+            ]
             if is_bounded:
                 entered = [row for row in started if row.key not in decided]
                 admitted = {row.key for row in self._admitted(connection, entered, now)}
-                started = [row for row in started if row.key in decided or row.key in admitted]
-            self._batch_size.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease)
-        claims = [Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now) for row in started]
+                started = [
+                    row for row in started if row.key in decided or row.key in admitted
+                ]
+            self._batch_size.learn(
+                len(found), len(late), self.dialect.clock.elapsed() - begun, order.lease
+            )
+        claims = [
+            Claim(row=row, holder=order.holder, lease=order.lease, claimed_at=now)
+            for row in started
+        ]
         return Taken(len(found), claims, later.skipped if later else [])
 
     def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> Taken:
@@ -306,7 +400,13 @@ class Claims:
         return all_taken
 
     def _claim_one(self, order: Order, key: Key) -> Taken:
-        one = order._replace(names=[key.task_name], limit=1, lost=1, instance=key.task_instance, is_level=False)
+        one = order._replace(
+            names=[key.task_name],
+            limit=1,
+            lost=1,
+            instance=key.task_instance,
+            is_level=False,
+        )
         try:
             return self._claim(one)
         except Exception as error:
@@ -317,9 +417,14 @@ class Claims:
                 self.dialect.by_row.quarantine(connection, key, describe(error))
             return Taken(0, [], [])
 
-    def refuse(self, connection: sa.Connection, bad: Sequence[tuple[Row, str]], now: datetime) -> None:
+    def refuse(
+        self, connection: sa.Connection, bad: Sequence[tuple[Row, str]], now: datetime
+    ) -> None:
         """Let go of claimed rows that must not run, each with its flaw."""
-        changes = [Change(held=Held(row=row, now=now), transition=refuse(row, now, flaw)) for row, flaw in bad]
+        changes = [
+            Change(held=Held(row=row, now=now), transition=refuse(row, now, flaw))
+            for row, flaw in bad
+        ]
         self.dialect.by_row.release(connection, changes)
         for name in {row.task_name for row, _ in bad}:
             some = [(row.key, flaw) for row, flaw in bad if row.task_name == name]
@@ -330,17 +435,31 @@ class Claims:
         self.refused += [key.task_name for key in keys]
         (name, instance), problem = keys[-1], f"{problem:.1000}"
         if rows := self.warnings.count(name, problem, len(keys)):
-            logger.warning("%s: rows that are quarantined: %d; the last is %r: %s", name, rows, instance, problem)
+            logger.warning(
+                "%s: rows that are quarantined: %d; the last is %r: %s",
+                name,
+                rows,
+                instance,
+                problem,
+            )
 
-    def _admitted(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[Row]:
-        """Count the starts of a limited task. Release the rows that a gate stops; return the others."""
+    def _admitted(
+        self, connection: sa.Connection, rows: Sequence[Row], now: datetime
+    ) -> list[Row]:
+        """Count the starts of a limited task. Release the rows that a gate stops; return the
+        others.
+        """
         refused = self._gates.admit(rows, now, connection)
         if stopped := [claim_of(row) for row in rows if row.key in refused]:
             changes = []
             for held in self.dialect.hold(connection, stopped, wait=False):
                 answer = refused[held.row.key]
                 ends = Transition(label=Release.MOVED_ON, row=None)
-                change = defer(held.row, answer.due, answer.reason) if isinstance(answer, Later) else ends
+                change = (
+                    defer(held.row, answer.due, answer.reason)
+                    if isinstance(answer, Later)
+                    else ends
+                )
                 changes.append(Change(held=held, transition=change))
             expect(len(changes), len(stopped), stopped[0].row)
             self.dialect.release(connection, changes)
@@ -348,11 +467,17 @@ class Claims:
 
     def _is_bounded(self, names: Sequence[str]) -> bool:
         """Return whether a gate bounds the claim of these tasks: then both are one transaction."""
-        return len(names) == 1 and names[0] in self.definitions and self.definitions[names[0]].is_limited
+        return (
+            len(names) == 1
+            and names[0] in self.definitions
+            and self.definitions[names[0]].is_limited
+        )
 
 
 def _can_read(row: Row) -> bool:
-    """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
+    """Race: during a deploy a newer release plans rows with schedules that this one does not
+    know.
+    """
     if row.flaw is not None:
         return False
     try:
@@ -366,16 +491,18 @@ FIRST = 100
 #: How long decisions of one claim may take; at most this part of its lease.
 LONGEST = timedelta(seconds=1)
 PART_OF_LEASE = 8
-#: Decisions that take less than this part of it say nothing about their number: round trips take as long.
+#: Decisions that take less than this part of it say nothing about their number: round trips take
+#: as long.
 NOTHING = 20
 
 
 class BatchSize:
-    """How many due slots a claim takes, up to ``most``: as many late ones as it can decide about in a moment.
+    """How many due slots a claim takes, up to ``most``: as many late ones as it can decide about
+    in a moment.
 
-    Race: a claim's lease runs while it decides, and nothing starts before its commit. If decisions took that long, the
-    claim would be handed back as a whole, again and again. Full claims of slots on time grow, and those that were
-    decided at once.
+    Race: a claim's lease runs while it decides, and nothing starts before its commit. If decisions
+    took that long, the claim would be handed back as a whole, again and again. Full claims of
+    slots on time grow, and those that were decided at once.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,13 +1,15 @@
-"""Detached rows: one slot each, beside the plan row, which goes on to its next slot. They are created here alone.
+"""Detached rows: one slot each, beside the plan row, which goes on to its next slot. They are
+created here alone.
 
-A trigger behind a run, and the rest of a backfill, wait as ``queued`` rows, which no claim reads. A settlement releases
-the next of them in its transaction if its own row has the number of an operation; an operation writes that number to
-each row that a trigger waits for.
+A trigger behind a run, and the rest of a backfill, wait as ``queued`` rows, which no claim reads.
+A settlement releases the next of them in its transaction if its own row has the number of an
+operation; an operation writes that number to each row that a trigger waits for.
 
-Races. Of two runs that end at once, each locks the queued row and then reads: the second sees what the first has
-committed. Keys of triggers and backfills rise with time, so a settlement only waits for later keys, as operations do.
-Rows of an instance with a later id can deadlock; the database aborts one transaction, which is retried. A slot that is
-asked to stop while its row is locked is asked again at the next claim.
+Races. Of two runs that end at once, each locks the queued row and then reads: the second sees what
+the first has committed. Keys of triggers and backfills rise with time, so a settlement only waits
+for later keys, as operations do. Rows of an instance with a later id can deadlock; the database
+aborts one transaction, which is retried. A slot that is asked to stop while its row is locked is
+asked again at the next claim.
 """
 
 from __future__ import annotations
@@ -34,17 +36,28 @@ from slotwise.store.schema.tables import of_plan
 
 
 def detach(
-    at: Transaction, *, name: str, slot: datetime, origin: str, plan_instance: str = RECURRING,
-    instance: str | None = None, due: datetime | None = None, **columns: object,
-) -> Key | None:  # fmt: skip
+    at: Transaction,
+    *,
+    name: str,
+    slot: datetime,
+    origin: str,
+    plan_instance: str = RECURRING,
+    instance: str | None = None,
+    due: datetime | None = None,
+    **columns: object,
+) -> Key | None:
     """Create a row for ``slot``, due at ``due`` (now); return None if its instance exists.
 
-    It has the plan row's schedule and data, and is paused with it. Races: the key permits one row of a slot; against a
-    claim of the plan row, the ledger decides.
+    It has the plan row's schedule and data, and is paused with it. Races: the key permits one row
+    of a slot; against a claim of the plan row, the ledger decides.
     """
     plan = plan_of(at.connection, at.dialect, Key(name, plan_instance))
     own = {"schedule": plan and plan.schedule, "task_data": plan and plan.task_data}
-    row = _detached(at.now, name, slot, origin, plan_instance) | own | {"execution_time": due or at.now, **columns}
+    row = (
+        _detached(at.now, name, slot, origin, plan_instance)
+        | own
+        | {"execution_time": due or at.now, **columns}
+    )
     if instance is not None:
         row["task_instance"] = instance
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
@@ -53,51 +66,86 @@ def detach(
     return Key(name, row["task_instance"]) if is_new else None
 
 
-def _detached(now: datetime, name: str, slot: datetime, origin: str, plan_instance: str) -> dict[str, Any]:
+def _detached(
+    now: datetime, name: str, slot: datetime, origin: str, plan_instance: str
+) -> dict[str, Any]:
     born = to_micros(now)
     return {
-        "task_name": name, "task_instance": f"{plan_instance}@{slot.isoformat()}", "kind": Kind.DETACHED,
-        "plan_instance": plan_instance, "slot": slot, "origin": origin, "picked": False, "version": born,
+        "task_name": name,
+        "task_instance": f"{plan_instance}@{slot.isoformat()}",
+        "kind": Kind.DETACHED,
+        "plan_instance": plan_instance,
+        "slot": slot,
+        "origin": origin,
+        "picked": False,
+        "version": born,
         "created_version": born,
-    }  # fmt: skip
+    }
 
 
 def queue_backfill(
-    at: Transaction, plan: Row, slots: Sequence[datetime], begun: Mapping[datetime, tuple[int, datetime | None]],
+    at: Transaction,
+    plan: Row,
+    slots: Sequence[datetime],
+    begun: Mapping[datetime, tuple[int, datetime | None]],
     number: int,
-) -> None:  # fmt: skip
-    """Queue these slots of a locked plan row for the backfill ``number``; ``begun``: attempts and end of earlier runs.
+) -> None:
+    """Queue these slots of a locked plan row for the backfill ``number``; ``begun``: attempts and
+    end of earlier runs.
 
     Rows that an interrupted backfill has queued are taken over.
     """
     if not slots:
         return
-    tasks, rows = at.dialect.tables.tasks, list[dict[str, object]]()
+    tasks = at.dialect.tables.tasks
+    rows = list[dict[str, object]]()
     for slot in slots:
         attempt, ended = begun.get(slot, (0, None))
         rows.append(
-            _detached(at.now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance) | {
-                "execution_time": FOREVER, "schedule": plan.schedule, "task_data": plan.task_data, "control": number,
-                "state": State.QUEUED, "parked_due": at.now, "attempt": attempt, "last_failure": ended,
+            _detached(at.now, plan.task_name, slot, Origin.BACKFILL, plan.task_instance)
+            | {
+                "execution_time": FOREVER,
+                "schedule": plan.schedule,
+                "task_data": plan.task_data,
+                "control": number,
+                "state": State.QUEUED,
+                "parked_due": at.now,
+                "attempt": attempt,
+                "last_failure": ended,
             }
-        )  # fmt: skip
+        )
     ids = [row["task_instance"] for row in rows]
-    mine = [tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(ids), tasks.c.state == State.QUEUED]
-    at.connection.execute(tasks.update().where(*mine, tasks.c.origin == Origin.BACKFILL).values(control=number))
+    mine = [
+        tasks.c.task_name == plan.task_name,
+        tasks.c.task_instance.in_(ids),
+        tasks.c.state == State.QUEUED,
+    ]
+    at.connection.execute(
+        tasks.update()
+        .where(*mine, tasks.c.origin == Origin.BACKFILL)
+        .values(control=number)
+    )
     at.dialect.by_row.insert_missing(at.connection, tasks, rows)
 
 
-def start_backfill(at: Transaction, plan: Row, number: int, concurrency: int, pace: timedelta | None) -> None:
+def start_backfill(
+    at: Transaction, plan: Row, number: int, concurrency: int, pace: timedelta | None
+) -> None:
     """Release the first slots of a backfill that is queued as a whole, a pace apart."""
-    tasks, queue = at.dialect.tables.tasks, _Queue(at, plan)
+    tasks = at.dialect.tables.tasks
+    queue = _Queue(at, plan)
     queued = sa.select(tasks.c.task_instance).where(
         *_detached_of(tasks, plan), tasks.c.state == State.QUEUED, tasks.c.control == number
     )
-    for place, id in enumerate(at.connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()):
+    for place, id in enumerate(
+        at.connection.scalars(queued.order_by(tasks.c.slot).limit(concurrency)).all()
+    ):
         queue.release(id, at.now + place * (pace or timedelta(0)))
 
 
-def plan_of(connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool = False) -> Any:
+def plan_of(
+    connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool = False
+) -> Any:
     """Read what detached rows take from their plan row; None if there is no such row."""
     tasks = dialect.tables.tasks
     columns = (tasks.c.schedule, tasks.c.state, tasks.c.task_data, tasks.c.watermark)
@@ -106,16 +154,21 @@ def plan_of(connection: sa.Connection, dialect: Dialect, key: Key, *, lock: bool
 
 
 def planned_now(at: Transaction, row: Row) -> tuple[str | None, datetime | None]:
-    """Return the schedule and the watermark of a detached row's plan row: they say which slot is next."""
+    """Return the schedule and the watermark of a detached row's plan row: they say which slot is
+    next.
+    """
     plan = plan_of(at.connection, at.dialect, row.plan_key)
     return (row.schedule, None) if plan is None else (plan.schedule, plan.watermark)
 
 
-# -- slots of a schedule that run side by side ------------------------------------------------------------------
+# -- slots of a schedule that run side by side ----------------------------------------------------
 
 
 def _detached_of(tasks: sa.Table, row: Row) -> list[sa.ColumnElement[bool]]:
-    return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_key.task_instance]
+    return [
+        tasks.c.task_name == row.task_name,
+        tasks.c.plan_instance == row.plan_key.task_instance,
+    ]
 
 
 def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
@@ -131,51 +184,95 @@ def ask_to_stop(at: Transaction, plan: Row, origins: Sequence[str]) -> None:
 
 
 def _called_off(tasks: sa.Table, now: datetime) -> dict[str, object]:
-    """Return the columns of a slot that is asked to stop; one that waits for its retry is due now, to end."""
-    due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
+    """Return the columns of a slot that is asked to stop; one that waits for its retry is due now,
+    to end.
+    """
+    due = sa.case(
+        (tasks.c.picked, tasks.c.execution_time),
+        else_=sa.literal(now, tasks.c.execution_time.type),
+    )
     why = {"called_off": Reason.OVERLAP}
     return {"cancel_requested": now, "control": None, "execution_time": due, "pending": why}
 
 
 def stranger_of(at: Transaction, plan: Row) -> Key | None:
-    """Return the key of the row that has the id of the plan's slot and does not stand for it; None if there is none."""
+    """Return the key of the row that has the id of the plan's slot and does not stand for it; None
+    if there is none.
+    """
     assert plan.slot is not None
-    tasks, key = at.dialect.tables.tasks, Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
-    found = sa.select(tasks.c.kind, tasks.c.plan_instance, tasks.c.slot).where(*of_key(tasks, key))
-    row, its_own = at.connection.execute(found).first(), (Kind.DETACHED, plan.task_instance, plan.slot)
-    return None if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own else key
+    tasks = at.dialect.tables.tasks
+    key = Key(plan.task_name, f"{plan.task_instance}@{plan.slot.isoformat()}")
+    found = sa.select(tasks.c.kind, tasks.c.plan_instance, tasks.c.slot).where(
+        *of_key(tasks, key)
+    )
+    row = at.connection.execute(found).first()
+    its_own = (Kind.DETACHED, plan.task_instance, plan.slot)
+    return (
+        None
+        if row is None or (row.kind, row.plan_instance, utc(row.slot)) == its_own
+        else key
+    )
 
 
 #: What a slot that starts beside its claimed plan row takes from it.
-_OF_PLAN = ("schedule", "task_data", "execution_time", "picked_by", "lease", "collapsed", "next_slot", "priority")
+_OF_PLAN = (
+    "schedule",
+    "task_data",
+    "execution_time",
+    "picked_by",
+    "lease",
+    "collapsed",
+    "next_slot",
+    "priority",
+)
 
 
 def detach_started(at: Transaction, plan: Row) -> Row | None:
-    """Create the held row of the slot that starts beside its claimed plan row; None if the slot has a row."""
+    """Create the held row of the slot that starts beside its claimed plan row; None if the slot
+    has a row.
+    """
     assert plan.slot is not None
-    own = _detached(at.now, plan.task_name, plan.slot, plan.origin or Origin.SCHEDULE, plan.task_instance)
+    own = _detached(
+        at.now,
+        plan.task_name,
+        plan.slot,
+        plan.origin or Origin.SCHEDULE,
+        plan.task_instance,
+    )
     own |= {"picked": True, "last_heartbeat": at.now, "attempt": 1}
     row = own | {name: getattr(plan, name) for name in _OF_PLAN}
     if not at.dialect.by_row.insert_new(at.connection, at.dialect.tables.tasks, row):
         return None
     return replace(
-        plan, **own, watermark=None, catch_up_until=None, unheld_since=None, last_success=None, last_failure=None,
+        plan,
+        **own,
+        watermark=None,
+        catch_up_until=None,
+        unheld_since=None,
+        last_success=None,
+        last_failure=None,
         consecutive_failures=0,
-    )  # fmt: skip
+    )
 
 
-# -- slots that wait for the end of another one -----------------------------------------------------------------
+# -- slots that wait for the end of another one ---------------------------------------------------
 
 
 def release_queued(at: Transaction, changes: Sequence[Change]) -> None:
-    touched = [one for one in changes if one.held.row.control is not None or one.held.row.cancel_requested is not None]
+    touched = [
+        one
+        for one in changes
+        if one.held.row.control is not None or one.held.row.cancel_requested is not None
+    ]
     for change in sorted(touched, key=lambda change: change.held.row.key):
         row = change.held.row
         if row.has_slot:
             freed(at, row, removed=change.transition.remove, never_began=change.never_began)
 
 
-def freed(at: Transaction, row: Row, *, removed: bool = True, never_began: bool = False) -> None:
+def freed(
+    at: Transaction, row: Row, *, removed: bool = True, never_began: bool = False
+) -> None:
     """Release what waits for this row, which was released; ``removed``: its slot is final."""
     queue = _Queue(at, row)
     if removed and row.origin == Origin.BACKFILL:
@@ -201,43 +298,68 @@ class _Queue:
         awake = {"state": None, "execution_time": due, "parked_due": None}
         columns = asleep(due) if self.at.connection.scalar(state) == State.PAUSED else awake
         self.at.connection.execute(
-            tasks.update().where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance).values(**columns)
+            tasks.update()
+            .where(*_detached_of(tasks, self.row), tasks.c.task_instance == instance)
+            .values(**columns)
         )
 
-    # -- triggers -----------------------------------------------------------------------------------------------
+    # -- triggers ---------------------------------------------------------------------------------
 
     def release_trigger(self) -> None:
-        """Release the oldest queued trigger, unless an earlier one, or a run that it waits for, goes on."""
+        """Release the oldest queued trigger, unless an earlier one, or a run that it waits for,
+        goes on.
+        """
         tasks = self._tasks
         queued = sa.select(tasks.c.task_instance, tasks.c.slot, tasks.c.control).where(
-            *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.TRIGGER
+            *_detached_of(tasks, self.row),
+            tasks.c.state == State.QUEUED,
+            tasks.c.origin == Origin.TRIGGER,
         )
-        first = self.at.connection.execute(queued.order_by(tasks.c.slot).limit(1).with_for_update()).first()
+        first = self.at.connection.execute(
+            queued.order_by(tasks.c.slot).limit(1).with_for_update()
+        ).first()
         if first is None:
             return
         is_awake = tasks.c.state.is_(None) | (tasks.c.state == State.PAUSED)
         is_to_end = tasks.c.picked | sa.and_(tasks.c.attempt == 0, is_awake)
-        earlier = sa.and_(tasks.c.origin == Origin.TRIGGER, tasks.c.slot < first.slot, is_to_end)
+        earlier = sa.and_(
+            tasks.c.origin == Origin.TRIGGER, tasks.c.slot < first.slot, is_to_end
+        )
         is_other = tasks.c.origin.is_distinct_from(Origin.TRIGGER)
         running = sa.and_(is_other, tasks.c.picked, tasks.c.control <= first.control)
-        family = [tasks.c.task_name == self.row.task_name, of_plan(tasks, self.row.plan_key.task_instance)]
+        family = [
+            tasks.c.task_name == self.row.task_name,
+            of_plan(tasks, self.row.plan_key.task_instance),
+        ]
         goes_on = sa.select(tasks.c.version).where(*family, earlier | running)
         if self.at.connection.execute(goes_on.limit(1)).first() is None:
             self.release(first.task_instance, self.at.now)
 
-    # -- backfills ----------------------------------------------------------------------------------------------
+    # -- backfills --------------------------------------------------------------------------------
 
     def release_backfill(self, *, never_began: bool) -> None:
-        tasks, controls = self._tasks, self.at.dialect.tables.controls
-        queued = sa.select(tasks.c.task_instance, controls.c.arguments).where(
-            *_detached_of(tasks, self.row), tasks.c.state == State.QUEUED, tasks.c.origin == Origin.BACKFILL,
-            tasks.c.control == self.row.control,
-        ).outerjoin(controls, controls.c.id == tasks.c.control)  # fmt: skip
+        tasks = self._tasks
+        controls = self.at.dialect.tables.controls
+        queued = (
+            sa.select(tasks.c.task_instance, controls.c.arguments)
+            .where(
+                *_detached_of(tasks, self.row),
+                tasks.c.state == State.QUEUED,
+                tasks.c.origin == Origin.BACKFILL,
+                tasks.c.control == self.row.control,
+            )
+            .outerjoin(controls, controls.c.id == tasks.c.control)
+        )
         # Race: of two slots that end at once, each takes the next row that is not locked.
-        oldest = queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
+        oldest = (
+            queued.order_by(tasks.c.slot)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=tasks)
+        )
         if (found := self.at.connection.execute(oldest).first()) is None:
             return
-        pace, due = json.loads(found.arguments or "{}").get("pace"), self.at.now
+        pace = json.loads(found.arguments or "{}").get("pace")
+        due = self.at.now
         if pace:
             due = max(due, self._newest_start(never_began) + parse_duration(pace))
         self.release(found.task_instance, due)
@@ -245,48 +367,95 @@ class _Queue:
     def _newest_start(self, never_began: bool) -> datetime:
         """Return the newest start, or due time, of the backfill's slots that were released.
 
-        Race: of two slots that end at once, the second waits at the row of the operation for the first one's commit.
+        Race: of two slots that end at once, the second waits at the row of the operation for the
+        first one's commit.
         """
-        tasks, controls, order = self._tasks, self.at.dialect.tables.controls, self.row.control
-        self.at.connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
-        own = sa.select(self.at.dialect.tables.slots.c.started).where(*self.at.dialect.by_row.at(self.row.ledger_key))
+        tasks = self._tasks
+        controls = self.at.dialect.tables.controls
+        order = self.row.control
+        self.at.connection.execute(
+            sa.select(controls.c.id).where(controls.c.id == order).with_for_update()
+        )
+        own = sa.select(self.at.dialect.tables.slots.c.started).where(
+            *self.at.dialect.by_row.at(self.row.ledger_key)
+        )
         began = None if never_began else utc(self.at.connection.scalar(own))
-        due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
-        mine = [*_detached_of(tasks, self.row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
-        going = sa.select(sa.func.max(due, type_=due.type)).where(*mine, tasks.c.picked | (tasks.c.attempt == 0))
+        due = sa.func.coalesce(
+            tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type
+        )
+        mine = [
+            *_detached_of(tasks, self.row),
+            tasks.c.control == order,
+            tasks.c.state.is_distinct_from(State.QUEUED),
+        ]
+        going = sa.select(sa.func.max(due, type_=due.type)).where(
+            *mine, tasks.c.picked | (tasks.c.attempt == 0)
+        )
         newest = utc(self.at.connection.scalar(going))
         return max(began or self.at.now, newest or began or self.at.now)
 
 
-# -- what people read on the plan row ---------------------------------------------------------------------------
+# -- what people read on the plan row -------------------------------------------------------------
 
 
-def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
+def tell_plan_rows(
+    database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool
+) -> None:
     """Write the last success and failure of detached rows to their plan rows, for people to read.
 
-    Race: a transaction that holds a detached row and waits for its plan row could deadlock with an operation. So this
-    follows the settlement, one plan row per transaction. A reaper skips locked rows.
+    Race: a transaction that holds a detached row and waits for its plan row could deadlock with an
+    operation. So this follows the settlement, one plan row per transaction. A reaper skips locked
+    rows.
     """
     told: dict[Key, list[Change]] = {}
     for change in changes:
-        row, record = change.held.row, change.transition.record
-        began = record is not None and record.outcome not in (Outcome.CANCELLED, Outcome.SKIPPED)
+        row = change.held.row
+        record = change.transition.record
+        began = record is not None and record.outcome not in (
+            Outcome.CANCELLED,
+            Outcome.SKIPPED,
+        )
         if row.is_detached and change.transition.remove and began:
             told.setdefault(row.plan_key, []).append(change)
     tasks = dialect.tables.tasks
     for plan, ended in sorted(told.items()):
         mine = of_key(tasks, plan)
-        locked = sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
-        with suppress(SQLAlchemyError), database.main.begin() as connection:  # the slots are settled, whatever it is
+        locked = (
+            sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
+        )
+        with (
+            suppress(SQLAlchemyError),
+            database.main.begin() as connection,
+        ):  # the slots are settled, whatever it is
             if connection.execute(locked).first() is not None:
-                connection.execute(tasks.update().where(*mine).values(**_statistics(tasks, ended)))
+                connection.execute(
+                    tasks.update().where(*mine).values(**_statistics(tasks, ended))
+                )
 
 
 def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, object]:
-    records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
+    records = [
+        change.transition.record
+        for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)
+    ]
     words = [record.outcome for record in records if record is not None]
-    failures = len(words) if Outcome.SUCCEEDED not in words else words[::-1].index(Outcome.SUCCEEDED)
-    before = 0 if Outcome.SUCCEEDED in words else sa.func.coalesce(tasks.c.consecutive_failures, 0)
-    found = {"last_success" if word == Outcome.SUCCEEDED else "last_failure": ended[0].held.now for word in words}
+    failures = (
+        len(words)
+        if Outcome.SUCCEEDED not in words
+        else words[::-1].index(Outcome.SUCCEEDED)
+    )
+    before = (
+        0
+        if Outcome.SUCCEEDED in words
+        else sa.func.coalesce(tasks.c.consecutive_failures, 0)
+    )
+    found = {
+        "last_success" if word == Outcome.SUCCEEDED else "last_failure": ended[0].held.now
+        for word in words
+    }
     last = records[-1]
-    return {**found, "consecutive_failures": before + failures, "last_error": last.error if last else None}
+    return {
+        **found,
+        "consecutive_failures": before + failures,
+        "last_error": last.error if last else None,
+    }

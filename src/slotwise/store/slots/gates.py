@@ -9,9 +9,10 @@ They are asked in this order, by ``Gates`` alone:
 | ``MinInterval`` | ``min_interval`` | after the decision | nothing |
 | ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
 
-``ConcurrentSlots`` comes before the decision because overlap and catch-up decide about a slot without a place. A gate
-that takes something comes after those that do not; if a later gate, or the ledger, refuses the start, it gives that
-back. A gate is asked once for a batch, in the claim's transaction. It never waits for a lock: it answers ``Later``.
+``ConcurrentSlots`` comes before the decision because overlap and catch-up decide about a slot
+without a place. A gate that takes something comes after those that do not; if a later gate, or the
+ledger, refuses the start, it gives that back. A gate is asked once for a batch, in the claim's
+transaction. It never waits for a lock: it answers ``Later``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from slotwise.store.schema.tables import Tables, is_detached
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The row is due again at ``due``; no attempt is counted. The ledger keeps the reason of a slot that it has."""
+    """The row is due again at ``due``; no attempt is counted. The ledger keeps the reason of a
+    slot that it has.
+    """
 
     due: datetime
     reason: str | None = None
@@ -58,9 +61,15 @@ class Gate:
     #: Jobs whose new slots this gate may refuse: the claim does not enter those into the ledger.
     names: frozenset[str] = frozenset()
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
-        self._dialect, self._tables, self._definitions = dialect, dialect.tables, definitions
-        self.names = self.names.union(name for name, found in definitions.items() if self.may_refuse(found))
+    def __init__(
+        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+    ) -> None:
+        self._dialect = dialect
+        self._tables = dialect.tables
+        self._definitions = definitions
+        self.names = self.names.union(
+            name for name, found in definitions.items() if self.may_refuse(found)
+        )
 
     def may_refuse(self, job: Definition) -> bool:
         """Return whether ``names`` has this job."""
@@ -74,19 +83,26 @@ class Gate:
         """Return how many rows of these tasks a claim may take, at most ``limit``."""
         return limit
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         """Return one answer per row, in order, and take what the admitted ones need."""
         raise NotImplementedError
 
-    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
-        """Give back what ``admit`` has taken in this transaction for these rows, which do not start."""
+    def give_back(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> None:
+        """Give back what ``admit`` has taken in this transaction for these rows, which do not
+        start.
+        """
 
 
 class Limits(Gate):
-    """``concurrency`` counts the claims of a task, ``rate_limit`` its starts within the window, whatever their outcome.
+    """``concurrency`` counts the claims of a task, ``rate_limit`` its starts within the window,
+    whatever their outcome.
 
-    Race: two claims that count at once would both find the last place. ``room`` locks the task's name until the
-    transaction ends; a second claim does not wait for that.
+    Race: two claims that count at once would both find the last place. ``room`` locks the task's
+    name until the transaction ends; a second claim does not wait for that.
     """
 
     def concerns(self, row: Row, now: datetime) -> bool:
@@ -99,29 +115,49 @@ class Limits(Gate):
             return 0
         if task.concurrency is not None:
             tasks = self._tables.tasks
-            running = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == task.name)
+            running = sa.select(sa.func.count()).where(
+                tasks.c.picked, tasks.c.task_name == task.name
+            )
             limit = min(limit, task.concurrency - int(transaction.scalar(running) or 0))
         if (rate := task.rate_limit) is not None and limit > 0:
             starts = self._tables.starts
-            within = [starts.c.task_name == task.name, self._counts(rate, self._dialect.now(transaction))]
-            started = transaction.scalar(sa.select(sa.func.sum(starts.c.count)).where(*within))
+            within = [
+                starts.c.task_name == task.name,
+                self._counts(rate, self._dialect.now(transaction)),
+            ]
+            started = transaction.scalar(
+                sa.select(sa.func.sum(starts.c.count)).where(*within)
+            )
             limit = min(limit, rate.count - int(started or 0))
         return max(limit, 0)
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         """Count these starts; ``room`` has kept the claim within the limits."""
         starts = self._tables.starts
         for name, rate, count in self._counted(rows):
-            transaction.execute(starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now)))
+            transaction.execute(
+                starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now))
+            )
             row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
-            self._dialect.by_row.upsert(transaction, starts, row, lambda new: {"count": starts.c.count + new["count"]})
+            self._dialect.by_row.upsert(
+                transaction,
+                starts,
+                row,
+                lambda new: {"count": starts.c.count + new["count"]},
+            )
         return [START] * len(rows)
 
-    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+    def give_back(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> None:
         for name, rate, count in self._counted(rows):
             starts = self._tables.starts
             mine = [starts.c.task_name == name, starts.c.at == _rounded_up(now, rate.grain)]
-            transaction.execute(starts.update().where(*mine).values(count=starts.c.count - count))
+            transaction.execute(
+                starts.update().where(*mine).values(count=starts.c.count - count)
+            )
 
     def _counted(self, rows: Sequence[Row]) -> Iterable[tuple[str, Rate, int]]:
         """Yield the tasks of these rows that have a rate, and how many rows each has."""
@@ -130,7 +166,9 @@ class Limits(Gate):
                 yield name, rate, sum(row.task_name == name for row in rows)
 
     def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
-        """Whether a start is within the window; a clock step back may have left one far in the future."""
+        """Whether a start is within the window; a clock step back may have left one far in the
+        future.
+        """
         at = self._tables.starts.c.at
         return (at > now - rate.window) & (at < now + rate.window)
 
@@ -152,44 +190,64 @@ class ConcurrentSlots(Gate):
     def may_refuse(self, job: Definition) -> bool:
         return job.overlap.detaches
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         tasks = self._tables.tasks
         taken = (
             sa.select(tasks.c.task_name, tasks.c.plan_instance, sa.func.count())
-            .where(tasks.c.task_name.in_({row.task_name for row in rows}), is_detached(tasks))
-            .where(tasks.c.plan_instance.in_({row.task_instance for row in rows}), tasks.c.origin.in_(PLANNED))
+            .where(
+                tasks.c.task_name.in_({row.task_name for row in rows}), is_detached(tasks)
+            )
+            .where(
+                tasks.c.plan_instance.in_({row.task_instance for row in rows}),
+                tasks.c.origin.in_(PLANNED),
+            )
             .group_by(tasks.c.task_name, tasks.c.plan_instance)
         )
-        found = {Key(name, instance): count for name, instance, count in transaction.execute(taken)}
+        found = {
+            Key(name, instance): count
+            for name, instance, count in transaction.execute(taken)
+        }
         most = {row.task_name: self._definitions[row.task_name].overlap.max for row in rows}
-        return [START if found.get(row.key, 0) < most[row.task_name] else Later(now) for row in rows]
+        return [
+            START if found.get(row.key, 0) < most[row.task_name] else Later(now)
+            for row in rows
+        ]
 
 
 class MinInterval(Gate):
     """A slot of the schedule starts at least ``min_interval`` after the last start of its job.
 
-    A settlement moves the due time already. This gate keeps the rule where an operator or a restore has set it, and
-    after a start that an operator has ordered: an order does not wait, the schedule's next slot does.
+    A settlement moves the due time already. This gate keeps the rule where an operator or a
+    restore has set it, and after a start that an operator has ordered: an order does not wait, the
+    schedule's next slot does.
 
-    Race: a start whose claim has not committed is not seen, nor with ``give_up`` one that is claimed and not marked.
+    Race: a start whose claim has not committed is not seen, nor with ``give_up`` one that is
+    claimed and not marked.
     """
 
     def may_refuse(self, job: Definition) -> bool:
         return job.min_interval is not None
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         tasks = self._tables.tasks
         found = transaction.execute(
             sa.select(
-                tasks.c.task_name, tasks.c.task_instance,
+                tasks.c.task_name,
+                tasks.c.task_instance,
                 last_start(self._tables, tasks.c.task_name, tasks.c.task_instance, now),
             )
             .where(tasks.c.task_name.in_({row.task_name for row in rows}))
             .where(tasks.c.task_instance.in_({row.task_instance for row in rows}))
-        )  # fmt: skip
-        started, answers = {Key(name, instance): utc(at) for name, instance, at in found}, list[Answer]()
+        )
+        started = {Key(name, instance): utc(at) for name, instance, at in found}
+        answers = list[Answer]()
         for row in rows:
-            at, least = started.get(row.key), self._definitions[row.task_name].min_interval or timedelta(0)
+            at = started.get(row.key)
+            least = self._definitions[row.task_name].min_interval or timedelta(0)
             answers.append(START if at is None or now >= at + least else Later(at + least))
         return answers
 
@@ -198,12 +256,20 @@ class MinInterval(Gate):
 _NEWEST = 100
 
 
-def last_start(tables: Tables, name: object, instance: object, now: datetime) -> sa.ScalarSelect[datetime]:
-    """Return when a slot of this plan started last. After a clock step back, a start in the future does not count."""
+def last_start(
+    tables: Tables, name: object, instance: object, now: datetime
+) -> sa.ScalarSelect[datetime]:
+    """Return when a slot of this plan started last. After a clock step back, a start in the future
+    does not count.
+    """
     slots = tables.slots
     newest = (
         sa.select(slots.c.started)
-        .where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.started <= now)
+        .where(
+            slots.c.task_name == name,
+            slots.c.task_instance == instance,
+            slots.c.started <= now,
+        )
         .order_by(slots.c.slot.desc())
         .limit(_NEWEST)
         .correlate(tables.tasks)
@@ -223,31 +289,40 @@ BUCKET = "recovery"
 
 
 class RecoveryRate(Gate):
-    """At most ``recovery_rate`` late slots start in any second, in the whole cluster: a token bucket.
+    """At most ``recovery_rate`` late slots start in any second, in the whole cluster: a token
+    bucket.
 
-    The bucket is a row of ``scheduled_meta`` with two instants. ``full``: until when the starts so far use up the rate.
-    ``promised``: until when rows that found no token expect theirs. Such a row comes back when a token is likely.
+    The bucket is a row of ``scheduled_meta`` with two instants. ``full``: until when the starts so
+    far use up the rate. ``promised``: until when rows that found no token expect theirs. Such a
+    row comes back when a token is likely.
 
     Race: a lock gives the bucket to one transaction at a time, for ON CONFLICT would wait.
 
-    Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With each start ``full``
-    rises to the start's instant and p, at least, and by p at least; and no start comes more than 250 ms before
-    ``full``. So the n-th start after another comes no sooner than n * p - 250 ms after it, though claims may overtake
-    each other on their way to the lock. Starts within one second are less than a second apart: n * p < 1.25 s, and
-    with the first they are no more than the rate. A start's instant is the claim's "now", which is what the ledger says
-    of when the slot started, unless ``give_up`` marks it later; a claim that never began takes that back
-    (``ByRow.undo_entries``).
+    Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With
+    each start ``full`` rises to the start's instant and p, at least, and by p at least; and no
+    start comes more than 250 ms before ``full``. So the n-th start after another comes no sooner
+    than n * p - 250 ms after it, though claims may overtake each other on their way to the lock.
+    Starts within one second are less than a second apart: n * p < 1.25 s, and with the first they
+    are no more than the rate. A start's instant is the claim's "now", which is what the ledger
+    says of when the slot started, unless ``give_up`` marks it later; a claim that never began
+    takes that back (``ByRow.undo_entries``).
     """
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+    def __init__(
+        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+    ) -> None:
         super().__init__(dialect, definitions, settings)
         rate = settings.recovery_rate
-        self._pause = None if rate is None else TICK * -(-((_SECOND + _SLACK) // TICK) // rate)
+        self._pause = (
+            None if rate is None else TICK * -(-((_SECOND + _SLACK) // TICK) // rate)
+        )
 
     def concerns(self, row: Row, now: datetime) -> bool:
         return self._pause is not None and row.attempt == 1 and _is_late(row, now)
 
-    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> list[Answer]:
         assert self._pause is not None
         if not self._dialect.alone(transaction, BUCKET):
             return [Later(now + _BUSY, Reason.RECOVERY)] * len(rows)
@@ -262,7 +337,9 @@ class RecoveryRate(Gate):
         self._write(full, promised, transaction)
         return answers
 
-    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+    def give_back(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection
+    ) -> None:
         assert self._pause is not None
         full, promised = self._read(now, transaction)  # the lock of ``admit`` lasts
         self._write(full - self._pause * len(rows), promised, transaction)
@@ -270,18 +347,29 @@ class RecoveryRate(Gate):
     def _read(self, now: datetime, transaction: sa.Connection) -> tuple[datetime, datetime]:
         meta = self._tables.meta
         found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == BUCKET))
-        full, promised = (from_micros(int(word)) for word in found.split()) if found else (now, now)
+        full, promised = (
+            (from_micros(int(word)) for word in found.split()) if found else (now, now)
+        )
         # No start uses up the rate for so long: after a clock step back both are in the future.
         return (full, promised) if full < now + LATE else (now, now)
 
-    def _write(self, full: datetime, promised: datetime, transaction: sa.Connection) -> None:
+    def _write(
+        self, full: datetime, promised: datetime, transaction: sa.Connection
+    ) -> None:
         row = {"key": BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
-        self._dialect.by_row.upsert(transaction, self._tables.meta, row, lambda new: {"value": new.value})
+        self._dialect.by_row.upsert(
+            transaction, self._tables.meta, row, lambda new: {"value": new.value}
+        )
 
 
 def _is_late(row: Row, now: datetime) -> bool:
     """Return whether the row runs a missed slot, or a slot whose time is long past."""
-    if row.origin == Origin.CATCH_UP or not row.is_plan or row.slot is None or row.slot + LATE >= now:
+    if (
+        row.origin == Origin.CATCH_UP
+        or not row.is_plan
+        or row.slot is None
+        or row.slot + LATE >= now
+    ):
         return row.origin == Origin.CATCH_UP
     schedule = readable(row.schedule)
     return schedule is None or row.slot + schedule.wait(row.slot) + LATE < now
@@ -302,7 +390,9 @@ ORDER: tuple[type[Gate], ...] = (Limits, ConcurrentSlots, MinInterval, RecoveryR
 class Gates:
     """All gates of a process."""
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+    def __init__(
+        self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings
+    ) -> None:
         self._gates = [make(dialect, definitions, settings) for make in ORDER]
         #: Jobs that a gate may stop.
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
@@ -316,7 +406,12 @@ class Gates:
         return limit
 
     def admit(
-        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True
+        self,
+        rows: Sequence[Row],
+        now: datetime,
+        transaction: sa.Connection,
+        *,
+        is_decided: bool = True,
     ) -> dict[Key, Refusal]:
         """Ask each gate about the rows that the gates before it admit; return the refusals.
 
@@ -327,16 +422,26 @@ class Gates:
         for gate in self._gates:
             if gate.comes_before_decision == is_decided:
                 continue
-            asked = [row for row in rows if row.key not in refused and gate.concerns(row, now)]
+            asked = [
+                row for row in rows if row.key not in refused and gate.concerns(row, now)
+            ]
             answers = gate.admit(asked, now, transaction) if asked else ()
-            stopped = [(row, one) for row, one in zip(asked, answers, strict=True) if one is not START]
+            stopped = [
+                (row, one)
+                for row, one in zip(asked, answers, strict=True)
+                if one is not START
+            ]
             self.give_back([row for row, _ in stopped], now, transaction, passed)
             refused.update((row.key, one) for row, one in stopped)
             passed.append(gate)
         return refused
 
     def give_back(
-        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, gates: Sequence[Gate] | None = None
+        self,
+        rows: Sequence[Row],
+        now: datetime,
+        transaction: sa.Connection,
+        gates: Sequence[Gate] | None = None,
     ) -> None:
         """Let ``gates`` (all) take back what they gave to rows that do not start after all."""
         for gate in self._gates if gates is None else gates:

@@ -1,4 +1,5 @@
-"""Claimed rows that need a decision: with missed slots, unreadable, or with a slot that the ledger already has.
+"""Claimed rows that need a decision: with missed slots, unreadable, or with a slot that the ledger
+already has.
 
 Claim, decision, and what is written about slots that do not run are one transaction.
 """
@@ -21,7 +22,12 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.port import Order, Transaction
 from slotwise.store.schema.rows import Change, Held
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued, stranger_of
+from slotwise.store.slots.detached import (
+    ask_to_stop,
+    detach_started,
+    release_queued,
+    stranger_of,
+)
 from slotwise.store.slots.gates import Gates, Later, Refusal
 
 if TYPE_CHECKING:
@@ -33,7 +39,9 @@ ALIKE = 8
 
 @dataclass(slots=True)
 class _Plan:
-    """A readable plan row with its decision. ``is_behind``: the ledger has already decided the row's slot."""
+    """A readable plan row with its decision. ``is_behind``: the ledger has already decided the
+    row's slot.
+    """
 
     row: Row
     schedule: Schedule
@@ -43,18 +51,35 @@ class _Plan:
 
     @property
     def starting(self) -> Row:
-        """The row with the slot that is to start, for gates: a catch-up that was handed back still is one."""
+        """The row with the slot that is to start, for gates: a catch-up that was handed back still
+        is one.
+        """
         assert isinstance(self.decision, decide.Start)
-        return replace(self.decision.row, origin=self.decision.row.origin or self.row.origin)
+        return replace(
+            self.decision.row, origin=self.decision.row.origin or self.row.origin
+        )
 
 
 class LateClaims:
     """Decides within a claim's transaction which slot of each claimed row starts, if any."""
 
-    def __init__(self, claims: Claims, gates: Gates, connection: sa.Connection, now: datetime, order: Order) -> None:
-        self._dialect, self._definitions, self._gates = claims.dialect, claims.definitions, gates
-        self._claims, self._poll, self._strict = claims, claims.poll, claims.strict
-        self._connection, self._now, self._order = connection, now, order
+    def __init__(
+        self,
+        claims: Claims,
+        gates: Gates,
+        connection: sa.Connection,
+        now: datetime,
+        order: Order,
+    ) -> None:
+        self._dialect = claims.dialect
+        self._definitions = claims.definitions
+        self._gates = gates
+        self._claims = claims
+        self._poll = claims.poll
+        self._strict = claims.strict
+        self._connection = connection
+        self._now = now
+        self._order = order
         self._at = Transaction(connection, claims.dialect, now)
         #: The slots that will not run.
         self.skipped: list[tuple[Row, Gap]] = []
@@ -62,7 +87,9 @@ class LateClaims:
         self._bad: list[tuple[Row, str]] = []
 
     def start(self, late: Sequence[Row]) -> dict[Key, Row | None]:
-        """Return for each claimed row the row with the slot that starts; None: the row has moved on."""
+        """Return for each claimed row the row with the slot that starts; None: the row has
+        moved on.
+        """
         newer = self._leave_newer(late)
         alike, late = self._start_alike([row for row in late if row.key not in newer])
         found = newer | alike
@@ -72,7 +99,11 @@ class LateClaims:
         self._bad = [(row, row.flaw) for row in late if row.flaw]
         late = [row for row in late if row.flaw is None]
         # A slot that is too late must free its place before the places are counted.
-        beside = [row for row in late if row.is_detached and not (self._is_open(row) and self._has_given_up(row))]
+        beside = [
+            row
+            for row in late
+            if row.is_detached and not (self._is_open(row) and self._has_given_up(row))
+        ]
         plans = self._decide([row for row in late if not row.is_detached])
         starting = [one.starting for one in plans if isinstance(one.decision, decide.Start)]
         asked = [*filter(self._is_open, beside), *starting]
@@ -94,47 +125,69 @@ class LateClaims:
         return decide.is_weighed(row, self._now, self._order.weighed, self._order.late)
 
     def _leave_newer(self, late: Sequence[Row]) -> dict[Key, Row | None]:
-        """Leave the rows of a newer release to its workers: policies of this one decide nothing about their slots."""
+        """Leave the rows of a newer release to its workers: policies of this one decide nothing
+        about their slots.
+        """
         left: dict[Key, Row | None] = {}
         for row in late:
             if row.task_data is None or row.flaw is not None:
                 continue
-            if (why := self._definitions[row.task_name].payload.newer(row.task_data)) is not None:
+            if (
+                why := self._definitions[row.task_name].payload.newer(row.task_data)
+            ) is not None:
                 self._claims.warnings.newer(row, self._now, why)
                 self._let_go(row, left_alone(row, self._now, why))
                 left[row.key] = None
         return left
 
-    def _start_alike(self, late: Sequence[Row]) -> tuple[dict[Key, Row | None], Sequence[Row]]:
-        """Decide once about rows with the same schedule, slot and policies, and start them; return also the others."""
+    def _start_alike(
+        self, late: Sequence[Row]
+    ) -> tuple[dict[Key, Row | None], Sequence[Row]]:
+        """Decide once about rows with the same schedule, slot and policies, and start them; return
+        also the others.
+        """
         groups: dict[object, list[Row]] = {}
         for row in late:
             policies = self._claims.policies.get(row.task_name)
             is_simple = policies is not None and _is_simple(row)
-            groups.setdefault((row.schedule, row.slot, policies) if is_simple else None, []).append(row)
-        left, found = groups.pop(None, []), dict[Key, Row | None]()
+            groups.setdefault(
+                (row.schedule, row.slot, policies) if is_simple else None, []
+            ).append(row)
+        left = groups.pop(None, [])
+        found = dict[Key, Row | None]()
         for rows in groups.values():
             if len(rows) < ALIKE or (start := self._common_start(rows[0])) is None:
                 left += rows
                 continue
-            may_run = self._dialect.start_alike(self._connection, rows, start, self._now, self._strict)
+            may_run = self._dialect.start_alike(
+                self._connection, rows, start, self._now, self._strict
+            )
             chosen = [(name, getattr(start.row, name)) for name in decide.CHOSEN]
             for row in rows:
                 if may_run is not None and row.key not in may_run:
                     left.append(row)
                     continue
                 found[row.key] = row
-                for name, value in chosen:  # nothing has seen the row yet: a copy would cost as much as reading it
+                for (
+                    name,
+                    value,
+                ) in (
+                    chosen
+                ):  # nothing has seen the row yet: a copy would cost as much as reading it
                     setattr(row, name, value)
                 self.skipped += [(row, gap) for gap in start.gaps]
         return found, left
 
     def _common_start(self, row: Row) -> decide.Start | None:
-        """Return the start of a row of which ledger and gaps know nothing newer; None if it must be decided alone."""
+        """Return the start of a row of which ledger and gaps know nothing newer; None if it must
+        be decided alone.
+        """
         try:
             schedule = parse_schedule(row.schedule or "-")
             definition = self._definitions[row.task_name]
-            start = decide.at_claim(row, schedule, self._now, None, definition, poll=self._poll)
+            start = decide.at_claim(
+                row, schedule, self._now, None, definition, poll=self._poll
+            )
         except Exception:  # it is met again there
             return None
         if not isinstance(start, decide.Start) or len(start.gaps) > 1:
@@ -144,16 +197,31 @@ class LateClaims:
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read and decided."""
         keys = [row.key for row in rows]
-        newest = self._dialect.newest_decided(self._connection, keys, self._strict) if keys else []
-        plans = [one for row, known in zip(rows, newest, strict=True) if (one := self._read(row, known)) is not None]
-        full = self._gates.admit([one.row for one in plans], self._now, self._connection, is_decided=False)
+        newest = (
+            self._dialect.newest_decided(self._connection, keys, self._strict)
+            if keys
+            else []
+        )
+        plans = [
+            one
+            for row, known in zip(rows, newest, strict=True)
+            if (one := self._read(row, known)) is not None
+        ]
+        full = self._gates.admit(
+            [one.row for one in plans], self._now, self._connection, is_decided=False
+        )
         decided = []
         for one in plans:
             try:
                 one.decision = decide.at_claim(
-                    one.row, one.schedule, self._now, one.newest, self._definitions[one.row.task_name],
-                    is_full=one.row.key in full, poll=self._poll,
-                )  # fmt: skip
+                    one.row,
+                    one.schedule,
+                    self._now,
+                    one.newest,
+                    self._definitions[one.row.task_name],
+                    is_full=one.row.key in full,
+                    poll=self._poll,
+                )
             except Exception as error:  # values that no release writes
                 self._bad.append((one.row, str(error)))
             else:
@@ -170,9 +238,13 @@ class LateClaims:
         # The ledger is ahead of a row that was restored alone, and of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
         is_behind = is_ahead and not decide.has_decided_ahead(row, newest)
-        return _Plan(decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind)
+        return _Plan(
+            decide.without_attempts(row) if is_behind else row, schedule, newest, is_behind
+        )
 
-    def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
+    def _start_plans(
+        self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]
+    ) -> dict[Key, Row | None]:
         answered = []
         for one in plans:
             answer = refused.get(one.row.key)
@@ -182,7 +254,11 @@ class LateClaims:
             if answer is not None and isinstance(one.decision, decide.Start):
                 one.decision = decide.skipped(one.schedule, one.decision, answer.reason)
             answered.append(one)
-        gaps = [(one.row, gap) for one in answered for gap in _following(one.schedule, one.decision.gaps)]
+        gaps = [
+            (one.row, gap)
+            for one in answered
+            for gap in _following(one.schedule, one.decision.gaps)
+        ]
         self._dialect.gaps(self._connection, gaps, self._now)
         self.skipped += gaps
         found: dict[Key, Row | None] = {}
@@ -192,12 +268,19 @@ class LateClaims:
                 if one.decision.replaces:
                     ask_to_stop(self._at, one.row, one.decision.replaces)
                 self._move_past(one.row, one.decision.row)
-            elif self._definitions[one.row.task_name].overlap.detaches and one.row.attempt == 1:
+            elif (
+                self._definitions[one.row.task_name].overlap.detaches
+                and one.row.attempt == 1
+            ):
                 found[one.row.key] = self._start_beside(one, one.decision.row)
             else:
                 usual.append((one, one.decision.row))
         found |= self._begin(usual)
-        overruled = [one.starting for one in answered if one.row.key in found and found[one.row.key] is None]
+        overruled = [
+            one.starting
+            for one in answered
+            if one.row.key in found and found[one.row.key] is None
+        ]
         self._gates.give_back(overruled, self._now, self._connection)
         return found
 
@@ -221,7 +304,10 @@ class LateClaims:
         """Start the slot in a detached row, and move the plan row on."""
         detached = detach_started(self._at, started)
         if detached is None and (stranger := stranger_of(self._at, started)) is not None:
-            self._claims.note([stranger], "it has the id of a slot and is not its row: the slot is skipped; delete it")
+            self._claims.note(
+                [stranger],
+                "it has the id of a slot and is not its row: the slot is skipped; delete it",
+            )
             self._skip_slot(started, Reason.UNREADABLE)
         if detached is not None and not self._enter(detached):
             # The ledger refuses the slot: delete the new row.
@@ -230,7 +316,9 @@ class LateClaims:
             detached = None
         definition = self._definitions[started.task_name]
         columns = decide.beside(started, one.schedule, definition, self._now)
-        self._move_on(one.row, columns if detached else decide.past_slot(started, one.schedule))
+        self._move_on(
+            one.row, columns if detached else decide.past_slot(started, one.schedule)
+        )
         if one.is_behind:  # as in ``_begin``
             self._end_orphans(started)
         return detached
@@ -239,7 +327,9 @@ class LateClaims:
         if self._enter(row):
             return row
         # Its only slot has run, is held under another claim, or may start only once.
-        self._gates.give_back([row] if self._is_open(row) else [], self._now, self._connection)
+        self._gates.give_back(
+            [row] if self._is_open(row) else [], self._now, self._connection
+        )
         ledger.close_reopened(self._at, row)
         self._move_past(row, None)
         return None
@@ -259,7 +349,9 @@ class LateClaims:
     def _skip_slot(self, row: Row, reason: str) -> None:
         assert row.slot is not None
         ledger.end_unbegun(self._at, row, Outcome.SKIPPED, reason)
-        self.skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=reason)))
+        self.skipped.append(
+            (row, Gap(first=row.slot, last=row.slot, count=1, reason=reason))
+        )
 
     def _defer(self, row: Row, later: Later) -> None:
         if row.is_detached:
@@ -272,7 +364,9 @@ class LateClaims:
 
     def _enter_disowned(self, row: Row) -> bool:
         is_free = row.task_name not in self._strict and ledger.disown(self._at, row)
-        return is_free and self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
+        return is_free and self._dialect.by_row.enter(
+            self._connection, row, self._now, self._strict
+        )
 
     def _move_past(self, row: Row, columns: dict[str, object] | None) -> None:
         """Move the row on, and end open slots of the job that no row has any more."""
@@ -294,13 +388,23 @@ class LateClaims:
 
 def _is_simple(row: Row) -> bool:
     """Whether a late row waits for its first attempt at a slot after which nothing is decided."""
-    if row.flaw is not None or row.slot is None or row.slot != row.watermark or not row.is_plan:
+    if (
+        row.flaw is not None
+        or row.slot is None
+        or row.slot != row.watermark
+        or not row.is_plan
+    ):
         return False
     if row.attempt != 1 or row.lost_count or row.collapsed or row.origin is not None:
         return False
-    return not (row.unheld_since or row.catch_up_until or row.trying_since or row.called_off)
+    return not (
+        row.unheld_since or row.catch_up_until or row.trying_since or row.called_off
+    )
 
 
 def _following(schedule: Schedule, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
     """Return the gaps, each with the slot before it: it may extend the gap that ends there."""
-    return tuple(replace(gap, after=schedule.latest_before(gap.first)) if gap.count > 1 else gap for gap in gaps)
+    return tuple(
+        replace(gap, after=schedule.latest_before(gap.first)) if gap.count > 1 else gap
+        for gap in gaps
+    )

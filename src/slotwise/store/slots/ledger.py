@@ -1,11 +1,13 @@
-"""The only author of the ledger: a function here, or a statement of a dialect, writes slots, gaps and attempts.
+"""The only author of the ledger: a function here, or a statement of a dialect, writes slots, gaps
+and attempts.
 
 Each function keeps three laws:
 
 - A slot of a job that has ended stays as it is and never starts again, unless ``reopen`` lets it.
-- A slot that may be held is written under its claim's token. Else the caller has locked the row of the slot in the
-  queue, and no worker holds that row.
-- Only ``prune`` and ``delete_expired`` delete ended slots: their rows keep them from running twice.
+- A slot that may be held is written under its claim's token. Else the caller has locked the row of
+  the slot in the queue, and no worker holds that row.
+- Only ``prune`` and ``delete_expired`` delete ended slots: their rows keep them from running
+  twice.
 """
 
 from __future__ import annotations
@@ -33,83 +35,122 @@ _REOPENED = 500
 
 
 def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
-    """Write the success of a claim in the caller's transaction; return False if the claim was lost.
+    """Write the success of a claim in the caller's transaction; return False if the claim was
+    lost.
 
     A one-time task gets its ledger row here; the caller has locked its row.
     """
-    slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
+    slots = dialect.tables.slots
+    row = claim.row
+    now = dialect.ago(connection)
     if row.ledger_key is not None:
         mine = [*dialect.by_row.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
-        written = slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
+        written = (
+            slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
+        )
         return connection.execute(written).rowcount == 1
     values = {
-        "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot, "outcome": Outcome.SUCCEEDED,
-        "origin": Origin.TASK, "attempts": row.attempt, "token": claim.token, "worker": claim.holder,
-        "started": claim.claimed_at, "finished": now,
-    }  # fmt: skip
+        "task_name": row.task_name,
+        "task_instance": row.task_instance,
+        "slot": row.slot,
+        "outcome": Outcome.SUCCEEDED,
+        "origin": Origin.TASK,
+        "attempts": row.attempt,
+        "token": claim.token,
+        "worker": claim.holder,
+        "started": claim.claimed_at,
+        "finished": now,
+    }
     replaced = ("outcome", "attempts", "token", "worker", "finished")
-    return dialect.by_row.upsert(connection, slots, values, lambda new: {name: new[name] for name in replaced})
+    return dialect.by_row.upsert(
+        connection, slots, values, lambda new: {name: new[name] for name in replaced}
+    )
 
 
 def remember_attempts(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
-    """Write how attempts have ended. The caller has settled their claims in this transaction, under their fences.
+    """Write how attempts have ended. The caller has settled their claims in this transaction,
+    under their fences.
 
-    An attempt that is known keeps its end: a queue that was restored alone holds its claim again, and loses it.
+    An attempt that is known keeps its end: a queue that was restored alone holds its claim again,
+    and loses it.
     """
     if ended:
         at.dialect.by_row.insert_missing(at.connection, at.dialect.tables.attempts, ended)
 
 
 def remember_tasks(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
-    """Write one-time tasks that have ended as slots, under the same condition; a later life of an id replaces it."""
+    """Write one-time tasks that have ended as slots, under the same condition; a later life of an
+    id replaces it.
+    """
     if ended:
         at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
 
 
 def disown(at: Transaction, row: Row) -> bool:
-    """End the attempt of a running slot whose token no row holds, since the queue was restored alone.
+    """End the attempt of a running slot whose token no row holds, since the queue was restored
+    alone.
 
     Return whether it was one. The slot stays open, for the caller's claim.
     """
-    slots, holders = at.dialect.tables.slots, at.dialect.tables.tasks.alias("holders")
+    slots = at.dialect.tables.slots
+    holders = at.dialect.tables.tasks.alias("holders")
     mine = at.dialect.by_row.at(row.ledger_key)
     held = sa.exists().where(
-        holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
+        holders.c.task_name == slots.c.task_name,
+        holders.c.version == slots.c.token,
+        holders.c.picked,
         holders.c.task_instance != row.task_instance,
-    )  # fmt: skip
-    orphan = slots.update().where(*mine, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+    )
+    orphan = slots.update().where(
+        *mine, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held
+    )
     orphan = orphan.values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
     if at.connection.execute(orphan).rowcount != 1:
         return False
     ended = at.dialect.ago(at.connection)
     columns = {
-        **{name: slots.c[name] for name in (*slots.primary_key.columns.keys(), "token", "worker", "started")},
-        "number": slots.c.attempts, "claimed": slots.c.started, "ended": ended, "outcome": slots.c.outcome,
+        **{
+            name: slots.c[name]
+            for name in (*slots.primary_key.columns.keys(), "token", "worker", "started")
+        },
+        "number": slots.c.attempts,
+        "claimed": slots.c.started,
+        "ended": ended,
+        "outcome": slots.c.outcome,
         "reason": slots.c.reason,
-    }  # fmt: skip
+    }
     lost = sa.select(*columns.values()).where(*mine, slots.c.token.is_not(None))
-    at.connection.execute(at.dialect.tables.attempts.insert().from_select(list(columns), lost))
+    at.connection.execute(
+        at.dialect.tables.attempts.insert().from_select(list(columns), lost)
+    )
     return True
 
 
 def end_unbegun(at: Transaction, row: Row, outcome: Outcome, reason: str) -> None:
-    """End a slot that has not begun, also if it is not in the ledger. The caller has locked its waiting row.
+    """End a slot that has not begun, also if it is not in the ledger. The caller has locked its
+    waiting row.
 
     A reopened slot ends as before. A running one belongs to another claim.
     """
     known = at.dialect.tables.slots.c.outcome
     ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
-    if not _write_open(at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now):
+    if not _write_open(
+        at, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=at.now
+    ):
         _enter_ended(at, row, outcome=outcome, reason=reason, finished=at.now)
 
 
 def put_off(at: Transaction, row: Row, reason: str | None) -> None:
     """Write why a gate delays a slot that was handed back. The caller has claimed its row."""
-    _write_open(at, row, at.dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
+    _write_open(
+        at, row, at.dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason
+    )
 
 
 def cancel_retry(at: Transaction, row: Row, reason: str) -> None:
-    """End a slot that waits for its next attempt. The caller has locked its row, which no worker holds."""
+    """End a slot that waits for its next attempt. The caller has locked its row, which no worker
+    holds.
+    """
     _write_open(at, row, outcome=Outcome.CANCELLED, reason=reason, finished=at.now)
 
 
@@ -123,106 +164,171 @@ def reopen(at: Transaction, plan: Row, chosen: Sequence[datetime], reason: str) 
         at.connection.execute(
             slots.update()
             .where(*of_key(slots, plan))
-            .where(slots.c.slot.in_(chosen[start : start + _REOPENED]), slots.c.finished.is_not(None))
+            .where(
+                slots.c.slot.in_(chosen[start : start + _REOPENED]),
+                slots.c.finished.is_not(None),
+            )
             .values(finished=None, reason=reason)
         )
 
 
 def close_reopened(at: Transaction, row: Row) -> None:
-    """End a reopened slot whose job starts it only once; it keeps its outcome. The caller has claimed its row.
+    """End a reopened slot whose job starts it only once; it keeps its outcome. The caller has
+    claimed its row.
 
     A claimed or running slot belongs to another claim.
     """
     is_over = at.dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
-    _write_open(at, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or at.now)
+    _write_open(
+        at, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or at.now
+    )
 
 
 def raise_token(at: Transaction, row: Row, token: int) -> None:
-    """Take a held slot from its holder. The caller has locked the row, and writes the same token there."""
+    """Take a held slot from its holder. The caller has locked the row, and writes the same token
+    there.
+    """
     slots = at.dialect.tables.slots
     mine = [*at.dialect.by_row.at(row.ledger_key), slots.c.token == row.version]
     at.connection.execute(slots.update().where(*mine).values(token=token))
 
 
 def end_orphans(at: Transaction, plan: Key) -> None:
-    """End those of the newest slots that are open and have no row: as lost, or as cancelled if they never began."""
+    """End those of the newest slots that are open and have no row: as lost, or as cancelled if
+    they never began.
+    """
     asked = {"plan_name": plan.task_name, "plan_of": plan.task_instance, "now": at.now}
     at.connection.execute(_ending(at.dialect.tables), asked)
 
 
 def end_stranger(at: Transaction, change: Change) -> None:
-    """End a claim that the ledger does not know, and slots begun since: the queue was restored alone."""
-    row, record = change.held.row, change.transition.record
+    """End a claim that the ledger does not know, and slots begun since: the queue was restored
+    alone.
+    """
+    row = change.held.row
+    record = change.transition.record
     if record is not None and record.final and not is_in_a_gap(at, row):
         _enter_ended(
-            at, row, outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
-            lost=record.lost, token=row.version, worker=row.picked_by, finished=at.now,
-        )  # fmt: skip
+            at,
+            row,
+            outcome=record.outcome,
+            reason=record.reason,
+            error=record.error,
+            attempts=record.attempts,
+            lost=record.lost,
+            token=row.version,
+            worker=row.picked_by,
+            finished=at.now,
+        )
     end_orphans(at, row.plan_key)
 
 
 def caught_up(at: Transaction, rows: Sequence[Row]) -> list[Row]:
     """Return locked plan rows as of the newest slots that ledger and gaps have decided.
 
-    A row is behind them only if the queue was restored alone. What it then owes is decided: no gap covers it again.
+    A row is behind them only if the queue was restored alone. What it then owes is decided: no gap
+    covers it again.
     """
-    newest = at.dialect.newest_decided(at.connection, [row.key for row in rows], ()) if rows else ()
+    newest = (
+        at.dialect.newest_decided(at.connection, [row.key for row in rows], ())
+        if rows
+        else ()
+    )
     return [as_decided(row, at) for row, at in zip(rows, newest, strict=True)]
 
 
 def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> int:
-    """Delete the oldest one-time tasks whose results have expired; return how many. Locked rows stay."""
+    """Delete the oldest one-time tasks whose results have expired; return how many. Locked rows
+    stay.
+    """
     slots = dialect.tables.slots
-    old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= dialect.now(connection))
+    old = sa.select(*slots.primary_key.columns).where(
+        slots.c.expires <= dialect.now(connection)
+    )
     taken = slots.delete().where(dialect.locked(old.order_by(slots.c.expires).limit(limit)))
     return connection.execute(taken).rowcount
 
 
 def prune(
-    connection: sa.Connection, dialect: Dialect, history: sa.Table, order: sa.Column[datetime],
-    old: Sequence[sa.ColumnElement[bool]], limit: int,
-) -> tuple[int, datetime | None]:  # fmt: skip
+    connection: sa.Connection,
+    dialect: Dialect,
+    history: sa.Table,
+    order: sa.Column[datetime],
+    old: Sequence[sa.ColumnElement[bool]],
+    limit: int,
+) -> tuple[int, datetime | None]:
     """Delete the first of these old slots, with their attempts, or gaps. Locked rows stay.
 
     Return how many, and the newest slot of a job among them.
     """
 
     def taken(*more: sa.ColumnElement[bool]) -> sa.Delete:
-        found = sa.select(*history.primary_key.columns).where(*old, *more).order_by(order).limit(limit)
+        found = (
+            sa.select(*history.primary_key.columns)
+            .where(*old, *more)
+            .order_by(order)
+            .limit(limit)
+        )
         return history.delete().where(dialect.locked(found))
 
     if history is not dialect.tables.slots:
         return connection.execute(taken()).rowcount, None
     # Most are tasks that succeeded at once: nothing is read of them.
-    attempts, tries = dialect.tables.attempts, history.c.attempts + history.c.lost + history.c.aborted
+    attempts = dialect.tables.attempts
+    tries = history.c.attempts + history.c.lost + history.c.aborted
     is_untried = tries == sa.case((history.c.outcome == Outcome.SUCCEEDED, 1), else_=0)
     is_plain = sa.and_(history.c.origin == Origin.TASK, is_untried)
     count = connection.execute(taken(is_plain)).rowcount
-    gone = dialect.by_row.reading(taken(~is_plain), *history.primary_key.columns, history.c.origin, is_untried)
-    found = [(name, instance, utc(slot), *rest) for name, instance, slot, *rest in connection.execute(gone)]
-    if tried := [(name, instance, slot) for name, instance, slot, _, untried in found if not untried]:
-        theirs = sa.tuple_(attempts.c.task_name, attempts.c.task_instance, attempts.c.slot).in_(tried)
+    gone = dialect.by_row.reading(
+        taken(~is_plain), *history.primary_key.columns, history.c.origin, is_untried
+    )
+    found = [
+        (name, instance, utc(slot), *rest)
+        for name, instance, slot, *rest in connection.execute(gone)
+    ]
+    if tried := [
+        (name, instance, slot) for name, instance, slot, _, untried in found if not untried
+    ]:
+        theirs = sa.tuple_(
+            attempts.c.task_name, attempts.c.task_instance, attempts.c.slot
+        ).in_(tried)
         connection.execute(attempts.delete().where(theirs))
     of_jobs = (slot for _, _, slot, origin, _ in found if origin != Origin.TASK)
     return count + len(found), max(of_jobs, default=None)
 
 
-def prune_attempts(connection: sa.Connection, dialect: Dialect, before: datetime, limit: int) -> int:
-    """Delete old attempts whose slot the ledger does not have: those of tasks, which leave no slot if they succeed."""
-    attempts, slots = dialect.tables.attempts, dialect.tables.slots
-    mine = (slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot"))
+def prune_attempts(
+    connection: sa.Connection, dialect: Dialect, before: datetime, limit: int
+) -> int:
+    """Delete old attempts whose slot the ledger does not have: those of tasks, which leave no slot
+    if they succeed.
+    """
+    attempts = dialect.tables.attempts
+    slots = dialect.tables.slots
+    mine = (
+        slots.c[name] == attempts.c[name] for name in ("task_name", "task_instance", "slot")
+    )
     its_slot = sa.exists().where(*mine)
-    old = sa.select(*attempts.primary_key.columns).where(attempts.c.ended < before, ~its_slot)
-    taken = attempts.delete().where(dialect.locked(old.order_by(attempts.c.ended).limit(limit)))
+    old = sa.select(*attempts.primary_key.columns).where(
+        attempts.c.ended < before, ~its_slot
+    )
+    taken = attempts.delete().where(
+        dialect.locked(old.order_by(attempts.c.ended).limit(limit))
+    )
     return connection.execute(taken).rowcount
 
 
 def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
     """Whether a plan row, in a statement that reads it, has slots for ``end_orphans``."""
-    slots, plan, rows = tables.slots, tables.tasks, tables.tasks.alias("standing")
+    slots = tables.slots
+    plan = tables.tasks
+    rows = tables.tasks.alias("standing")
     newest = (
         sa.select(slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished)
-        .where(slots.c.task_name == plan.c.task_name, slots.c.task_instance == plan.c.task_instance)
+        .where(
+            slots.c.task_name == plan.c.task_name,
+            slots.c.task_instance == plan.c.task_instance,
+        )
         .order_by(slots.c.slot.desc())
         .limit(LOOKED_AT)
         .correlate(plan)
@@ -235,30 +341,49 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
 @lru_cache(maxsize=16)
 def _ending(tables: Tables) -> sa.Update:
     """Return the statement of ``end_orphans``, built once."""
-    slots, rows = tables.slots, tables.tasks.alias("standing")
-    name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
+    slots = tables.slots
+    rows = tables.tasks.alias("standing")
+    name = sa.bindparam("plan_name", type_=sa.Text)
+    instance = sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
-    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
+    newest = (
+        sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
+    )
     stands = _has_row(rows, name, instance, slots.c.slot)
     began = slots.c.started.is_not(None)
     return (
         slots.update()
-        .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
-        .values(
-            outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value), reason=Reason.ORPHANED,
-            lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
+        .where(
+            *plan,
+            slots.c.slot.in_(newest.scalar_subquery()),
+            slots.c.finished.is_(None),
+            ~stands,
         )
-    )  # fmt: skip
+        .values(
+            outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value),
+            reason=Reason.ORPHANED,
+            lost=slots.c.lost + sa.case((began, 1), else_=0),
+            finished=sa.bindparam("now", type_=Instant),
+        )
+    )
 
 
-def _has_row(rows: sa.FromClause, name: object, instance: object, slot: object) -> sa.Exists:
-    return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
+def _has_row(
+    rows: sa.FromClause, name: object, instance: object, slot: object
+) -> sa.Exists:
+    return sa.exists().where(
+        rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance)
+    )
 
 
-def _write_open(at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: object) -> bool:
+def _write_open(
+    at: Transaction, row: Row, *conditions: sa.ColumnElement[bool], **values: object
+) -> bool:
     """Write the slot of this row if it is open; return whether it was."""
     slots = at.dialect.tables.slots
-    written = slots.update().where(*at.dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions)
+    written = slots.update().where(
+        *at.dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions
+    )
     return at.connection.execute(written.values(**values)).rowcount == 1
 
 
@@ -266,10 +391,18 @@ def is_in_a_gap(at: Transaction, row: Row) -> bool:
     """Return whether the slot of this row was skipped together with others."""
     gaps = at.dialect.tables.gaps
     covers = gaps.c.first_slot <= row.slot, gaps.c.last_slot >= row.slot
-    return bool(at.connection.scalar(sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))))
+    return bool(
+        at.connection.scalar(
+            sa.select(sa.exists().where(*of_key(gaps, row.plan_key), *covers))
+        )
+    )
 
 
 def _enter_ended(at: Transaction, row: Row, **values: object) -> None:
     """Insert the slot of this row as ended, unless the ledger has it."""
-    slot = {**row.plan_key._asdict(), "slot": row.slot, "origin": row.origin or Origin.SCHEDULE}
+    slot = {
+        **row.plan_key._asdict(),
+        "slot": row.slot,
+        "origin": row.origin or Origin.SCHEDULE,
+    }
     at.dialect.by_row.insert_new(at.connection, at.dialect.tables.slots, slot | values)

@@ -1,11 +1,12 @@
 """Deletes old history from the ledger, a few rows at a time.
 
-The newest decided slot of a schedule, slots from the row's watermark on, and the newest gap stay: they keep slots that
-have started from starting again. Open slots stay, too.
+The newest decided slot of a schedule, slots from the row's watermark on, and the newest gap stay:
+they keep slots that have started from starting again. Open slots stay, too.
 
-Races: workers take turns by a row of ``scheduled_meta``, so that one of them prunes in each interval. That row also
-says how far the walk has come, with each transaction: after the end of its process, another one continues there. A
-process that was frozen meanwhile finds that the row is not its own any more, and stops. It skips locked rows.
+Races: workers take turns by a row of ``scheduled_meta``, so that one of them prunes in each
+interval. That row also says how far the walk has come, with each transaction: after the end of its
+process, another one continues there. A process that was frozen meanwhile finds that the row is not
+its own any more, and stops. It skips locked rows.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from slotwise.store.slots.store import Store
 
 #: The rows that one transaction reads, and the most that it deletes.
 BATCH = 2000
-TURN, PRUNED_UNTIL = "pruning", "pruned_until"
+TURN = "pruning"
+PRUNED_UNTIL = "pruned_until"
 #: A walk that has written nothing for this long has lost its process.
 STALLED = timedelta(minutes=5)
-Where: TypeAlias = Callable[[sa.ColumnElement[str], sa.ColumnElement[str]], sa.ColumnElement[bool]]
+Where: TypeAlias = Callable[
+    [sa.ColumnElement[str], sa.ColumnElement[str]], sa.ColumnElement[bool]
+]
 #: All other outcomes are kept as failures.
 _ORDINARY = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
@@ -42,7 +46,9 @@ class Page(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far a walk has come: in which of the parts, at which task, and up to which slot; None: it is done there."""
+    """How far a walk has come: in which of the parts, at which task, and up to which slot; None:
+    it is done there.
+    """
 
     part: int = 0
     name: str = ""
@@ -60,16 +66,28 @@ class _Part(NamedTuple):
 class Pruner:
     """``keep`` and ``failure_retention``: how old history may get; zero keeps it for ever."""
 
-    def __init__(self, store: Store, *, keep: timedelta, failure_retention: timedelta) -> None:
-        self._store, self._meta = store, store.tables.meta
+    def __init__(
+        self, store: Store, *, keep: timedelta, failure_retention: timedelta
+    ) -> None:
+        self._store = store
+        self._meta = store.tables.meta
         self._keep = keep
         self._keep_failures = failure_retention
         self._spans = [span for span in (keep, failure_retention) if span]
-        slots, gaps = store.tables.slots, store.tables.gaps
-        jobs = _Part(slots, slots.c.slot, slots.c.task_instance == sa.literal_column(f"'{RECURRING}'"))
+        slots = store.tables.slots
+        gaps = store.tables.gaps
+        jobs = _Part(
+            slots,
+            slots.c.slot,
+            slots.c.task_instance == sa.literal_column(f"'{RECURRING}'"),
+        )
         #: One-time tasks, too: all of a name are one series, however many ids it has.
         instances = _Part(slots, slots.c.slot, sa.text(OF_INSTANCES))  # type: ignore[arg-type]
-        parts = [jobs, instances, *([_Part(gaps, gaps.c.last_slot, sa.true())] if keep else [])]
+        parts = [
+            jobs,
+            instances,
+            *([_Part(gaps, gaps.c.last_slot, sa.true())] if keep else []),
+        ]
         self._parts = parts if self._spans else []
         #: What this process has written into the row of the turns.
         self._noted: str | None = None
@@ -77,12 +95,16 @@ class Pruner:
     def take_turn(self, interval: timedelta) -> bool:
         """Return whether no worker has pruned for ``interval``; then it is this worker's turn.
 
-        Its own walk continues at once after an error, that of a process that has ended after a few minutes.
+        Its own walk continues at once after an error, that of a process that has ended after a few
+        minutes.
         """
         with self._store.transaction() as connection:
-            now, old = self._store.dialect.now(connection), self._turn(connection)
+            now = self._store.dialect.now(connection)
+            old = self._turn(connection)
             at, is_walk, _ = old.partition(" ")
-            if at > _text(now - (STALLED if is_walk else interval)) and not (is_walk and old == self._noted):
+            if at > _text(now - (STALLED if is_walk else interval)) and not (
+                is_walk and old == self._noted
+            ):
                 return False
             self._noted = old
             noted = self._note_place(connection, now, _place_in(old))
@@ -105,99 +127,179 @@ class Pruner:
         while taken == BATCH:
             with self._store.transaction() as connection:
                 before = self._store.dialect.now(connection) - max(self._spans)
-                taken = ledger.prune_attempts(connection, self._store.dialect, before, BATCH)
+                taken = ledger.prune_attempts(
+                    connection, self._store.dialect, before, BATCH
+                )
             yield Page()
         with self._store.transaction() as connection:
             self._note_place(connection, self._store.dialect.now(connection), None)
 
     def _page(self, place: Place) -> tuple[Page, Place | None]:
-        """Delete old rows from this place on; return what is gone, and the next place; None: the turn is lost."""
-        gone, seen = [0, 0], 0
+        """Delete old rows from this place on; return what is gone, and the next place; None: the
+        turn is lost.
+        """
+        gone = [0, 0]
+        seen = 0
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             while seen < BATCH and place.part < len(self._parts):
                 is_gaps = self._parts[place.part].table is self._store.tables.gaps
                 place, read, taken = self._take(connection, place, now, BATCH - seen)
-                seen, gone[is_gaps] = seen + read, gone[is_gaps] + taken
+                seen = seen + read
+                gone[is_gaps] = gone[is_gaps] + taken
             noted = self._note_place(connection, now, place)
-        has_lost, self._noted = self._noted is not None and noted is None, noted
+        has_lost = self._noted is not None and noted is None
+        self._noted = noted
         return Page(*gone), None if has_lost else place
 
-    def _take(self, connection: sa.Connection, place: Place, now: datetime, most: int) -> tuple[Place, int, int]:
-        """Delete old rows of one task, of ``most`` that are read; return the next place, and how many of either."""
-        part, horizon = self._parts[place.part], now - min(self._spans)
-        name, after = place.name, place.after
+    def _take(
+        self, connection: sa.Connection, place: Place, now: datetime, most: int
+    ) -> tuple[Place, int, int]:
+        """Delete old rows of one task, of ``most`` that are read; return the next place, and how
+        many of either.
+        """
+        part = self._parts[place.part]
+        horizon = now - min(self._spans)
+        name = place.name
+        after = place.after
         if after is None:
             following = self._next_name(connection, part, name, horizon)
             if following is None:
                 return Place(place.part + 1), 0, 0
-            name, after = following, EARLIEST
+            name = following
+            after = EARLIEST
         mine = [part.table.c.task_name == name, part.rows]
-        some = sa.select(part.slot.label("slot")).where(*mine, part.slot > after, part.slot < horizon)
+        some = sa.select(part.slot.label("slot")).where(
+            *mine, part.slot > after, part.slot < horizon
+        )
         batch = some.order_by(part.slot).limit(most).subquery()
-        last, count = connection.execute(sa.select(sa.func.max(batch.c.slot), sa.func.count())).one()
+        last, count = connection.execute(
+            sa.select(sa.func.max(batch.c.slot), sa.func.count())
+        ).one()
         if not count:
             return Place(place.part, name), 1, 0
-        old = [*mine, part.slot > after, part.slot <= utc(last), *self._old(part.table, now)]
-        gone, newest = ledger.prune(connection, self._store.dialect, part.table, part.slot, old, most)
+        old = [
+            *mine,
+            part.slot > after,
+            part.slot <= utc(last),
+            *self._old(part.table, now),
+        ]
+        gone, newest = ledger.prune(
+            connection, self._store.dialect, part.table, part.slot, old, most
+        )
         if newest is not None:
-            _note(connection, self._store, PRUNED_UNTIL, _text(newest), lambda old, new: old < new)
+            _note(
+                connection,
+                self._store,
+                PRUNED_UNTIL,
+                _text(newest),
+                lambda old, new: old < new,
+            )
         last = utc(last) if count == most or gone >= most else None
         # More rows than that may have the same slot.
-        return Place(place.part, name, last - TICK if last and gone >= most else last), count, gone
+        return (
+            Place(place.part, name, last - TICK if last and gone >= most else last),
+            count,
+            gone,
+        )
 
-    def _next_name(self, connection: sa.Connection, part: _Part, after: str, horizon: datetime) -> str | None:
-        """Return the next task whose oldest row may be too old: two descents into an index for each one before it."""
-        table, least = part.table, sa.func.min(part.table.c.task_name)
+    def _next_name(
+        self, connection: sa.Connection, part: _Part, after: str, horizon: datetime
+    ) -> str | None:
+        """Return the next task whose oldest row may be too old: two descents into an index for
+        each one before it.
+        """
+        table = part.table
+        least = sa.func.min(part.table.c.task_name)
         first = sa.select(least.label("name")).where(table.c.task_name > after, part.rows)
         found = first.cte("names", recursive=True)
         before = found.alias("before")
-        following = sa.select(least).where(table.c.task_name > before.c.name, part.rows).scalar_subquery()
+        following = (
+            sa.select(least)
+            .where(table.c.task_name > before.c.name, part.rows)
+            .scalar_subquery()
+        )
         found = found.union_all(sa.select(following).where(before.c.name.is_not(None)))
         mine = table.c.task_name == found.c.name, part.rows
         oldest = sa.select(sa.func.min(part.slot)).where(*mine).scalar_subquery()
-        wanted = sa.select(found.c.name).where(found.c.name.is_not(None), oldest < horizon).limit(1)
+        wanted = (
+            sa.select(found.c.name)
+            .where(found.c.name.is_not(None), oldest < horizon)
+            .limit(1)
+        )
         name: str | None = connection.scalar(wanted)
         return name
 
     def _old(self, history: sa.Table, now: datetime) -> Sequence[sa.ColumnElement[bool]]:
         """Whether a row is too old, and may go."""
         if history is self._store.tables.gaps:
-            return [history.c.created < now - self._keep, self._is_spare(history, "first_slot")]
+            return [
+                history.c.created < now - self._keep,
+                self._is_spare(history, "first_slot"),
+            ]
         is_ordinary = history.c.outcome.in_(_ORDINARY)
         kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
-        too_old = sa.or_(sa.false(), *(sa.and_(kind, history.c.finished < now - span) for kind, span in kinds if span))
+        too_old = sa.or_(
+            sa.false(),
+            *(
+                sa.and_(kind, history.c.finished < now - span)
+                for kind, span in kinds
+                if span
+            ),
+        )
         is_planned = history.c.origin.in_(PLANNED)
-        return [history.c.expires.is_(None), too_old, ~is_planned | self._is_spare(history, "slot")]
+        return [
+            history.c.expires.is_(None),
+            too_old,
+            ~is_planned | self._is_spare(history, "slot"),
+        ]
 
     def _is_spare(self, history: sa.Table, slot: str) -> sa.ColumnElement[bool]:
-        """Whether a newer slot of its plan has been decided, and it is older than the watermark; or a newer gap is.
+        """Whether a newer slot of its plan has been decided, and it is older than the watermark;
+        or a newer gap is.
 
         Within a CASE, or the planner might turn it into a join.
         """
-        newer, plan = history.alias("newer"), self._store.tables.tasks.alias("plan_row")
-        key = [newer.c.task_name == history.c.task_name, newer.c.task_instance == history.c.task_instance]
+        newer = history.alias("newer")
+        plan = self._store.tables.tasks.alias("plan_row")
+        key = [
+            newer.c.task_name == history.c.task_name,
+            newer.c.task_instance == history.c.task_instance,
+        ]
         decided = sa.exists().where(*key, newer.c[slot] > history.c[slot])
         if history is self._store.tables.gaps:
             return sa.case((decided, sa.true()), else_=sa.false())
         decided = decided.where(newer.c.origin.in_(PLANNED), newer.c.finished.is_not(None))
-        mine = plan.c.task_name == history.c.task_name, plan.c.task_instance == history.c.task_instance
+        mine = (
+            plan.c.task_name == history.c.task_name,
+            plan.c.task_instance == history.c.task_instance,
+        )
         above = sa.exists().where(*mine, plan.c.watermark <= history.c.slot)
         return sa.case((decided, ~above), else_=sa.false())
 
     def _turn(self, connection: sa.Connection) -> str:
-        found: str | None = connection.scalar(sa.select(self._meta.c.value).where(self._meta.c.key == TURN))
+        found: str | None = connection.scalar(
+            sa.select(self._meta.c.value).where(self._meta.c.key == TURN)
+        )
         return found or ""
 
-    def _note_place(self, connection: sa.Connection, now: datetime, place: Place | None) -> str | None:
-        """Note the time, and how far the walk has come; return the note, None if another process has the turn.
+    def _note_place(
+        self, connection: sa.Connection, now: datetime, place: Place | None
+    ) -> str | None:
+        """Note the time, and how far the walk has come; return the note, None if another process
+        has the turn.
 
         A walk without a turn notes nothing.
         """
-        mine, note = self._noted, _text(now)
+        mine = self._noted
+        note = _text(now)
         if place is not None:
-            note += " " + json.dumps([place.part, place.name, place.after and _text(place.after)])
-        is_mine = mine is not None and _note(connection, self._store, TURN, note, lambda old, new: old == mine)
+            note += " " + json.dumps(
+                [place.part, place.name, place.after and _text(place.after)]
+            )
+        is_mine = mine is not None and _note(
+            connection, self._store, TURN, note, lambda old, new: old == mine
+        )
         return note if is_mine else None
 
 
@@ -214,14 +316,23 @@ def _place_in(turn: str) -> Place:
         return Place()
 
 
-def _note(connection: sa.Connection, store: Store, key: str, value: str, where: Where) -> bool:
-    """Write a value into the meta table, unless there is one for which ``where`` is false; return whether it was.
+def _note(
+    connection: sa.Connection, store: Store, key: str, value: str, where: Where
+) -> bool:
+    """Write a value into the meta table, unless there is one for which ``where`` is false; return
+    whether it was.
 
-    Up to PRUNED_UNTIL the ledger does not know any more which slots ran: a backfill must not run them again.
+    Up to PRUNED_UNTIL the ledger does not know any more which slots ran: a backfill must not run
+    them again.
     """
-    meta, row = store.tables.meta, {"key": key, "value": value}
+    meta = store.tables.meta
+    row = {"key": key, "value": value}
     return store.dialect.by_row.upsert(
-        connection, meta, row, lambda new: {"value": new.value}, lambda new: where(meta.c.value, new.value)
+        connection,
+        meta,
+        row,
+        lambda new: {"value": new.value},
+        lambda new: where(meta.c.value, new.value),
     )
 
 

@@ -1,12 +1,14 @@
 """Settlements: what becomes of held rows, written under the fence by their holder, or by a reaper.
 
-**The usual end.** Slots that were on time and succeeded go on in one statement for a batch, without a look before.
-What follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision
-saw them: under this claim's key, version and holder; for this slot and text; with nothing requested meanwhile; open in
-the ledger under this token; and with the next slot still to come. It writes row and ledger together, or neither.
+**The usual end.** Slots that were on time and succeeded go on in one statement for a batch,
+without a look before. What follows was decided from the claim (``onward``), and the statement
+takes only rows that are still as that decision saw them: under this claim's key, version and
+holder; for this slot and text; with nothing requested meanwhile; open in the ledger under this
+token; and with the next slot still to come. It writes row and ledger together, or neither.
 
-Races. A row that is locked, or has changed since the statement began, or whose ledger row a user's guard has changed,
-is left: the long way looks at it under its lock. A ledger row that changes after its row was found takes all back.
+Races. A row that is locked, or has changed since the statement began, or whose ledger row a user's
+guard has changed, is left: the long way looks at it under its lock. A ledger row that changes
+after its row was found takes all back.
 """
 
 from __future__ import annotations
@@ -29,12 +31,27 @@ from slotwise.jobs.definition import Definition
 from slotwise.model import records
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import Settled, about
-from slotwise.model.records import Claim, Fence, FollowUps, Key, LedgerEntry, LedgerKey, Record, Row, Transition
+from slotwise.model.records import (
+    Claim,
+    Fence,
+    FollowUps,
+    Key,
+    LedgerEntry,
+    LedgerKey,
+    Record,
+    Row,
+    Transition,
+)
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
 from slotwise.schedules import Disabled, parse_schedule
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.store.connect.database import commit_surely
-from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
+from slotwise.store.connect.database_errors import (
+    describe,
+    is_about_a_row,
+    is_locked,
+    is_transient,
+)
 from slotwise.store.dialects.port import Parted, Transaction
 from slotwise.store.queue.queue import queue_of, write_follow_ups
 from slotwise.store.schema.rows import Change, Held
@@ -77,12 +94,16 @@ class Settlement:
 def claim_of(row: Row) -> Claim:
     """Return the claim under which ``row`` is held."""
     at = row.last_heartbeat or row.execution_time
-    return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
+    return Claim(
+        row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A row that is held under its claim, how its attempt has ended and how long ago, and its ledger row."""
+    """A row that is held under its claim, how its attempt has ended and how long ago, and its
+    ledger row.
+    """
 
     held: Held
     claim: Claim
@@ -94,14 +115,21 @@ class _Ended:
     @property
     def is_doubtful(self) -> bool:
         """Whether the row may know less than ledger and gaps, for it was restored alone."""
-        row, entry = self.held.row, self.entry
+        row = self.held.row
+        entry = self.entry
         is_known = entry is not None and not entry.final and entry.token == row.version
-        return row.is_plan and (isinstance(self.outcome, records.Died) or not is_known or row.attempt > 1)
+        return row.is_plan and (
+            isinstance(self.outcome, records.Died) or not is_known or row.attempt > 1
+        )
 
 
-#: How long follow-ups wait for a lock, when they are written first and again: other outcomes wait behind them.
-FIRST_WAIT, LATER_WAIT = timedelta(milliseconds=250), timedelta(milliseconds=5)
-LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
+#: How long follow-ups wait for a lock, when they are written first and again: other outcomes wait
+#: behind them.
+FIRST_WAIT = timedelta(milliseconds=250)
+LATER_WAIT = timedelta(milliseconds=5)
+LOCKED = TimeoutError(
+    "another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity"
+)
 
 Endings: TypeAlias = "Sequence[tuple[Claim, records.AttemptOutcome]]"
 #: How long ago the handler of a claim has ended.
@@ -115,8 +143,12 @@ class Settlements:
     """Releases held rows, and writes how their slots and tasks have ended."""
 
     def __init__(self, store: Store) -> None:
-        self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
-        self.transaction, self._warnings, self._poll = store.transaction, store.warnings, store.poll
+        self.database = store.database
+        self.dialect = store.dialect
+        self.definitions = store.definitions
+        self.transaction = store.transaction
+        self._warnings = store.warnings
+        self._poll = store.poll
         self.hooks = SettlementHooks()
         self._queue = queue_of(self.dialect, at_insert=store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
@@ -125,7 +157,8 @@ class Settlements:
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Delete one-time tasks that succeeded: all of them, in one statement, or none (False).
 
-        Then some are lost, locked or asked to stop, or there are hooks: ``settle`` decides about each.
+        Then some are lost, locked or asked to stop, or there are hooks: ``settle`` decides about
+        each.
         """
         if self.hooks:
             return False
@@ -154,11 +187,13 @@ class Settlements:
                 raise
             return None
 
-    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
+    def settle(
+        self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now
+    ) -> list[Settlement]:
         """Write these outcomes, each under its claim's fence; find a bad one by halving its batch.
 
-        ``ended_ago`` is called right before they are sent. With ``wait`` this waits for locked rows once, up to the
-        lock timeout. Rows that stay locked are returned with an error.
+        ``ended_ago`` is called right before they are sent. With ``wait`` this waits for locked
+        rows once, up to the lock timeout. Rows that stay locked are returned with an error.
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
@@ -174,7 +209,9 @@ class Settlements:
         for follows in (False, True):
             if part := [ending for ending in rest if _has_follow_ups(ending[1]) is follows]:
                 settled = self._by_halves(
-                    part, partial(self._settle, ended_ago=ended_ago, wait=wait), is_first=not done
+                    part,
+                    partial(self._settle, ended_ago=ended_ago, wait=wait),
+                    is_first=not done,
                 )
                 done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
@@ -184,15 +221,29 @@ class Settlements:
         found = [
             (claim, following)
             for claim, outcome in endings
-            if claim.row.task_name in self._usual and (following := usual(claim, outcome)) is not None
+            if claim.row.task_name in self._usual
+            and (following := usual(claim, outcome)) is not None
         ]
-        gone = (self._at_once(lambda connection: self.dialect.advance(connection, found)) if found else None) or ()
-        return {one.fence: Settlement(claim=one, transition=done) for one, done in found if one.fence in gone}
+        gone = (
+            self._at_once(lambda connection: self.dialect.advance(connection, found))
+            if found
+            else None
+        ) or ()
+        return {
+            one.fence: Settlement(claim=one, transition=done)
+            for one, done in found
+            if one.fence in gone
+        }
 
     def _by_halves(
-        self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
+        self,
+        endings: Endings,
+        end: Callable[[Endings], list[Settlement]],
+        *,
+        is_first: bool = True,
     ) -> list[Settlement]:
-        """Call ``end`` with them; if a row makes that fail, with each half, until that row is alone.
+        """Call ``end`` with them; if a row makes that fail, with each half, until that row is
+        alone.
 
         Raise only if nothing is settled yet (``is_first``): what is settled must be returned.
         """
@@ -206,12 +257,18 @@ class Settlements:
                 return [Settlement(claim=claim, error=error) for claim, _ in endings]
             if len(endings) == 1:
                 claim, outcome = endings[0]
-                return [Settlement(claim=claim, error=LOCKED) if held_up else self._settle_alone(claim, outcome, error)]
+                return [
+                    Settlement(claim=claim, error=LOCKED)
+                    if held_up
+                    else self._settle_alone(claim, outcome, error)
+                ]
         middle = len(endings) // 2
         settled = self._by_halves(endings[:middle], end, is_first=is_first)
         return settled + self._by_halves(endings[middle:], end, is_first=False)
 
-    def _settle_alone(self, claim: Claim, outcome: records.AttemptOutcome, error: Exception) -> Settlement:
+    def _settle_alone(
+        self, claim: Claim, outcome: records.AttemptOutcome, error: Exception
+    ) -> Settlement:
         """Settle one bad outcome in plainer forms; quarantine its row if none can be written."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
@@ -221,21 +278,36 @@ class Settlements:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
         if rows := self._warnings.count(claim.row.task_name, why):
-            logger.error("%s: rows that are quarantined: %d; the last is %r: %s", claim.key[0], rows, claim.key[1], why)
+            logger.error(
+                "%s: rows that are quarantined: %d; the last is %r: %s",
+                claim.key[0],
+                rows,
+                claim.key[1],
+                why,
+            )
         try:
             with self.transaction() as connection:
-                label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))
+                label = self.dialect.by_row.quarantine_held(
+                    connection, claim, outcome, describe(error)
+                )
                 if label is not None and claim.row.has_slot:
                     at = Transaction(connection, self.dialect, self.dialect.now(connection))
                     freed(at, claim.row, removed=False)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}
-        return Settlement(claim=claim, transition=Transition(label=label, row=row) if label else None)
+        return Settlement(
+            claim=claim, transition=Transition(label=label, row=row) if label else None
+        )
 
-    def _settle(self, endings: Endings, ended_ago: EndedAgo, *, wait: bool) -> list[Settlement]:
+    def _settle(
+        self, endings: Endings, ended_ago: EndedAgo, *, wait: bool
+    ) -> list[Settlement]:
         try:
-            done = {change.held.row.fence: change.transition for change in self._end(endings, ended_ago, wait=wait)}
+            done = {
+                change.held.row.fence: change.transition
+                for change in self._end(endings, ended_ago, wait=wait)
+            }
         except DBAPIError as error:
             if not wait or not is_locked(error):
                 raise
@@ -246,41 +318,70 @@ class Settlements:
         try:
             if missing:  # skipped is not lost
                 with self.transaction() as connection:
-                    left = dict.fromkeys(self.dialect.by_row.still_held(connection, missing), LOCKED)
-        except SQLAlchemyError as error:  # the others are settled already, and nothing is raised
+                    left = dict.fromkeys(
+                        self.dialect.by_row.still_held(connection, missing), LOCKED
+                    )
+        except (
+            SQLAlchemyError
+        ) as error:  # the others are settled already, and nothing is raised
             left = {claim.fence: error for claim in missing}
-        return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
+        return [
+            Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence))
+            for one in claims
+        ]
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
-        """Release rows whose holder is dead. Skip locked rows, and those that were renewed meanwhile."""
+        """Release rows whose holder is dead. Skip locked rows, and those that were renewed
+        meanwhile.
+        """
 
         def end(endings: Endings) -> list[Settlement]:
             claims = {claim.fence: claim for claim, _ in endings}
             changes = self._end(endings, wait=False)
-            return [Settlement(claim=claims[one.held.row.fence], transition=one.transition) for one in changes]
+            return [
+                Settlement(claim=claims[one.held.row.fence], transition=one.transition)
+                for one in changes
+            ]
 
         return self._by_halves([(claim_of(row), records.Died()) for row in silent], end)
 
-    def _end(self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool) -> list[Change]:
-        """Release the rows that are still held under these claims; of dead holders not those that were renewed."""
+    def _end(
+        self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool
+    ) -> list[Change]:
+        """Release the rows that are still held under these claims; of dead holders not those that
+        were renewed.
+        """
         known = {claim.fence: (claim, outcome) for claim, outcome in endings}
         words: set[str] = set()
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
             if any(_has_follow_ups(outcome) for _, outcome in endings):
-                # Race: a row that another transaction has inserted and not committed cannot be skipped.
+                # Race: a row that another transaction has inserted and not committed cannot be
+                # skipped.
                 self.dialect.hurry(connection, FIRST_WAIT if wait else LATER_WAIT)
             ago = {fence: ended_ago(claim) for fence, (claim, _) in known.items()}
-            held = self.dialect.hold(connection, self._unblocked(connection, endings, wait=wait), wait=wait)
+            held = self.dialect.hold(
+                connection, self._unblocked(connection, endings, wait=wait), wait=wait
+            )
             if not held:
                 return None, []
             at = Transaction(connection, self.dialect, held[0].now)
             ended = [(one, *known[one.row.fence]) for one in held]
             ended = [one for one in ended if not _has_stirred(*one)]
-            keys = {one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended}
-            entries = self.dialect.entries(connection, [key for key in keys.values() if key is not None], wait=wait)
+            keys = {
+                one.row.fence: ledger_key(one.row, outcome) for one, _, outcome in ended
+            }
+            entries = self.dialect.entries(
+                connection, [key for key in keys.values() if key is not None], wait=wait
+            )
             found = [
-                _Ended(one, claim, outcome, *(entries[key] if key else (None, None)), ago=ago[claim.fence])
+                _Ended(
+                    one,
+                    claim,
+                    outcome,
+                    *(entries[key] if key else (None, None)),
+                    ago=ago[claim.fence],
+                )
                 for one, claim, outcome in ended
                 if (key := keys[claim.fence]) is None or key in entries  # else it is locked
             ]
@@ -299,12 +400,18 @@ class Settlements:
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
 
-    def _unblocked(self, connection: sa.Connection, endings: Endings, *, wait: bool) -> list[Claim]:
-        """Lock rows that follow-ups may change together with the held ones, in one order; return the claims locked."""
+    def _unblocked(
+        self, connection: sa.Connection, endings: Endings, *, wait: bool
+    ) -> list[Claim]:
+        """Lock rows that follow-ups may change together with the held ones, in one order; return
+        the claims locked.
+        """
         changed = [(claim, _changed_by(outcome)) for claim, outcome in endings]
         if not (others := set[Key]().union(*(keys for _, keys in changed))):
             return [claim for claim, _ in changed]
-        locked = self.dialect.lock(connection, others | {claim.key for claim, _ in changed}, wait=wait)
+        locked = self.dialect.lock(
+            connection, others | {claim.key for claim, _ in changed}, wait=wait
+        )
         return [claim for claim, keys in changed if not locked & {claim.key, *keys}]
 
     def _keeps_attempts(self, row: Row) -> bool:
@@ -313,8 +420,9 @@ class Settlements:
     def _decide_all(self, at: Transaction, found: Sequence[_Ended]) -> list[Change]:
         """Decide about each, from the newest slot that its row, ledger and gaps have decided.
 
-        Race: the queue alone is restored while a slot runs. The claim of a first attempt has looked; its settlement
-        looks again if it skips slots, for no gap covers a slot that has a ledger row.
+        Race: the queue alone is restored while a slot runs. The claim of a first attempt has
+        looked; its settlement looks again if it skips slots, for no gap covers a slot that has a
+        ledger row.
         """
         newest = self._newest(at, [one.held.row for one in found if one.is_doubtful])
         changes = [self._decide(at, one, newest.get(one.held.row.key)) for one in found]
@@ -326,50 +434,88 @@ class Settlements:
         if not (newest := self._newest(at, unseen)):
             return changes
         return [
-            change if (slot := newest.get(one.held.row.key)) is None else self._decide(at, one, slot)
+            change
+            if (slot := newest.get(one.held.row.key)) is None
+            else self._decide(at, one, slot)
             for one, change in zip(found, changes, strict=True)
         ]
 
     def _newest(self, at: Transaction, rows: Sequence[Row]) -> dict[Key, datetime]:
-        """Return the newest slot that ledger or gaps have decided, of the rows that do not know it."""
+        """Return the newest slot that ledger or gaps have decided, of the rows that do not know
+        it.
+        """
         if not rows:
             return {}
         strict = [row.task_name for row in rows if self.definitions[row.task_name].gives_up]
-        newest = self.dialect.newest_decided(at.connection, [row.key for row in rows], strict)
-        found = [(row, slot) for row, slot in zip(rows, newest, strict=True) if slot is not None]
-        return {row.key: slot for row, slot in found if row.watermark is None or slot > row.watermark}
+        newest = self.dialect.newest_decided(
+            at.connection, [row.key for row in rows], strict
+        )
+        found = [
+            (row, slot) for row, slot in zip(rows, newest, strict=True) if slot is not None
+        ]
+        return {
+            row.key: slot
+            for row, slot in found
+            if row.watermark is None or slot > row.watermark
+        }
 
     def _decide(self, at: Transaction, one: _Ended, newest: datetime | None) -> Change:
-        """Decide what becomes of a row, of which ledger or gaps have decided slots up to ``newest``."""
-        held, outcome, entry = one.held, one.outcome, one.entry
-        row, error, text = held.row, None, held.row.schedule
+        """Decide what becomes of a row, of which ledger or gaps have decided slots up to
+        ``newest``.
+        """
+        held = one.held
+        outcome = one.outcome
+        entry = one.entry
+        row = held.row
+        error = None
+        text = held.row.schedule
         if newest is not None:
             row = replace(row, watermark=newest)
         if isinstance(outcome, records.Failed):
             row = replace(row, trying_since=row.trying_since or one.claim.claimed_at)
-            if row.is_detached and row.origin in PLANNED and self.definitions[row.task_name].retry is not None:
+            if (
+                row.is_detached
+                and row.origin in PLANNED
+                and self.definitions[row.task_name].retry is not None
+            ):
                 text, watermark = planned_now(at, row)
                 row = replace(row, watermark=watermark)
         held = replace(held, row=row)
         try:
-            schedule = parse_schedule(text or "-") if row.is_plan or row.origin in PLANNED else None
+            schedule = (
+                parse_schedule(text or "-")
+                if row.is_plan or row.origin in PLANNED
+                else None
+            )
         except InvalidSchedule as problem:
             kind = decide.NEWER if problem.may_be_newer else decide.UNREADABLE
-            schedule, error = Disabled(), f"{kind}schedule {text!r:.200}: {problem}"
+            schedule = Disabled()
+            error = f"{kind}schedule {text!r:.200}: {problem}"
         if isinstance(outcome, records.HandedBack) and outcome.error is not None:
             self._warnings.newer(row, held.now, outcome.error)
         done = decide.at_finish(
-            row, self.definitions[row.task_name], schedule, outcome, held.now, entry, poll=self._poll,
-            ended_ago=one.ago, is_decided=self._has_ended(at, row, entry),
-        )  # fmt: skip
+            row,
+            self.definitions[row.task_name],
+            schedule,
+            outcome,
+            held.now,
+            entry,
+            poll=self._poll,
+            ended_ago=one.ago,
+            is_decided=self._has_ended(at, row, entry),
+        )
         if error is not None:
             done = decide.unread(row, done, held.now, error)
         done = decide.removed(row, schedule, parked(row, done), held.now)
-        stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
+        stranger = row.ledger_key is not None and (
+            entry is None or (not entry.final and entry.token != row.version)
+        )
         return Change(held=held, transition=done, ledger_place=one.place, stranger=stranger)
 
     def _has_ended(self, at: Transaction, row: Row, entry: LedgerEntry | None) -> bool:
-        """Whether the slot of a plan row has ended, or lies in a gap: then the row was restored alone."""
+        """Whether the slot of a plan row has ended, or lies in a gap: then the row was restored
+        alone.
+        """
         if not row.is_plan or row.slot is None:
             return False
         return entry.final if entry is not None else ledger.is_in_a_gap(at, row)
@@ -378,23 +524,40 @@ class Settlements:
         if not changes:
             return
         self.dialect.release(at.connection, changes)
-        gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
+        gaps = [
+            (change.held.row, gap) for change in changes for gap in change.transition.gaps
+        ]
         self.dialect.gaps(at.connection, gaps, at.now)
         for change in changes:
             if change.stranger:
                 ledger.end_stranger(at, change)
         release_queued(at, changes)
 
-    def _write_follow_ups(self, at: Transaction, settled: Sequence[tuple[_Ended, Change]]) -> set[str]:
-        """Write follow-ups and the history of tasks; return the tasks whose workers are to be notified."""
-        follow_ups, history = list[FollowUps](), list[dict[str, object]]()
+    def _write_follow_ups(
+        self, at: Transaction, settled: Sequence[tuple[_Ended, Change]]
+    ) -> set[str]:
+        """Write follow-ups and the history of tasks; return the tasks whose workers are to be
+        notified.
+        """
+        follow_ups = list[FollowUps]()
+        history = list[dict[str, object]]()
         for one, change in settled:
-            sequel = one.outcome.sequel if isinstance(one.outcome, records.Succeeded) else None
+            sequel = (
+                one.outcome.sequel if isinstance(one.outcome, records.Succeeded) else None
+            )
             if sequel is not None and change.transition.label == Outcome.SUCCEEDED:
                 follow_ups.append(sequel)
-            if (row := _history(one.claim, change, self.definitions[one.claim.row.task_name], sequel)) is not None:
+            if (
+                row := _history(
+                    one.claim, change, self.definitions[one.claim.row.task_name], sequel
+                )
+            ) is not None:
                 history.append(row)
-        words = write_follow_ups(at.connection, self._queue, follow_ups) if follow_ups else set()
+        words = (
+            write_follow_ups(at.connection, self._queue, follow_ups)
+            if follow_ups
+            else set()
+        )
         ledger.remember_tasks(at, history)
         return words
 
@@ -404,7 +567,11 @@ def _changed_by(outcome: records.AttemptOutcome) -> set[Key]:
     sequel: FollowUps | None = getattr(outcome, "sequel", None)
     if sequel is None:
         return set()
-    follows = (Key(name, wanted.instance) for name, wanted, if_exists in sequel.follows if if_exists != "keep")
+    follows = (
+        Key(name, wanted.instance)
+        for name, wanted, if_exists in sequel.follows
+        if if_exists != "keep"
+    )
     return {*follows, *sequel.arrivals}
 
 
@@ -414,11 +581,16 @@ def _has_follow_ups(outcome: records.AttemptOutcome) -> bool:
 
 
 def _has_stirred(held: Held, claim: Claim, outcome: records.AttemptOutcome) -> bool:
-    """Return whether a holder that was taken for dead has renewed the row since it was found silent."""
-    return isinstance(outcome, records.Died) and held.row.last_heartbeat != claim.row.last_heartbeat
+    """Return whether a holder that was taken for dead has renewed the row since it was found
+    silent.
+    """
+    return (
+        isinstance(outcome, records.Died)
+        and held.row.last_heartbeat != claim.row.last_heartbeat
+    )
 
 
-# -- the usual end ----------------------------------------------------------------------------------------------
+# -- the usual end --------------------------------------------------------------------------------
 
 
 def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
@@ -429,68 +601,102 @@ def usual(claim: Claim, outcome: records.AttemptOutcome) -> Transition | None:
     if row.catch_up_until is not None or row.unheld_since is not None:
         return None  # it catches up slot by slot, or was queued: what follows is looked at
     if outcome is records.SUCCEEDED or outcome == records.SUCCEEDED:
-        with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
+        with suppress(
+            Exception
+        ):  # whatever it is, the settlement meets it again, and tells
             return onward(row.schedule or "-", row.slot)
     return None
 
 
 def is_usual(definition: Definition) -> bool:
-    """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
-    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
+    """Whether nothing that the job declares has a say in how a slot ends that was on time and
+    succeeded.
+    """
+    return (
+        definition.min_interval is None
+        and definition.record == "none"
+        and definition.result_retention is None
+    )
 
 
 @lru_cache(maxsize=4096)
 def onward(text: str, slot: datetime) -> Transition | None:
-    """Return what ``at_finish`` decides for a slot that was on time and succeeded before the next one came.
+    """Return what ``at_finish`` decides for a slot that was on time and succeeded before the next
+    one came.
 
-    None where more counts: the end of the run, a text that becomes a simpler one, or no next slot. Raise
-    InvalidSchedule.
+    None where more counts: the end of the run, a text that becomes a simpler one, or no next slot.
+    Raise InvalidSchedule.
     """
     schedule = parse_schedule(text)
     following = schedule.next_after(slot)
     if following is None or schedule.from_end or str(schedule.settled(slot)) != text:
         return None
-    due, next_slot = due_at(schedule, following), slot_after(schedule, following)
+    due = due_at(schedule, following)
+    next_slot = slot_after(schedule, following)
     columns = {"execution_time": due, "slot": following, "next_slot": next_slot}
-    return Transition(label=_SUCCEEDED, row=columns, record=Record(outcome=_SUCCEEDED, attempts=1))
+    return Transition(
+        label=_SUCCEEDED, row=columns, record=Record(outcome=_SUCCEEDED, attempts=1)
+    )
 
 
-# -- what an outcome asks of its row and of the ledger ----------------------------------------------------------
+# -- what an outcome asks of its row and of the ledger --------------------------------------------
 
 
 def plainer(outcome: records.AttemptOutcome, why: str) -> Iterator[records.AttemptOutcome]:
-    """Yield the outcome in ASCII, and then one that only says that the outcome could not be written."""
+    """Yield the outcome in ASCII, and then one that only says that the outcome could not be
+    written.
+    """
     if isinstance(outcome, records.Failed) and not outcome.error.isascii():
-        yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
+        yield replace(
+            outcome, error=outcome.error.encode("ascii", "backslashreplace").decode()
+        )
     if isinstance(outcome, records.Failed | records.Snoozed | records.Cancelled):
         yield records.Failed(why, final=True)
 
 
 def ledger_key(row: Row, outcome: records.AttemptOutcome) -> LedgerKey | None:
-    """Return the ledger row to look at: a slot's; a one-time task's only if complete_in may have written it."""
-    doubtful = isinstance(outcome, records.Died | records.Aborted | records.Cancelled | records.Snoozed) or getattr(
-        outcome, "promised", False
-    )
+    """Return the ledger row to look at: a slot's; a one-time task's only if complete_in may have
+    written it.
+    """
+    doubtful = isinstance(
+        outcome, records.Died | records.Aborted | records.Cancelled | records.Snoozed
+    ) or getattr(outcome, "promised", False)
     return row.history_key if doubtful else row.ledger_key
 
 
-def _history(claim: Claim, change: Change, task: Definition, sequel: FollowUps | None) -> dict[str, object] | None:
+def _history(
+    claim: Claim, change: Change, task: Definition, sequel: FollowUps | None
+) -> dict[str, object] | None:
     """Return the ledger row of a one-time task that has ended; None if none is kept."""
-    row, now, ended = change.held.row, change.held.now, change.transition.ended
+    row = change.held.row
+    now = change.held.now
+    ended = change.transition.ended
     if ended is None or (sequel is None and task.record == "none"):
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
     retention = task.result_retention if is_success else None
-    if retention is None and (task.record == "none" or (task.record == "failures" and is_success)):
+    if retention is None and (
+        task.record == "none" or (task.record == "failures" and is_success)
+    ):
         return None
     kept = sequel if retention is not None else None
     return {
-        "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot or row.execution_time,
-        "outcome": ended.outcome, "reason": ended.reason, "origin": Origin.TASK, "attempts": ended.attempts,
-        "lost": row.lost_count + ended.lost, "token": row.version, "worker": claim.holder,
-        "started": claim.claimed_at, "finished": now, "error": kept.problem if kept else ended.error,
-        "result": kept.result if kept else None, "expires": now + retention if retention else None,
-    }  # fmt: skip
+        "task_name": row.task_name,
+        "task_instance": row.task_instance,
+        "slot": row.slot or row.execution_time,
+        "outcome": ended.outcome,
+        "reason": ended.reason,
+        "origin": Origin.TASK,
+        "attempts": ended.attempts,
+        "lost": row.lost_count + ended.lost,
+        "token": row.version,
+        "worker": claim.holder,
+        "started": claim.claimed_at,
+        "finished": now,
+        "error": kept.problem if kept else ended.error,
+        "result": kept.result if kept else None,
+        "expires": now + retention if retention else None,
+    }
 
 
 def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, object]]:
@@ -498,32 +704,48 @@ def _attempt(one: _Ended, change: Change) -> Iterator[dict[str, object]]:
 
     A claim of a dead holder was read from its row: when it was made is the row's version.
     """
-    row, now, done = change.held.row, change.held.now, change.transition
+    row = change.held.row
+    now = change.held.now
+    done = change.transition
     record = done.record or done.ended
     if record is None or record.attempts < row.attempt or record.outcome == _SUCCEEDED:
         return
-    claim, outcome, entry = one.claim, one.outcome, one.entry
-    claimed, ended = claim.claimed_at, now - one.ago
+    claim = one.claim
+    outcome = one.outcome
+    entry = one.entry
+    claimed = claim.claimed_at
+    ended = now - one.ago
     if isinstance(outcome, records.Died):
-        claimed, ended = min(records.from_micros(row.version), now), min(row.last_heartbeat or now, now)
+        claimed = min(records.from_micros(row.version), now)
+        ended = min(row.last_heartbeat or now, now)
     key = row.history_key or LedgerKey(*row.key, row.execution_time)
     yield {
-        **key._asdict(), "token": row.version, "number": row.attempt, "worker": claim.holder, "claimed": claimed,
-        "started": entry.started if entry else row.marked or claimed, "ended": ended,
-        "outcome": next(one for one in (done.label, record.outcome, Outcome.LOST) if one != Outcome.DEAD),
-        "reason": getattr(outcome, "reason", None) or record.reason, "error": record.error,
-    }  # fmt: skip
+        **key._asdict(),
+        "token": row.version,
+        "number": row.attempt,
+        "worker": claim.holder,
+        "claimed": claimed,
+        "started": entry.started if entry else row.marked or claimed,
+        "ended": ended,
+        "outcome": next(
+            one for one in (done.label, record.outcome, Outcome.LOST) if one != Outcome.DEAD
+        ),
+        "reason": getattr(outcome, "reason", None) or record.reason,
+        "error": record.error,
+    }
 
 
-# -- hooks ------------------------------------------------------------------------------------------------------
+# -- hooks ----------------------------------------------------------------------------------------
 
-#: ``after_settle(rows, tx)`` receives a batch that is being settled, and the settlement's connection. It must be quick,
-#: for rows are locked, and must neither commit nor roll back.
+#: ``after_settle(rows, tx)`` receives a batch that is being settled, and the settlement's
+#: connection. It must be quick, for rows are locked, and must neither commit nor roll back.
 AfterSettle: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
 
 
 class SettlementHooks:
-    """Calls each hook in a savepoint: one that fails is logged and rolled back, and the slots are settled."""
+    """Calls each hook in a savepoint: one that fails is logged and rolled back, and the slots are
+    settled.
+    """
 
     def __init__(self, hooks: Sequence[AfterSettle] = ()) -> None:
         self._hooks = tuple(hooks)
@@ -532,10 +754,16 @@ class SettlementHooks:
         return bool(self._hooks)
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Call the hooks with what these changes settle. A row that was handed back is not settled."""
+        """Call the hooks with what these changes settle. A row that was handed back is not
+        settled.
+        """
         if not self._hooks:
             return
-        settled = [_settled(change) for change in changes if change.transition.label != Release.HANDED_BACK]
+        settled = [
+            _settled(change)
+            for change in changes
+            if change.transition.label != Release.HANDED_BACK
+        ]
         for hook in self._hooks if settled else ():
             try:
                 with connection.begin_nested(), _kept_open(connection):
@@ -543,12 +771,17 @@ class SettlementHooks:
             except Exception as error:
                 if is_transient(error):
                     raise  # the whole settlement is tried again
-                logger.exception("an after_settle hook failed; what it wrote is rolled back, and the slots are settled")
+                logger.exception(
+                    "an after_settle hook failed; what it wrote is rolled back, "
+                    "and the slots are settled"
+                )
 
 
 @contextmanager
 def _kept_open(connection: sa.Connection) -> Iterator[None]:
-    """Keep a hook from ending the settlement's transaction: the settlement would fail again and again."""
+    """Keep a hook from ending the settlement's transaction: the settlement would fail again and
+    again.
+    """
     ends = ("commit", "rollback", "close", "invalidate")
     for name in ends:
         setattr(connection, name, partial(_refuse, name))
@@ -561,15 +794,20 @@ def _kept_open(connection: sa.Connection) -> Iterator[None]:
 
 def _refuse(name: str, *_: object, **__: object) -> None:
     raise ConfigurationError(
-        f"an after_settle hook has called connection.{name}(); the transaction is the settlement's, and ends with it: "
+        f"an after_settle hook has called connection.{name}(); the transaction is "
+        "the settlement's, and ends with it: "
         "leave that call out, or write with a connection of your own"
     )
 
 
 def _settled(change: Change) -> Settled:
     record = change.transition.record or change.transition.ended
-    error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
+    error = (record.error if record else None) or (change.transition.row or {}).get(
+        "last_error"
+    )
     return Settled(
-        **about(claim_of(change.held.row)), outcome=change.transition.label, reason=record.reason if record else None,
+        **about(claim_of(change.held.row)),
+        outcome=change.transition.label,
+        reason=record.reason if record else None,
         error=error_summary(error) if error else None,
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""One database with its dialect and the tasks that this process knows, and what a worker does with its claims.
+"""One database with its dialect and the tasks that this process knows, and what a worker does with
+its claims.
 
-Each transaction is a ``with`` block in this room and runs no user code. ``guard`` and ``complete_in`` alone work inside
-a user's transaction. They lock the ledger, never the queue: heartbeats go on while that transaction is open.
+Each transaction is a ``with`` block in this room and runs no user code. ``guard`` and
+``complete_in`` alone work inside a user's transaction. They lock the ledger, never the queue:
+heartbeats go on while that transaction is open.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
 from slotwise.model.records import Claim, Fence, Key, Row
 from slotwise.model.vocabulary import Outcome
-from slotwise.store.connect.caller_transaction import Installation, Joinable, is_without_transaction, within
+from slotwise.store.connect.caller_transaction import (
+    Installation,
+    Joinable,
+    is_without_transaction,
+    within,
+)
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
 from slotwise.store.dialects.by_row import of_key
@@ -37,16 +44,27 @@ from slotwise.store.slots.settlements import Settlements, claim_of
 
 
 class Store:
-    """Its parts: ``due``, ``claims``, ``held`` rows and ``settlements``. Without ``keep`` it rolls back all it does."""
+    """Its parts: ``due``, ``claims``, ``held`` rows and ``settlements``. Without ``keep`` it rolls
+    back all it does.
+    """
 
     def __init__(
-        self, database: Database, definitions: Mapping[str, Definition], *, clock: Clock | None = None,
-        poll: timedelta | None = None, keep: bool = True, at_insert: tuple[AtInsert, ...] = (),
-    ) -> None:  # fmt: skip
-        self.database, self.definitions = database, definitions
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+        poll: timedelta | None = None,
+        keep: bool = True,
+        at_insert: tuple[AtInsert, ...] = (),
+    ) -> None:
+        self.database = database
+        self.definitions = definitions
         #: The longest time between two polls of this process.
         self.poll = database.settings.poll_interval if poll is None else poll
-        self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
+        self.tables = tables(
+            database.settings.table_prefix, database.settings.schema, database.dialect_name
+        )
         kind = PostgreSQL if database.dialect_name == PostgreSQL.name else SQLite
         self.dialect: Dialect = kind(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
@@ -68,7 +86,9 @@ class Store:
 
     def surely(self) -> AbstractContextManager[sa.Connection]:
         """A transaction of a caller, with a sure answer whether it was committed."""
-        return sure_transaction(self.database, self.dialect.committed, self.dialect.transaction_id)
+        return sure_transaction(
+            self.database, self.dialect.committed, self.dialect.transaction_id
+        )
 
     def at(self, connection: sa.Connection) -> Transaction:
         """Return a transaction on this connection, that decides by the database's time now."""
@@ -80,8 +100,11 @@ class Store:
             return self.dialect.now(connection)
 
 
-#: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same problem.
-MINUTE, HOUR, MANY = 60.0, 3_600.0, 100
+#: Seconds between two lines about a task: a minute; an hour if less than MANY rows have the same
+#: problem.
+MINUTE = 60.0
+HOUR = 3_600.0
+MANY = 100
 #: How long rows may wait for a newer worker, as in a rolling deploy, before that is a problem.
 NEWER_PATIENCE = timedelta(minutes=1)
 
@@ -89,7 +112,9 @@ logger = logging.getLogger(__name__)
 
 
 class RowWarnings:
-    """Counts bad rows by their task, so that a flood of them is one line a minute. Safe from any thread."""
+    """Counts bad rows by their task, so that a flood of them is one line a minute. Safe from any
+    thread.
+    """
 
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
@@ -98,10 +123,20 @@ class RowWarnings:
         self.newer_at = -math.inf
 
     def newer(self, row: Row, now: datetime, error: str) -> None:
-        """Warn about a row that has waited for a newer worker for a minute; at most once per task and minute."""
-        name, since, self.newer_at = row.task_name, row.slot or row.due, self._elapsed()
+        """Warn about a row that has waited for a newer worker for a minute; at most once per task
+        and minute.
+        """
+        name = row.task_name
+        since = row.slot or row.due
+        self.newer_at = self._elapsed()
         if now - since >= NEWER_PATIENCE and (rows := self.count(name, "newer")):
-            logger.warning("%s: rows (%d) wait for a newer worker, since %s: %s", name, rows, since, error)
+            logger.warning(
+                "%s: rows (%d) wait for a newer worker, since %s: %s",
+                name,
+                rows,
+                since,
+                error,
+            )
 
     @property
     def has_met_newer(self) -> bool:
@@ -109,7 +144,8 @@ class RowWarnings:
         return self._elapsed() - self.newer_at < MINUTE
 
     def count(self, name: str, problem: str, rows: int = 1, *, again: float = HOUR) -> int:
-        """Return how many rows the line to log now is about, with those before; 0: it is too early for a line.
+        """Return how many rows the line to log now is about, with those before; 0: it is too early
+        for a line.
 
         ``again``: how long a few rows with the same problem are not worth another line.
         """
@@ -125,16 +161,22 @@ class HeldRows:
     """What a worker does with its claims before it settles them, and what a reaper reads."""
 
     def __init__(self, store: Store) -> None:
-        self.database, self.dialect, self.tables = store.database, store.dialect, store.tables
+        self.database = store.database
+        self.dialect = store.dialect
+        self.tables = store.tables
         self.transaction = store.transaction
         self._task_marks = TaskMarks(self)
 
     def mark_running(self, claim: Claim) -> bool:
-        """Record, before a handler that gives up starts, that it starts. True only after a durable commit."""
+        """Record, before a handler that gives up starts, that it starts. True only after a durable
+        commit.
+        """
         if not claim.row.has_slot:
             return self._task_marks.set(claim)
         with self.transaction() as connection:
-            return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
+            return self.dialect.mark_running(
+                connection, claim
+            )  # and the commit, on the way out, has not raised
 
     def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         """Renew claims on the heartbeats' own connection; return the lost ones."""
@@ -146,7 +188,8 @@ class HeldRows:
         if not missing:
             return set()
         with self.database.heart.begin() as connection:
-            # Race: an operation may have locked the row for a moment, so a skipped claim is not lost.
+            # Race: an operation may have locked the row for a moment, so a skipped claim is not
+            # lost.
             kept = self.dialect.by_row.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
@@ -158,32 +201,48 @@ class HeldRows:
     def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
         """Read the claim of this fence with its payload; None if it is lost."""
         tasks = self.tables.tasks
-        held = [*of_key(tasks, Key(name, instance)), tasks.c.version == token, tasks.c.picked_by == holder]
+        held = [
+            *of_key(tasks, Key(name, instance)),
+            tasks.c.version == token,
+            tasks.c.picked_by == holder,
+        ]
         with self.transaction() as connection:
-            values = connection.execute(sa.select(*self.dialect.row_columns).where(*held, tasks.c.picked)).first()
+            values = connection.execute(
+                sa.select(*self.dialect.row_columns).where(*held, tasks.c.picked)
+            ).first()
         return None if values is None else claim_of(row_of(values))
 
     def held_by(self, holder: str) -> list[Claim]:
-        """Return the claims that this worker holds by the database, to find those that it does not know of."""
+        """Return the claims that this worker holds by the database, to find those that it does not
+        know of.
+        """
         tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
-            mine = sa.select(*self.dialect.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
-            return [claim_of(row_of(values, names=HOLD_COLUMNS)) for values in connection.execute(mine)]
+            mine = sa.select(*self.dialect.hold_columns).where(
+                tasks.c.picked, tasks.c.picked_by == holder
+            )
+            return [
+                claim_of(row_of(values, names=HOLD_COLUMNS))
+                for values in connection.execute(mine)
+            ]
 
 
 class TaskMarks:
     """The marks of one-time tasks that threads start at the same time, in one statement.
 
-    A thread whose turn comes sends the marks of all that wait, so as many are marked and have not started as there are
-    threads about to start them.
+    A thread whose turn comes sends the marks of all that wait, so as many are marked and have not
+    started as there are threads about to start them.
     """
 
     def __init__(self, rows: HeldRows) -> None:
-        self._rows, self._turn = rows, threading.Lock()
+        self._rows = rows
+        self._turn = threading.Lock()
         self._waiting: deque[tuple[Claim, Future[bool]]] = deque()
 
     def set(self, claim: Claim) -> bool:
-        """Wait until the mark is committed, and return whether it is set; raise what the database raises."""
+        """Wait until the mark is committed, and return whether it is set; raise what the
+        database raises.
+        """
         mine = Future[bool]()
         self._waiting.append((claim, mine))
         with self._turn:
@@ -195,7 +254,9 @@ class TaskMarks:
         sent = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
         try:
             with self._rows.database.alone() as connection:
-                marked = self._rows.dialect.mark_tasks(connection, [claim for claim, _ in sent])
+                marked = self._rows.dialect.mark_tasks(
+                    connection, [claim for claim, _ in sent]
+                )
         except BaseException as error:
             for _, future in sent:
                 future.set_exception(error)
@@ -205,10 +266,14 @@ class TaskMarks:
 
 
 class LedgerFence:
-    """Checks a claim's token in the ledger, under a lock that lasts as long as the caller's transaction."""
+    """Checks a claim's token in the ledger, under a lock that lasts as long as the caller's
+    transaction.
+    """
 
     def __init__(self, store: Store) -> None:
-        self._dialect, self._tables, self._installation = store.dialect, store.tables, store.installation
+        self._dialect = store.dialect
+        self._tables = store.tables
+        self._installation = store.installation
 
     def guard(self, claim: Claim, connection: object) -> Awaitable[None] | None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
@@ -224,7 +289,8 @@ class LedgerFence:
             held = self._lock(own, claim)
             if is_without_transaction(own):  # some drivers know it only after a write
                 raise ConfigurationError(
-                    "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+                    "this connection commits every statement by itself "
+                    "(AUTOCOMMIT); pass one with a transaction"
                 )
             is_done = not held and self._has_succeeded(own, claim)
             if held and (not completes or ledger.complete(own, self._dialect, claim)):
@@ -232,12 +298,16 @@ class LedgerFence:
         except Exception as error:
             if sqlstate(error) != "40001":
                 raise
-            raise _lost(claim) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
+            raise _lost(
+                claim
+            ) from error  # the ledger row has changed since the snapshot of REPEATABLE READ
         if not is_done:
             raise _lost(claim)
         raise ClaimLost(
-            f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because "
-            "its handler has returned; call complete_in once, as the last word of the one transaction that holds all "
+            f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded "
+            "already, by complete_in or because "
+            "its handler has returned; call complete_in once, as the last word of "
+            "the one transaction that holds all "
             "work"
         )
 
@@ -249,21 +319,45 @@ class LedgerFence:
         return own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
 
     def _lock(self, own: Joinable, claim: Claim) -> bool:
-        """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat needs that lock."""
-        slots, meta = self._tables.slots, self._tables.meta
-        if own.dialect.name == "postgresql":  # a frozen holder's transaction ends with its lease, and its lock with it
+        """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat
+        needs that lock.
+        """
+        slots = self._tables.slots
+        meta = self._tables.meta
+        if (
+            own.dialect.name == "postgresql"
+        ):  # a frozen holder's transaction ends with its lease, and its lock with it
             limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
-            own.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
+            own.execute(
+                sa.select(
+                    sa.func.set_config("idle_in_transaction_session_timeout", limit, True)
+                )
+            )
         else:  # one writer at a time, and no FOR SHARE: a write that finds nothing keeps others out, too
             own.execute(meta.update().where(sa.false()).values(value=meta.c.value))
         if claim.row.ledger_key is None:
-            held = sa.select(self._tables.tasks.c.version).where(*self._dialect.by_row.under(claim.row, claim.holder))
-            return own.execute(held.with_for_update(read=True, key_share=True)).fetchone() is not None
-        running = [*self._dialect.by_row.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
-        return own.execute(sa.select(slots.c.token).where(*running).with_for_update(read=True)).fetchone() is not None
+            held = sa.select(self._tables.tasks.c.version).where(
+                *self._dialect.by_row.under(claim.row, claim.holder)
+            )
+            return (
+                own.execute(held.with_for_update(read=True, key_share=True)).fetchone()
+                is not None
+            )
+        running = [
+            *self._dialect.by_row.entry_of(claim),
+            slots.c.outcome == Outcome.RUNNING,
+        ]
+        return (
+            own.execute(
+                sa.select(slots.c.token).where(*running).with_for_update(read=True)
+            ).fetchone()
+            is not None
+        )
 
 
 def _lost(claim: Claim) -> ClaimLost:
     row = claim.row
     where = f"{row.task_name}/{row.task_instance} slot {claim.slot}"
-    return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
+    return ClaimLost(
+        f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back"
+    )

@@ -1,4 +1,6 @@
-"""slotwise's own upgrade, as a migration: its revisions and its version table are the history, here and in the CLI."""
+"""slotwise's own upgrade, as a migration: its revisions and its version table are the history,
+here and in the CLI.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from slotwise.contrib.django.migrations import downgrade_to, upgrade
 def _page(name: str, plural: str) -> migrations.CreateModel:
     return migrations.CreateModel(
         name=name,
-        fields=[("name", models.CharField(max_length=100, primary_key=True, serialize=False))],
+        fields=[
+            ("name", models.CharField(max_length=100, primary_key=True, serialize=False))
+        ],
         options={
             "verbose_name_plural": plural,
             "managed": False,

@@ -14,4 +14,6 @@ class Migration(migrations.Migration):
 
     atomic = False
     dependencies: ClassVar[list[tuple[str, str]]] = [("slotwise", "0001_tables")]
-    operations: ClassVar[list[object]] = [migrations.RunPython(upgrade, downgrade_to("sw0001"))]
+    operations: ClassVar[list[object]] = [
+        migrations.RunPython(upgrade, downgrade_to("sw0001"))
+    ]

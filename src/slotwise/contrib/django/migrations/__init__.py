@@ -12,8 +12,12 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
 
-def _tables(schema_editor: BaseDatabaseSchemaEditor, change: Callable[..., object], **to: str) -> None:
-    """Create, upgrade or take down the tables, on a connection of slotwise's own and in its own transaction."""
+def _tables(
+    schema_editor: BaseDatabaseSchemaEditor, change: Callable[..., object], **to: str
+) -> None:
+    """Create, upgrade or take down the tables, on a connection of slotwise's own and in its own
+    transaction.
+    """
     if schema_editor.connection.alias != alias():
         return
     try:
@@ -37,4 +41,6 @@ def upgrade(apps: object, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 def downgrade_to(revision: str) -> Callable[[object, BaseDatabaseSchemaEditor], None]:
     """Return what takes the tables down to this revision; to "base", all data is lost."""
-    return lambda apps, schema_editor: _tables(schema_editor, migrate.revert, revision=revision)
+    return lambda apps, schema_editor: _tables(
+        schema_editor, migrate.revert, revision=revision
+    )

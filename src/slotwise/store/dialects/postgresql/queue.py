@@ -1,10 +1,13 @@
-"""One-time tasks on PostgreSQL: a cancellation in one look, a chunk of new rows by unnest or by COPY.
+"""One-time tasks on PostgreSQL: a cancellation in one look, a chunk of new rows by unnest or by
+COPY.
 
-A statement sees the database as it was when it began, except where it meets a row that another transaction has just
-written: there it waits, and sees that row as it is now. If a command looks at both held and waiting rows, a row may
-thus change its kind between both looks; such a command is repeated.
+A statement sees the database as it was when it began, except where it meets a row that another
+transaction has just written: there it waits, and sees that row as it is now. If a command looks at
+both held and waiting rows, a row may thus change its kind between both looks; such a command is
+repeated.
 
-COPY is written in its binary format, in which nothing is escaped, and the server parses no strings.
+COPY is written in its binary format, in which nothing is escaped, and the server parses no
+strings.
 """
 
 from __future__ import annotations
@@ -26,14 +29,27 @@ from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import Expression, Parameters, Taken, TaskStatements
+from slotwise.store.dialects.task_statements import (
+    Expression,
+    Parameters,
+    Taken,
+    TaskStatements,
+)
 from slotwise.store.schema.column_types import Instant
 
 #: The columns that are written, in this order.
 COPIED = (
-    "kind", "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "created_version",
+    "kind",
+    "task_name",
+    "task_instance",
+    "task_data",
+    "execution_time",
+    "slot",
+    "picked",
+    "version",
+    "created_version",
     "priority",
-)  # fmt: skip
+)
 #: Rows in one write: the server is busy with them while the next ones are encoded.
 BLOCK = 500
 
@@ -57,7 +73,9 @@ _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
 class PostgreSQLTasks(TaskStatements):
-    """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the commit."""
+    """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the
+    commit.
+    """
 
     instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
     delay = sa.Interval()
@@ -65,7 +83,8 @@ class PostgreSQLTasks(TaskStatements):
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
         super().__init__(dialect)
         self._is_manual = dialect.clock.override() is not None
-        self._wake, self._channel = wake, channel_of(dialect.tables.prefix)
+        self._wake = wake
+        self._channel = channel_of(dialect.tables.prefix)
 
     def notify(self, connection: Joinable, word: str) -> None:
         if self._wake is not None:
@@ -78,7 +97,9 @@ class PostgreSQLTasks(TaskStatements):
         return [sa.case((self._is_soon(self._wake), self._notify(self.tasks.c.task_name)))]
 
     def _is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
-        """Whether polls might come too late for this row; one that is parked is not due for long."""
+        """Whether polls might come too late for this row; one that is parked is not due for
+        long.
+        """
         latest = self.now() + sa.literal(within, sa.Interval)
         return sa.and_(~self.tasks.c.picked, self.tasks.c.execution_time <= latest)
 
@@ -98,9 +119,17 @@ class PostgreSQLTasks(TaskStatements):
         return {"now": self.dialect.clock.override()} if self._is_manual else {}
 
     def created(self) -> Expression:
-        return sa.cast(sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger)
+        return sa.cast(
+            sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger
+        )
 
-    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
+    def put_many(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        if_exists: IfExists | None,
+    ) -> int:
         """Without ``if_exists`` all are scheduled, or the statement fails.
 
         Ids are sorted: two chunks that meet in several of them cannot deadlock.
@@ -110,11 +139,17 @@ class PostgreSQLTasks(TaskStatements):
         counts = self._wake is None and if_exists in (None, "raise", "keep")
         shape = ("chunk", if_exists, *kind)
         statement = self.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
-        found = connection.execute(statement, {"name": name, **parameters, **self.time(connection)})
+        found = connection.execute(
+            statement, {"name": name, **parameters, **self.time(connection)}
+        )
         return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
-    def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> sa.Executable:
-        insert = self.dialect.insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+    def _put_all(
+        self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool
+    ) -> sa.Executable:
+        insert = self.dialect.insert(self.tasks).from_select(
+            COPIED, self._asked_rows(dues, ranks)
+        )
         if if_exists is not None:
             insert = self.inserting(if_exists, insert)
         if counts:
@@ -126,31 +161,69 @@ class PostgreSQLTasks(TaskStatements):
         return sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
 
     def _asked_rows(self, dues: str, ranks: bool) -> sa.Select[Any]:
-        """Ids and data travel as one string each, which the server splits: an array of strings costs the driver more
-        than the rows cost the server. No id has a control character.
+        """Ids and data travel as one string each, which the server splits: an array of strings
+        costs the driver more than the rows cost the server. No id has a control character.
         """
         columns: dict[str, tuple[Any, Expression]] = {
-            "instance": (sa.Text, sa.func.string_to_array(sa.bindparam("ids", type_=sa.Text), "\n")),
-            "data": (sa.Text, sa.func.string_to_array(sa.bindparam("all_data", type_=sa.Text), ",", "")),
+            "instance": (
+                sa.Text,
+                sa.func.string_to_array(sa.bindparam("ids", type_=sa.Text), "\n"),
+            ),
+            "data": (
+                sa.Text,
+                sa.func.string_to_array(sa.bindparam("all_data", type_=sa.Text), ",", ""),
+            ),
         }
         if dues == "many":
             columns["due"] = (Instant, sa.bindparam("dues", type_=ARRAY(Instant)))
-            columns["delay"] = (sa.Interval, sa.bindparam("delays", type_=ARRAY(sa.Interval)))
+            columns["delay"] = (
+                sa.Interval,
+                sa.bindparam("delays", type_=ARRAY(sa.Interval)),
+            )
         if ranks:
-            columns["priority"] = (sa.SmallInteger, sa.bindparam("ranks", type_=ARRAY(sa.SmallInteger)))
+            columns["priority"] = (
+                sa.SmallInteger,
+                sa.bindparam("ranks", type_=ARRAY(sa.SmallInteger)),
+            )
         titles = [sa.column(title, kind) for title, (kind, _) in columns.items()]
         arrays = [array for _, array in columns.values()]
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
         now = self.now()
-        created = sa.select(self.created()).scalar_subquery()  # computed once, and not for each row
-        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self.due(dues == "at")
-        priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
+        created = sa.select(
+            self.created()
+        ).scalar_subquery()  # computed once, and not for each row
+        due = (
+            sa.func.coalesce(asked.c.due, now + asked.c.delay)
+            if dues == "many"
+            else self.due(dues == "at")
+        )
+        priority = (
+            asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
+        )
         data = sa.func.decode(asked.c.data, "hex")
-        return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), created, created, priority)
+        return sa.select(
+            _KIND,
+            _TASK,
+            asked.c.instance,
+            data,
+            due,
+            due,
+            sa.false(),
+            created,
+            created,
+            priority,
+        )
 
-    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
-        one's commit, and fails then.
+    def put_new(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        *,
+        copy: bool = False,
+    ) -> None:
+        """One statement, which fails as a whole. Race: of two that put the same id, the second
+        waits for the first one's commit, and fails then.
         """
         try:
             if copy:
@@ -158,48 +231,74 @@ class PostgreSQLTasks(TaskStatements):
             else:
                 self.put_many(connection, name, wanted, None)
         except Exception as error:
-            if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
+            if (
+                isinstance(error, IntegrityError)
+                or getattr(error, "sqlstate", None) == "23505"
+            ):
                 raise Taken from error
             raise
 
     def _copy(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
         asked = self.kept("now", lambda: sa.select(self.now()))
-        now = cast("Sequence[datetime]", connection.execute(asked, self.time(connection)).fetchone())[0]
+        now = cast(
+            "Sequence[datetime]",
+            connection.execute(asked, self.time(connection)).fetchone(),
+        )[0]
         table = postgresql.dialect().identifier_preparer.format_table(self.tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
-        copy_into(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
+        copy_into(
+            connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now)
+        )
         wake = self._wake
-        if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
+        if wake is not None and any(
+            (one.when.at or now + one.when.delay) <= now + wake for one in wanted
+        ):
             self.notify(connection, name)
 
 
 def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], Parameters]:
-    """Which values differ from row to row, and the values: one that is the same for all is given once."""
+    """Which values differ from row to row, and the values: one that is the same for all is given
+    once.
+    """
     first = wanted[0]
     parameters: Parameters = {
         "ids": "\n".join([one.instance for one in wanted]),
-        "all_data": ",".join(["" if one.data is None else one.data.hex() for one in wanted]),
+        "all_data": ",".join(
+            ["" if one.data is None else one.data.hex() for one in wanted]
+        ),
     }
     if any(one.when is not first.when and one.when != first.when for one in wanted):
         dues = "many"
-        parameters |= {"dues": [one.when.at for one in wanted], "delays": [one.when.delay for one in wanted]}
+        parameters |= {
+            "dues": [one.when.at for one in wanted],
+            "delays": [one.when.delay for one in wanted],
+        }
     else:
         dues = "delay" if first.when.at is None else "at"
         parameters["due"] = first.when.delay if first.when.at is None else first.when.at
     ranks = any(one.priority != first.priority for one in wanted)
-    parameters["ranks" if ranks else "rank"] = [one.priority for one in wanted] if ranks else first.priority
+    parameters["ranks" if ranks else "rank"] = (
+        [one.priority for one in wanted] if ranks else first.priority
+    )
     return (dues, ranks), parameters
 
 
-def _blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -> Iterator[bytes]:
-    """The rows as they are written ``now``, in a client encoding that Python knows by this name."""
-    created, written = to_micros(now), name.encode(encoding)
+def _blocks(
+    name: str, wanted: Sequence[Wanted], now: datetime, encoding: str
+) -> Iterator[bytes]:
+    """The rows as they are written ``now``, in a client encoding that Python knows by this
+    name.
+    """
+    created = to_micros(now)
+    written = name.encode(encoding)
 
     def tail_of(row: Wanted) -> bytes:
         due = to_micros(row.when.at or now + row.when.delay) - _EPOCH
         return _tail(8, due, 8, due, 1, False, 8, created, 8, created, 2, row.priority)
 
-    head = _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND + _length(len(written)) + written
+    head = (
+        _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND + _length(len(written)) + written
+    )
     usual, rank, tail = wanted[0].when, wanted[0].priority, tail_of(wanted[0])
     yield _HEADER
     for first in range(0, len(wanted), BLOCK):

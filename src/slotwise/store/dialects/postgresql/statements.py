@@ -2,18 +2,23 @@
 
 Rules behind them, each from an experiment:
 - "now" is statement_timestamp(): clock_timestamp() is volatile and prevents the use of the index.
-- There is no join to choose: a claim finds rows by ctid, which cannot flip to a hash join with a sequential scan. Held
-  rows and ledger rows are found by key in a LATERAL join, or by the ctid of a row that is locked.
-- Priority orders the oldest due rows only. With an index led by priority, a claim that finds nothing would walk all
-  future rows; without a limit on the sort, it would cost as much as the whole backlog.
-- Rows that were lost before are few and have an index of their own. The array of both is cut at the end: the planner
-  can only guess at a LIMIT that is computed.
-- No row makes a claim fail: numbers stop below the end of their columns, documents are read as text, and payloads
-  above the limit not at all. Such a row comes with its flaw.
-- A claim looks its rows' names up in a hash: IN with an unnest that no join replaces. ``= ANY`` compares one by one.
-- The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
-  a CASE, which no index fits: on a table never analysed, the planner would else search all due rows once more.
-- Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot deadlock.
+- There is no join to choose: a claim finds rows by ctid, which cannot flip to a hash join with a
+  sequential scan. Held rows and ledger rows are found by key in a LATERAL join, or by the ctid of
+  a row that is locked.
+- Priority orders the oldest due rows only. With an index led by priority, a claim that finds
+  nothing would walk all future rows; without a limit on the sort, it would cost as much as the
+  whole backlog.
+- Rows that were lost before are few and have an index of their own. The array of both is cut at
+  the end: the planner can only guess at a LIMIT that is computed.
+- No row makes a claim fail: numbers stop below the end of their columns, documents are read as
+  text, and payloads above the limit not at all. Such a row comes with its flaw.
+- A claim looks its rows' names up in a hash: IN with an unnest that no join replaces. ``= ANY``
+  compares one by one.
+- The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between.
+  It does so within a CASE, which no index fits: on a table never analysed, the planner would else
+  search all due rows once more.
+- Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot
+  deadlock.
 """
 
 from slotwise.store.schema.rows import LAST_ATTEMPT
@@ -63,8 +68,8 @@ SELECT {now}, kind = 'task' OR EXISTS (
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
 
-#: How CLAIM and BEGIN enter a slot that the ledger has already: if it has not ended, does not run, and was never
-#: started if its job starts each slot once (``strict``).
+#: How CLAIM and BEGIN enter a slot that the ledger has already: if it has not ended, does not run,
+#: and was never started if its job starts each slot once (``strict``).
 AGAIN = f"""\
 ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, {LAST_ATTEMPT}) + 1,
@@ -73,7 +78,8 @@ ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     WHERE s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
 
-#: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
+#: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the
+#: same.
 MOST_URGENT = """\
 SELECT c.ctid FROM {tasks} AS c
         WHERE c.ctid = ANY (ARRAY(
@@ -93,10 +99,12 @@ SELECT d.ctid FROM {tasks} AS d
 #: Which rows a claim takes: one, or all of these names.
 ONE = "d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s"
 OF_NAMES = "(d.task_name IN (SELECT unnest(%(names)s::text[]))) IS TRUE"
-#: For every claim but that of a row which an operator runs. Evaluated once per statement, not per row.
+#: For every claim but that of a row which an operator runs. Evaluated once per statement, not per
+#: row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND d.kind <> 'task'"
-#: While many due slots of others lie in front: see ``Due``. Of a parameter that is null, an index makes nothing.
+#: While many due slots of others lie in front: see ``Due``. Of a parameter that is null, an index
+#: makes nothing.
 SINCE = "\n          AND d.execution_time >= %(since)s::timestamptz"
 
 DUE_NAMES = """\
@@ -108,7 +116,8 @@ UNION ALL
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)"""
 
-# The first few slots of all names: cheaper than to send thousands of names, if the first slot is one of theirs.
+# The first few slots of all names: cheaper than to send thousands of names, if the first slot is
+# one of theirs.
 FIRST_SLOTS = """\
 (SELECT d.task_name, least(greatest(d.execution_time, {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now}
  FROM {tasks} AS d
@@ -121,8 +130,8 @@ UNION ALL
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
  ORDER BY d.execution_time LIMIT %(lost)s)"""
 
-# One descent into the index for each priority that is not known yet, none for the others: rows of other tasks, future
-# rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
+# One descent into the index for each priority that is not known yet, none for the others: rows of
+# other tasks, future rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
 HEADS = """\
     WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
@@ -163,7 +172,8 @@ WHERE t.ctid = ANY (ARRAY(
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}, {slots_are_due}"""
 
-#: Whether anything is due for the other claim, also of tasks unknown here: read once, at the ends of two indexes.
+#: Whether anything is due for the other claim, also of tasks unknown here: read once, at the ends
+#: of two indexes.
 SLOTS_ARE_DUE = """\
 coalesce(
     (SELECT true FROM {tasks} AS d
@@ -174,8 +184,8 @@ coalesce(
      ORDER BY d.execution_time LIMIT 1),
     false)"""
 
-# Slots and lost rows are few, and all due ones are read. Of tasks the first is, not by an EXISTS: the planner might
-# turn it into a join with all of them.
+# Slots and lost rows are few, and all due ones are read. Of tasks the first is, not by an EXISTS:
+# the planner might turn it into a join with all of them.
 DUE_TASKS = """\
 {heads}
 (SELECT p.task_name FROM heads AS p WHERE (
@@ -192,9 +202,10 @@ UNION
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
    AND d.task_name = ANY (%(tasks)s::text[]))"""
 
-# The names of ``own`` are in a CASE, which no index fits: a generic plan assumes ten names per array, and would read
-# all their rows by the key. They are a subquery, and so a hash: ten thousand are not compared one by one. The second
-# column says where the own slots begin, or now, if more than a window of due slots of others lie in front.
+# The names of ``own`` are in a CASE, which no index fits: a generic plan assumes ten names per
+# array, and would read all their rows by the key. They are a subquery, and so a hash: ten thousand
+# are not compared one by one. The second column says where the own slots begin, or now, if more
+# than a window of due slots of others lie in front.
 NEXT_DUE = """\
 {heads}, own AS MATERIALIZED (
     SELECT d.execution_time AS due FROM {tasks} AS d
@@ -220,7 +231,8 @@ FROM (
           AND w.kind = 'task' AND w.lost_count = 0
         ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)"""
 
-#: The second column of NEXT_DUE without a cursor. A window is read only if the first row of all is one of others.
+#: The second column of NEXT_DUE without a cursor. A window is read only if the first row of all is
+#: one of others.
 BEGIN_OF_OWN = """\
 (SELECT f.due FROM (SELECT least((SELECT due FROM own), {now}) OFFSET 0) AS f(due) WHERE CASE WHEN f.due > (
         SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
@@ -228,8 +240,8 @@ BEGIN_OF_OWN = """\
         SELECT d.execution_time FROM {tasks} AS d WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
         ORDER BY d.execution_time OFFSET {window} LIMIT 1) ELSE false END)"""
 
-# Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the planner uses the index
-# of held rows, and searches all of this worker's for each of them.
+# Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the
+# planner uses the index of held rows, and searches all of this worker's for each of them.
 _BY_KEY = """\
         SELECT q.ctid
         FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
@@ -250,8 +262,8 @@ WITH gone AS (
     RETURNING 1)
 SELECT pg_current_xact_id()::text, count(*) FROM gone"""
 
-# Row and ledger row are found by key, one after the other, and written by place. Each value to check or to write may
-# differ from row to row, or be the same for all.
+# Row and ledger row are found by key, one after the other, and written by place. Each value to
+# check or to write may differ from row to row, or be the same for all.
 ADVANCE = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, e.ctid AS entry, i.*
@@ -319,8 +331,8 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
     wanted_due = NULL, marked = NULL, version = least(t.version, {{last_version}} + 1) + 1, {{sets}}
 FROM {_HELD}"""
 
-# Renew claims, or mark tasks that give up as started. The last condition is in a CASE, as in FINISH: else each mark
-# would read all rows that this worker holds.
+# Renew claims, or mark tasks that give up as started. The last condition is in a CASE, as in
+# FINISH: else each mark would read all rows that this worker holds.
 BEAT = f"""\
 UPDATE {{tasks}} AS t
 SET {{column}} = {{now}}
@@ -335,8 +347,9 @@ SILENT = """\
 SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])
 ORDER BY t.last_heartbeat LIMIT {most_held}"""
 
-# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
-# its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
+# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's
+# transaction turns it on; its flush also covers the claim, which was written before. Other levels
+# are the admin's choice and stay.
 DURABLY = """\
 CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
 MARK = f"""\
@@ -363,7 +376,8 @@ WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL"""
 
-# The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps for each.
+# The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps
+# for each.
 NEWEST = """\
 SELECT greatest(
     (SELECT s.slot FROM {slots} AS s
@@ -388,8 +402,8 @@ WITH held AS MATERIALIZED (
           AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
         OFFSET 0) AS h
 """
-# Write the decided slots on the rows that this transaction has claimed, and enter them into the ledger as CLAIM does.
-# A slot's start is the time of its claim.
+# Write the decided slots on the rows that this transaction has claimed, and enter them into the
+# ledger as CLAIM does. A slot's start is the time of its claim.
 BEGIN = f"""{_OWN}\
 ), begun AS (
     UPDATE {{tasks}} AS t
@@ -412,8 +426,9 @@ BEGIN = f"""{_OWN}\
 SELECT b.count, l.task_name, l.task_instance
 FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
 
-# Start rows that this transaction has claimed and that one decision serves, with their gap, if any. Left out are rows
-# of which ledger or gaps know a slot from ``since`` on, and those whose last gap reaches ``beyond``: it may go on.
+# Start rows that this transaction has claimed and that one decision serves, with their gap, if
+# any. Left out are rows of which ledger or gaps know a slot from ``since`` on, and those whose
+# last gap reaches ``beyond``: it may go on.
 START_ALIKE = f"""{_OWN}\
     WHERE (SELECT true FROM {{slots}} AS s
            WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot >= %(since)s::timestamptz
@@ -452,10 +467,10 @@ START_ALIKE = f"""{_OWN}\
 SELECT n.count = %(asked)s, l.task_name, l.task_instance
 FROM (SELECT count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
 
-# A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes on if it ends with
-# the slot before (``after``), has the same reason, and no slot of an earlier schedule lies between. Gaps with open
-# slots are new, and returned: those are ended one by one, which may wait for locks. Not by an EXISTS: the planner might
-# turn it into a join.
+# A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes
+# on if it ends with the slot before (``after``), has the same reason, and no slot of an earlier
+# schedule lies between. Gaps with open slots are new, and returned: those are ended one by one,
+# which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
 GAPS = """\
 WITH found AS MATERIALIZED (
     SELECT i.*, o.is_open, coalesce(b.first_slot, i.first_slot) AS begin, coalesce(b.count, 0) + i.count AS total

@@ -1,1 +1,3 @@
-"""``manage.py slotwise``: the command line with the settings of the project. Imports ``contrib`` and settings."""
+"""``manage.py slotwise``: the command line with the settings of the project. Imports ``contrib``
+and settings.
+"""
