@@ -13,21 +13,23 @@ from typing import Any
 import pytest
 
 from slotwise import (
-    AttemptInfo,
-    AuditEntry,
     DatabaseUnreachable,
     Every,
-    Health,
-    Inspection,
     JobContext,
-    JobInfo,
     JobRegistry,
-    SlotInfo,
     TaskContext,
-    TaskInfo,
-    WorkerInfo,
     job,
     task,
+)
+from slotwise.inspect import (
+    AttemptInfo,
+    AuditEntry,
+    Health,
+    Inspection,
+    JobInfo,
+    SlotInfo,
+    TaskInfo,
+    WorkerInfo,
 )
 from slotwise.registry.inspection import AsyncInspection
 from slotwise.testing import ManualClock, ManualWorker

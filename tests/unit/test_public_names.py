@@ -7,6 +7,9 @@ import sys
 from importlib.metadata import version
 
 import slotwise
+import slotwise.inspect
+import slotwise.operations
+import slotwise.spi
 from slotwise.model import vocabulary
 
 
@@ -33,4 +36,4 @@ def test_the_version_is_where_people_look() -> None:
 
 def test_a_feature_registers_its_reasons() -> None:
     """By the public name of the vocabulary's function."""
-    assert slotwise.register_reason is vocabulary.register_reason
+    assert slotwise.spi.register_reason is vocabulary.register_reason

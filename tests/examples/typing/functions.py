@@ -14,20 +14,17 @@ from slotwise import (
     Context,
     Every,
     FixedDelay,
-    Health,
     JobContext,
-    JobInfo,
     JobRegistry,
     Receipt,
     Retry,
     Settings,
     Skip,
-    SlotInfo,
     TaskContext,
-    WorkerInfo,
     job,
     task,
 )
+from slotwise.inspect import Health, JobInfo, SlotInfo, WorkerInfo
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
 

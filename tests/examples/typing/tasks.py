@@ -17,11 +17,10 @@ from slotwise import (
     OneTimeTask,
     Receipt,
     TaskContext,
-    TaskInfo,
-    TaskResult,
     job,
     task,
 )
+from slotwise.inspect import TaskInfo, TaskResult
 
 
 @dataclass

@@ -9,15 +9,9 @@ from typing import Any
 
 from tests.faults.cast.witness import LOG
 
-from slotwise import (
-    DistributedJob,
-    Every,
-    JobContext,
-    OneTimeTask,
-    TaskContext,
-    register_codec,
-)
+from slotwise import DistributedJob, Every, JobContext, OneTimeTask, TaskContext
 from slotwise.payload.payload import JSON
+from slotwise.spi import register_codec
 
 IS_NEW = os.environ.get("CAST_RELEASE", "2") == "2"
 
