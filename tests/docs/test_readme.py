@@ -21,6 +21,22 @@ BIN = Path(sys.executable).parent
 PATIENCE = 60
 
 
+#: A worker that is up for two nights, down for two, and up again.
+NIGHTS = """
+import os
+from datetime import UTC, datetime
+from jobs import NightlyReport
+from slotwise.testing import ManualClock, ManualWorker
+
+clock = ManualClock(datetime(2026, 11, 24, 12, tzinfo=UTC))
+with ManualWorker([NightlyReport()], os.environ["DATABASE_URL"], clock) as worker:
+    for pause in ("13h", "75h", "21h"):
+        worker.tick(pause)
+        worker.run_due()
+    worker.tick("1s")
+"""
+
+
 @pytest.fixture(params=["postgresql", "sqlite"])
 def address(request: pytest.FixtureRequest) -> str:
     """A database with nothing in it."""
@@ -131,6 +147,33 @@ def test_steps_work(project: Project) -> None:
     assert "succeeded" in told
     assert "trigger" in told
     assert "waiting" in told
+
+
+SLOTS_OF = re.compile(
+    r"^(20\S+(?: … 20\S+)?) +(\w+) +(.+?)  +(\w+) +(\S+) +(–|\S+ m?s|\S+ h \S+ min)",
+    re.MULTILINE,
+)
+
+
+def test_first_screen_is_what_the_commands_print(project: Project) -> None:
+    """Two nights without a worker: the slots, and the sentences that explain one of them."""
+    (session,) = [block.code for block in blocks(README, "console")]
+    slots, explained = session.split("$ slotwise explain")
+    project.run("slotwise db upgrade")
+    (project.home / "nights.py").write_text(NIGHTS)
+    subprocess.run(
+        [sys.executable, "nights.py"],
+        cwd=project.home,
+        env=project.environment,
+        check=True,
+        timeout=PATIENCE,
+    )
+    shown = SLOTS_OF.findall(slots)
+    assert len(shown) == 5
+    assert SLOTS_OF.findall(project.run("slotwise slots nightly-report --limit 5")) == shown
+    first, _, said = explained.partition("\n")
+    told = project.run(f"slotwise explain{first}")
+    assert " ".join(said.split()) in " ".join(told.split())
 
 
 def test_readme_is_short() -> None:
