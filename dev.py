@@ -53,7 +53,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   test     prove every promise once, against a real PostgreSQL, which is started if none is given; five minutes
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
-  check    style, types, import contracts and documentation
+  check    style, types, import contracts, figures of the source, and documentation
   constraints  write constraints.txt: version and hash of all that CI tests
   release  build wheel and sdist into dist/, check them, try each in an empty environment, and list what is in them
   clean    remove .venv and everything else that was generated
@@ -322,6 +322,7 @@ def checks(site: str) -> dict[str, list[str]]:
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "mypy": ["-m", "mypy"],
         "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache", "--no-logo"],
+        "figures of the source": ["tools/house.py"],
         "docs": [
             "-m",
             "mkdocs",
