@@ -10,24 +10,39 @@ from typing import TYPE_CHECKING
 from slotwise.model.exports import late
 
 if TYPE_CHECKING:
-    from slotwise.explain.explanation import Explanation, TaskExplanation
-    from slotwise.registry.inspection import AsyncInspection, Inspection
+    from slotwise.client.inspection import AsyncInspection, Inspection
+    from slotwise.explain.explanation import Explanation, JobExplanation, TaskExplanation
+    from slotwise.model.records import RECURRING
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
-    from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
+    from slotwise.store.reading.views import (
+        AttemptInfo,
+        Health,
+        JobInfo,
+        SlotInfo,
+        Unreadable,
+    )
     from slotwise.store.reading.worker_registry import WorkerInfo
 
 _HOMES = {
-    "slotwise.explain.explanation": ("Explanation", "TaskExplanation"),
-    "slotwise.registry.inspection": ("AsyncInspection", "Inspection"),
+    "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
+    "slotwise.client.inspection": ("AsyncInspection", "Inspection"),
+    "slotwise.model.records": ("RECURRING",),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
-    "slotwise.store.reading.views": ("AttemptInfo", "Health", "JobInfo", "SlotInfo"),
+    "slotwise.store.reading.views": (
+        "AttemptInfo",
+        "Health",
+        "JobInfo",
+        "SlotInfo",
+        "Unreadable",
+    ),
     "slotwise.store.reading.worker_registry": ("WorkerInfo",),
 }
 __all__ = [
+    "RECURRING",
     "AsyncInspection",
     "AttemptInfo",
     "AuditEntry",
@@ -35,12 +50,14 @@ __all__ = [
     "Explanation",
     "Health",
     "Inspection",
+    "JobExplanation",
     "JobInfo",
     "SlotInfo",
     "TaskCount",
     "TaskExplanation",
     "TaskInfo",
     "TaskResult",
+    "Unreadable",
     "WorkerInfo",
 ]
 

@@ -23,7 +23,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.registry.inspection import Inspection
+from slotwise.client.inspection import Inspection
 
 
 @task(name="send")

@@ -13,15 +13,21 @@ from typing import Any
 import pytest
 
 from slotwise import (
+    Client,
     DatabaseUnreachable,
     Every,
     JobContext,
     JobRegistry,
+    SchemaMissing,
+    Settings,
     TaskContext,
+    UnknownTask,
     job,
     task,
 )
+from slotwise.client.inspection import AsyncInspection
 from slotwise.inspect import (
+    RECURRING,
     AttemptInfo,
     AuditEntry,
     Health,
@@ -31,7 +37,6 @@ from slotwise.inspect import (
     TaskInfo,
     WorkerInfo,
 )
-from slotwise.registry.inspection import AsyncInspection
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -157,8 +162,21 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "audit": (),
         "explain_task": ("mail", "1"),
         "attempts": ("hourly", NOON + 4 * HOUR),
+        "check_name": ("hourly",),
+        "jobs_among": (["hourly", "mail"],),
+        "zone": ("hourly",),
+        "zones": ([("hourly", RECURRING)],),
+        "common_zone": (),
+        "instance_counts": (),
+        "schedules": (),
+        "slots_within": ("hourly", NOON, NOON + 8 * HOUR),
+        "explain_job": ("hourly",),
+        "stranded": (["mail"],),
     }
-    calls = {name for name in vars(Inspection) if not name.startswith("_")} - {"aio"}
+    calls = {name for name in vars(Inspection) if not name.startswith("_")} - {
+        "aio",
+        "open",
+    }
     assert (
         calls
         == {name for name in vars(AsyncInspection) if not name.startswith("_")}
@@ -173,7 +191,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
 
     found = asyncio.run(main())
     for name, arguments in given.items():
-        if name != "explain":  # its sentences count the time
+        if not name.startswith("explain"):  # their sentences count the time
             assert found[name] == getattr(look, name)(*arguments), name
     for name in calls:
         assert inspect.signature(getattr(Inspection, name)) == inspect.signature(
@@ -181,6 +199,55 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         )
     assert isinstance(asyncio.run(look.aio.health()), Health)
     assert [type(one) for one in found["tasks"]] == [TaskInfo, TaskInfo]
+
+
+def test_it_opens_without_an_application(
+    registry: JobRegistry, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an address, from settings, from the environment; its connections are closed."""
+    expected = registry.inspect.jobs()
+    with Inspection.open(url) as look:
+        assert look.jobs() == expected
+    with Inspection.open(Settings(database_url=url)) as look:
+        assert look.jobs() == expected
+    monkeypatch.setenv("SLOTWISE_DATABASE_URL", url)
+    with Inspection.open() as look:
+        assert look.jobs() == expected
+    with Client.open(url) as client:
+        assert client.inspect.jobs() == expected
+        assert client.operations.pause("hourly", dry_run=True)
+        assert client.get("mail", "1") == registry.client.get("mail", "1")
+
+
+def test_it_opens_for_an_application(registry: JobRegistry) -> None:
+    """Its settings say where the tables are, and what its jobs declare is known."""
+    gap = registry.inspect.gaps("hourly")[0].slot
+    with Inspection.open(application=registry) as look:
+        told = look.explain("hourly", gap).sentences
+    with Inspection.open(registry.settings) as look:
+        assert look.explain("hourly", gap).sentences != told
+    assert any("The job declares catch_up=" in sentence for sentence in told)
+
+
+def test_opening_needs_the_tables(pg_empty_url: str) -> None:
+    """The error has the command of the cure."""
+    with (
+        pytest.raises(SchemaMissing, match="slotwise db upgrade"),
+        Inspection.open(pg_empty_url),
+    ):
+        pass
+
+
+def test_a_name_is_checked(registry: JobRegistry) -> None:
+    """Of a job, an instance and a task; a near name is offered."""
+    look = registry.inspect
+    look.check_name(hourly)
+    look.check_name("hourly", id="customer-7")
+    look.check_name("mail", kind="task")
+    with pytest.raises(UnknownTask, match=r"no job 'hourli'.*did you mean 'hourly'"):
+        look.check_name("hourli")
+    with pytest.raises(UnknownTask, match="no recurring instance 'customer-8'"):
+        look.check_name("hourly", id="customer-8")
 
 
 def test_a_database_that_is_not_there() -> None:

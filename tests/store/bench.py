@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.client.client import Client
+from slotwise.client.inspection import Inspection
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define
 from slotwise.jobs.job import job, task
@@ -25,7 +26,6 @@ from slotwise.model.records import (
     Succeeded,
     Transition,
 )
-from slotwise.registry.inspection import Inspection
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan, Planner

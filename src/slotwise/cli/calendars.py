@@ -30,6 +30,7 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.inspect import Inspection
 from slotwise.schedules.days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.settings.settings import LARGEST_FILE
 from slotwise.store.planning.calendars import (
@@ -39,7 +40,6 @@ from slotwise.store.planning.calendars import (
     Edit,
     Followed,
 )
-from slotwise.store.reading.reader import Reader
 
 
 @click.group(
@@ -70,7 +70,7 @@ def list_calendars(given: Given) -> None:
     """List all calendars, and how many jobs use each."""
     with given.store() as store:
         lines = CalendarChanges(store, _author()).all()
-        zone = Reader(store).common_zone()
+        zone = Inspection(lambda: store).common_zone()
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
@@ -431,7 +431,9 @@ def _change(
         change = CalendarChanges(store, _author()).change(
             name, edit, command, create=create, dry=dry
         )
-        zones = Reader(store).zones({(one.job, one.instance) for one in change.followed})
+        zones = Inspection(lambda: store).zones(
+            {(one.job, one.instance) for one in change.followed}
+        )
     refused = [one for one in change.followed if one.refused]
     if given.json:
         print_json({**_change_json(change), "dry_run": dry})

@@ -38,13 +38,12 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, pasteable
+from slotwise.inspect import Health, Unreadable, WorkerInfo
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import State
 from slotwise.schedules.description import UTC
 from slotwise.store.connect.database_errors import describe
-from slotwise.store.reading.views import Health, Unreadable
-from slotwise.store.reading.worker_registry import WorkerInfo
 from slotwise.store.slots.store import NEWER_PATIENCE
 
 Answer = TypeVar("Answer")
@@ -66,10 +65,10 @@ def workers(given: Given, count: int | None) -> None:
     """List workers that have signed in and not out. A "gone" worker was not seen within its lease:
     others take over.
     """
-    with given.reader() as reader:
-        lines = reader.workers()[:count]
-        now = reader.now()
-        zone = reader.common_zone()
+    with given.inspection() as inspect:
+        lines = inspect.workers()[:count]
+        now = inspect.now()
+        zone = inspect.common_zone()
     if given.json:
         print_json_list({**as_json(line), "state": _state(line)} for line in lines)
     elif not lines:
@@ -193,9 +192,9 @@ def health(
     """
 
     def check() -> tuple[Health | list[WorkerInfo], ZoneInfo]:
-        with given.reader(import_app=False) as reader:
-            found = reader.health(max_overdue) if worker is None else reader.workers()
-            return found, UTC if given.json else reader.common_zone()
+        with given.inspection(import_app=False) as inspect:
+            found = inspect.health(max_overdue) if worker is None else inspect.workers()
+            return found, UTC if given.json else inspect.common_zone()
 
     try:
         found, zone = _answered(check, timeout)

@@ -33,16 +33,17 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import UnknownTask
+from slotwise.inspect import Inspection, JobInfo
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
 from slotwise.schedules.description import short_text, zone_of
-from slotwise.store.reading.reader import PAGE, Reader
-from slotwise.store.reading.views import JobInfo
 
 #: Lines of a table of jobs.
 LINES = 100
+#: Lines that are read at once.
+PAGE = 500
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
 
@@ -124,13 +125,13 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
     has replaced.
     """
     definitions = _definitions(given)
-    with given.reader() as reader:
+    with given.inspection() as inspect:
         if given.json:
-            print_json_list(islice(_with_instances(reader, definitions, after), count))
+            print_json_list(islice(_with_instances(inspect, definitions, after), count))
             return
-        warn_paused(reader.all_paused())
-        entries = _entries(reader, definitions, after)
-        now = reader.now()
+        warn_paused(inspect.all_paused())
+        entries = _entries(inspect, definitions, after)
+        now = inspect.now()
         size = count or LINES
         shown = 0
         last = after
@@ -141,7 +142,7 @@ def list_jobs(given: Given, count: int | None, everything: bool, after: str) -> 
             shown = shown + len(page)
             last = page[-1].name
         has_more = next(entries, None) is not None
-        counts = reader.instance_counts(after, last if has_more else None)
+        counts = inspect.instance_counts(after=after, until=last if has_more else None)
     if not shown and not counts and not after:
         say("no jobs yet: a worker plans them when it starts")
     for name, number in sorted(counts.items()):
@@ -181,13 +182,13 @@ def _plight(line: JobInfo) -> str:
 
 
 def _with_instances(
-    reader: Reader, definitions: Mapping[str, Definition] | None, after: str
+    inspect: Inspection, definitions: Mapping[str, Definition] | None, after: str
 ) -> Iterator[dict[str, object]]:
     """Each job with the number of its recurring instances; then the tasks that have only
     instances.
     """
-    counts = reader.instance_counts(after)
-    for entry in _entries(reader, definitions, after):
+    counts = inspect.instance_counts(after=after)
+    for entry in _entries(inspect, definitions, after):
         number = counts.pop(entry.name, None)
         yield entry.json if number is None else {**entry.json, "instances": number}
     for name, number in sorted(counts.items()):
@@ -202,20 +203,20 @@ def _definitions(given: Given) -> Mapping[str, Definition] | None:
 
 
 def _entries(
-    reader: Reader, definitions: Mapping[str, Definition] | None, after: str
+    inspect: Inspection, definitions: Mapping[str, Definition] | None, after: str
 ) -> Iterator[_Entry]:
     """Read page by page, while the caller iterates; the jobs of the application that have no row
     come last.
     """
     found = definitions or {}
     compared = definitions is not None
-    while page := reader.jobs(after=after, limit=PAGE):
+    while page := inspect.jobs(after=after, limit=PAGE):
         for line in page:
             yield _Entry(
                 name=line.job, line=line, definition=found.get(line.job), compared=compared
             )
         after = page[-1].job
-    for name in sorted(found.keys() - reader.jobs_among(found)):
+    for name in sorted(found.keys() - inspect.jobs_among(found)):
         yield _Entry(name=name, line=None, definition=found[name], compared=compared)
 
 
@@ -266,14 +267,14 @@ def list_instances(
     """List the recurring instances of the task NAME, by id: those that client.schedule_recurring
     created.
     """
-    with given.reader() as reader:
-        reader.known(name)
-        found = _instances(reader, name, after)
+    with given.inspection() as inspect:
+        inspect.check_name(name)
+        found = _instances(inspect, name, after)
         if given.json:
             print_json_list(found if everything else islice(found, count))
             return
         lines = list(found if everything else islice(found, count + 1))
-        now = reader.now()
+        now = inspect.now()
     if not lines:
         say(f"{name}: no recurring instances")
         return
@@ -284,9 +285,9 @@ def list_instances(
         say(f"… more: {again}", err=True)
 
 
-def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
+def _instances(inspect: Inspection, name: str, after: str) -> Iterator[JobInfo]:
     """Read page by page, while the caller iterates."""
-    while page := reader.instances(name, limit=PAGE, after=after):
+    while page := inspect.instances(name, limit=PAGE, after=after):
         yield from page
         after = page[-1].id
 
@@ -306,20 +307,20 @@ def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
 @pass_given
 def show_job(given: Given, name: str, id: str | None) -> None:
     """Show the row of the job NAME."""
-    with given.reader() as reader:
-        line = reader.job(name, id or RECURRING)
+    with given.inspection() as inspect:
+        line = inspect.job(name, id=id)
         if line is None and id is not None:
-            reader.known(name)
+            inspect.check_name(name)
             raise UnknownTask(
                 f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}"
             )
         if line is None:
             is_task = any(
-                worker.live and name in worker.tasks for worker in reader.workers()
+                worker.live and name in worker.tasks for worker in inspect.workers()
             )
             raise UnknownTask(
                 _unknown(
-                    name, [known.job for known in reader.jobs(limit=PAGE)], is_task=is_task
+                    name, [known.job for known in inspect.jobs(limit=PAGE)], is_task=is_task
                 )
             )
     if given.json:

@@ -39,12 +39,10 @@ from slotwise.cli.shared.output import (
 from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.contrib.logging import plain
 from slotwise.model.records import RECURRING
-from slotwise.registry.inspection import Inspection
 from slotwise.schedules.description import UTC
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.job_operations import Resumed
 from slotwise.store.operations.transaction import AuditEntry
-from slotwise.store.reading.reader import Reader
 
 #: The revision and days of a calendar in the text form of a schedule.
 _DAYS: Final = re.compile(r"@\d+\[[^\]]*\]")
@@ -85,9 +83,9 @@ def trigger(
 
     If the job is paused, the run waits until the job is resumed.
     """
-    with given.operations() as (operations, reader):
+    with given.operations() as (operations, inspect):
         slot = operations.trigger(name, id=id, overlap=overlap, **given.order)
-        zone = reader.zone(name, id)
+        zone = inspect.zone(name, id=id)
     print_result(
         given, f"{name}: triggered as slot {exact(slot, zone)}", job=name, slot=slot
     )
@@ -150,11 +148,11 @@ def resume(given: Given, name: str | None, everything: bool, replay: bool) -> No
     one = _job_or_all(name, everything)
     paused = None
     zone = UTC
-    with given.operations() as (operations, reader):
+    with given.operations() as (operations, inspect):
         if one is not None:
             found = operations.resume(one, replay=replay, **given.order) or None
-            paused = None if given.json else reader.all_paused()
-            zone = reader.zone(one)
+            paused = None if given.json else inspect.all_paused()
+            zone = inspect.zone(one)
         else:
             found = operations.resume_all(replay=replay, dry_run=True)
             if found is not None and not given.dry_run:
@@ -210,8 +208,8 @@ def skip_next(given: Given, name: str, slot: Written | None, id: str) -> None:
 
     With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
-    with given.operations() as (operations, reader):
-        zone = reader.zone(name, id)
+    with given.operations() as (operations, inspect):
+        zone = inspect.zone(name, id=id)
         skipped = operations.skip_next(
             name, within(slot, zone, "SLOT"), id=id, **given.order
         )
@@ -253,18 +251,18 @@ def cancel(
     """
     if backfill and slot is not None:
         raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
-    with given.operations() as (operations, reader):
+    with given.operations() as (operations, inspect):
         if backfill:
             if waiting := operations.cancel_backfill(name, id=id, dry_run=True):
                 given.confirm(f"{waiting} slots of {name} will not run.")
             count = operations.cancel_backfill(name, id=id, **given.order)
             print_result(given, f"{name}: {count} slots cancelled", job=name, count=count)
             return exits.OK if count else exits.FAILED
-        zone = reader.zone(name, id or RECURRING)
+        zone = inspect.zone(name, id=id)
         wanted = (
             None
             if slot is None
-            else exact_slot(reader, name, id or RECURRING, slot.within(zone, "SLOT"))
+            else exact_slot(inspect, name, id or RECURRING, slot.within(zone, "SLOT"))
         )
         found = operations.cancel(name, wanted, id=id, **given.order)
     text = (
@@ -292,9 +290,9 @@ def retry(given: Given, name: str, slot: Written, id: str) -> None:
     the schedule. A slot of a job with on_lost="give_up" starts only once: this command rejects it
     with --app, else the worker does.
     """
-    with given.operations() as (operations, reader):
-        zone = reader.zone(name, id)
-        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
+    with given.operations() as (operations, inspect):
+        zone = inspect.zone(name, id=id)
+        wanted = exact_slot(inspect, name, id, slot.within(zone, "SLOT"))
         operations.retry(name, wanted, id=id, **given.order)
     print_result(
         given, f"{name}: slot {exact(wanted, zone)} will be retried", job=name, slot=wanted
@@ -364,8 +362,8 @@ def backfill(
     decided yet. Times are ISO 8601, in the job's zone unless they have an offset; a duration is
     subtracted from now.
     """
-    with given.operations() as (operations, reader):
-        zone = reader.zone(name, options["id"])
+    with given.operations() as (operations, inspect):
+        zone = inspect.zone(name, id=options["id"])
         begin = first.within(zone, "--from")
         end = last.within(zone, "--to")
         found = operations.backfill(name, begin, end, **options, dry_run=True)
@@ -455,14 +453,12 @@ def audit(given: Given, name: str | None, count: int) -> None:
     """List the operations on jobs, the newest first; with NAME, those on that job and those on
     all.
     """
-    with given.store() as store:
-        inspect = Inspection(lambda: store)
-        reader = Reader(store)
+    with given.inspection() as inspect:
         paused = inspect.all_paused()
         entries = inspect.audit(name, limit=count)
         if name is not None and all(entry.job != name for entry in entries):
-            reader.known(name)
-        zones = reader.zones(
+            inspect.check_name(name)
+        zones = inspect.zones(
             {
                 (entry.job, entry.id or RECURRING)
                 for entry in entries

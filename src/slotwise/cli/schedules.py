@@ -457,9 +457,12 @@ def _jobs(given: Given) -> Counter[Schedule]:
             for job in given.registry().jobs
             if job.schedule
         )
-    with given.reader() as reader:
+    with given.inspection() as inspect:
         return Counter(
-            {parse_schedule(text).last: count for text, count in reader.schedules().items()}
+            {
+                parse_schedule(text).last: count
+                for text, count in inspect.schedules().items()
+            }
         )
 
 

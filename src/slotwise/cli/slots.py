@@ -43,6 +43,7 @@ from slotwise.cli.shared.terminal import exact, moment, say
 from slotwise.client.client import Client
 from slotwise.explain.explanation import explain as explain_slot
 from slotwise.explain.explanation import explain_now, explain_task
+from slotwise.inspect import Inspection
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK
@@ -107,10 +108,11 @@ def show_slot(given: Given, name: str, slot: Written, id: str) -> int:
     The attempt that succeeded is the last one. A lost attempt ended when its worker was last heard
     of.
     """
-    with given.reader() as reader:
+    with given.store() as store:
+        reader = Reader(store)
         reader.known_instance(name, id)
         zone = reader.zone(name, id)
-        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
+        wanted = exact_slot(Inspection(lambda: store), name, id, slot.within(zone, "SLOT"))
         line = reader.slot(name, wanted, id)
         attempts = reader.attempts(name, id, wanted)
     if line is None:
@@ -514,7 +516,7 @@ def explain(given: Given, name: str, slot: Written | None, id: str, traceback: b
         if slot is None:
             return _explain_now(given, store, name, id, zone, definition, traceback)
         reader.known_instance(name, id)
-        wanted = exact_slot(reader, name, id, slot.within(zone, "SLOT"))
+        wanted = exact_slot(Inspection(lambda: store), name, id, slot.within(zone, "SLOT"))
         found = explain_slot(facts(store, name, wanted, id), definition)
     if given.json:
         print_json(found)

@@ -50,14 +50,14 @@ from slotwise.cli.shared.terminal import moment, say
 from slotwise.client.arguments import Receipt, wrong_id
 from slotwise.client.client import STATES, Client
 from slotwise.errors import InstanceExists, InvalidJob, InvalidPayload, UnknownTask
+from slotwise.inspect import Inspection
 from slotwise.jobs.definition import LARGEST_PRIORITY
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.dialects.task_statements import Status
 from slotwise.store.queue.queue import TaskInfo, TaskResult
-from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount, task_counts
+from slotwise.store.reading.task_counts import MOST, MOST_NAMES, TaskCount
 from slotwise.store.reading.views import state_of_stuck
 from slotwise.store.slots.store import Store
 
@@ -139,17 +139,17 @@ def list_tasks(
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
-    with task_desk(given) as (client, reader):
+    with task_desk(given) as (client, inspect):
         found = client.list(name, state=state, after=after, limit=count + 1)
-        lines, reasons = _routed(reader, found[:count])
-        zone = reader.common_zone()
+        lines, reasons = _routed(inspect, found[:count])
+        zone = inspect.common_zone()
     if given.json:
         print_json_list(_task_json(line, reasons) for line in lines)
     elif not lines:
         say("no such tasks")
     if name is not None and not lines:
-        with given.reader() as reader:
-            known_task(reader, name)
+        with given.inspection() as inspect:
+            inspect.check_name(name, kind="task")
     if given.json or not lines:
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
@@ -177,17 +177,16 @@ def count_tasks(given: Given) -> None:
 
     Waiting tasks are counted up to 10,000, of at most 1,000 names.
     """
-    with given.store() as store:
-        reader = Reader(store)
-        lines = task_counts(store)
-        now = reader.now()
+    with given.inspection() as inspect:
+        lines = inspect.task_counts()
+        now = inspect.now()
         due = {
             line.task
             for line in lines
             if line.next_due is not None and line.next_due <= now
         }
-        reasons = reader.stranded(due)
-        zone = reader.common_zone()
+        reasons = inspect.stranded(due)
+        zone = inspect.common_zone()
     if given.json:
         print_json_list(
             {**as_json(line), "reason": reasons.get(line.task)} for line in lines
@@ -239,18 +238,18 @@ def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
 
 
 def _routed(
-    reader: Reader, lines: Sequence[TaskInfo]
+    inspect: Inspection, lines: Sequence[TaskInfo]
 ) -> tuple[list[TaskInfo], dict[str, str]]:
     """Set the state of due tasks that no live worker claims; return the lines, and the reasons by
     task name.
     """
-    now = reader.now()
+    now = inspect.now()
     due = {
         line.task
         for line in lines
         if line.state == State.WAITING and line.due is not None and line.due <= now
     }
-    reasons = reader.stranded(due) if due else {}
+    reasons = inspect.stranded(due) if due else {}
     stuck = [
         line.state == State.WAITING
         and line.task in reasons
@@ -306,12 +305,12 @@ def _row(line: TaskInfo, zone: ZoneInfo) -> list[str | Text]:
 @pass_given
 def show_task(given: Given, name: str, id: str) -> None:
     """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
-    with task_desk(given) as (client, reader):
+    with task_desk(given) as (client, inspect):
         line = client.get(name, id)
         ends = client.history(name, id)
-        attempts = reader.attempts(name, id)
-        lines, reasons = _routed(reader, [line] if line else [])
-        zone = reader.common_zone()
+        attempts = inspect.attempts(name, id=id)
+        lines, reasons = _routed(inspect, [line] if line else [])
+        zone = inspect.common_zone()
     if line is None and not ends:
         raise UnknownTask(
             f"no task {name!r} with id {id!r} in this database; it may have "
@@ -460,17 +459,10 @@ NOTES = """
 
 
 @contextmanager
-def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
-    """A client and a reader; with --app, the client knows the application's tasks."""
-    with given.store() as store:
-        known = given.with_definitions(store)
-        yield Client(lambda: known), Reader(store)
-
-
-def known_task(reader: Reader, name: str) -> None:
-    """Raise UnknownTask unless a row, the ledger or a live worker has this name."""
-    if not any(worker.live and name in worker.tasks for worker in reader.workers()):
-        reader.known(name, kind="task")
+def task_desk(given: Given) -> Iterator[tuple[Client, Inspection]]:
+    """A client, and what reads the tables; with --app, the client knows the application's tasks."""
+    with given.client() as client:
+        yield client, client.inspect
 
 
 @contextmanager
@@ -490,7 +482,8 @@ def _scheduling(given: Given, name: str) -> Iterator[Client]:
                 [one.name for one in known.definitions.values() if not one.is_job],
             )
         declared = known.definitions.get(name)
-        if declared.is_job if declared is not None else Reader(store).jobs_among([name]):
+        inspect = Inspection(lambda: store)
+        if declared.is_job if declared is not None else inspect.jobs_among([name]):
             cure = f"to run it now: slotwise trigger {shlex.quote(name)}"
             raise InvalidJob(f"{name!r} is a job, which runs by its schedule; {cure}")
         yield Client(lambda: known)
@@ -619,9 +612,9 @@ def retry_tasks(
     """
     if not ids and not dry_run:
         confirm(f"All dead tasks of {name} will run again.", sure=yes)
-    with task_desk(given) as (client, reader):
+    with task_desk(given) as (client, inspect):
         if not ids:
-            known_task(reader, name)
+            inspect.check_name(name, kind="task")
         if ids:
             receipts = (
                 [_would(client, name, id, "scheduled") for id in ids]
@@ -686,9 +679,9 @@ def cancel_tasks(
         confirm(
             f"All {f'{state} ' if state else ''}tasks of {name} will be removed.", sure=yes
         )
-    with task_desk(given) as (client, reader):
+    with task_desk(given) as (client, inspect):
         if not ids:
-            known_task(reader, name)
+            inspect.check_name(name, kind="task")
         if ids:
             receipts = [
                 _would(client, name, id, "cancelled")

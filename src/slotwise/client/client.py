@@ -13,7 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import sqlalchemy as sa
 
@@ -70,8 +79,11 @@ from slotwise.store.queue.queue import (
 )
 
 if TYPE_CHECKING:
+    from slotwise.client.inspection import Inspection
+    from slotwise.client.opening import Application
     from slotwise.client.operations import Operations
     from slotwise.jobs.context import Connection, TaskOf
+    from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
 Given = ParamSpec("Given")
@@ -112,6 +124,26 @@ class Client:
         #: the transaction.
         self._unknown: dict[Key, str | None] = {}
 
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        where: Settings | str | None = None,
+        *,
+        application: Application | None = None,
+    ) -> Iterator[Self]:
+        """Open the tables for a script, and close the connections at the end.
+
+        ``where``: settings, or the address of the database; by default those of the
+        ``application`` (a JobRegistry), else of environment and settings file. With an
+        ``application`` its jobs and tasks are known: their types, priorities and limits count.
+        Raises DatabaseUnreachable or another DatabaseProblem, SchemaMissing, SchemaMismatch.
+        """
+        from slotwise.client.opening import open_store  # late: it brings alembic
+
+        with open_store(where, application) as store:
+            yield cls(lambda: store)
+
     @functools.cached_property
     def operations(self) -> Operations:
         """Operations on jobs: pause, trigger, cancel, retry and others."""
@@ -120,6 +152,15 @@ class Client:
         )  # late: most workers and clients give none
 
         return Operations(self._make_store, self._wake)
+
+    @property
+    def inspect(self) -> Inspection:
+        """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
+        from slotwise.client.inspection import (
+            Inspection,  # late: most workers are not asked
+        )
+
+        return Inspection(self._make_store)
 
     @property
     def aio(self) -> AsyncClient:

@@ -45,8 +45,8 @@ from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:
+    from slotwise.client.inspection import Inspection
     from slotwise.client.operations import Operations
-    from slotwise.registry.inspection import Inspection
 
 logger = logging.getLogger("slotwise.registry")
 
@@ -195,11 +195,7 @@ class JobRegistry:
     @property
     def inspect(self) -> Inspection:
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
-        from slotwise.registry.inspection import (
-            Inspection,
-        )  # late: most workers are not asked
-
-        return Inspection(self._store)
+        return self.client.inspect
 
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for workers that are created from now on."""

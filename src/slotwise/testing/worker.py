@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from slotwise import migrate
 from slotwise.client.client import Client
+from slotwise.client.inspection import Inspection
 from slotwise.client.operations import Operations
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
@@ -32,7 +33,6 @@ from slotwise.model.events import (
     Settled,
 )
 from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
-from slotwise.registry.inspection import Inspection
 from slotwise.registry.registry import JobRegistry, listed, unique
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database

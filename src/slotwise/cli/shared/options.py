@@ -29,10 +29,10 @@ from slotwise.settings.settings import READERS, Settings
 # A command imports the store and the application only when it runs: the help and the version need
 # neither.
 if TYPE_CHECKING:
-    from slotwise.client.operations import Operations
+    from slotwise import Client, JobRegistry
     from slotwise.contrib.command import CommandJob
-    from slotwise.registry.registry import JobRegistry
-    from slotwise.store.reading.reader import Reader
+    from slotwise.inspect import Inspection
+    from slotwise.operations import Operations
     from slotwise.store.slots.store import Store
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
@@ -161,50 +161,40 @@ class Given:
         return settings
 
     @contextmanager
+    def client(self, *, import_app: bool = True) -> Iterator[Client]:
+        """Open the tables; with ``--app``, the client knows the application's jobs and tasks.
+
+        Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch.
+        """
+        from slotwise import Client
+
+        if import_app and "app" in self.values:
+            opened = Client.open(application=self.registry())
+        else:
+            opened = Client.open(self.table_settings() if import_app else self.settings())
+        with opened as client:
+            yield client
+
+    @contextmanager
+    def inspection(self, *, import_app: bool = True) -> Iterator[Inspection]:
+        """Open the tables for reading; raises what ``client`` does."""
+        with self.client(import_app=import_app) as client:
+            yield client.inspect
+
+    @contextmanager
+    def operations(self) -> Iterator[tuple[Operations, Inspection]]:
+        """Open the tables for operations on jobs, and for reading; raises what ``client`` does."""
+        with self.client() as client:
+            operations = client.operations
+            yield operations.by(self.author) if self.author else operations, client.inspect
+
+    @contextmanager
     def store(self, *, import_app: bool = True) -> Iterator[Store]:
         """Open the tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
-        from slotwise import migrate
-        from slotwise.store.connect.database import Database
-        from slotwise.store.slots.store import Store
+        from slotwise.client.opening import open_store
 
-        settings = self.table_settings() if import_app else self.settings()
-        database = Database(settings)
-        try:
-            database.verify()
-            with database.main.connect() as connection:
-                migrate.check(
-                    connection, prefix=settings.table_prefix, schema=settings.schema
-                )
-            yield Store(database, {})
-        finally:
-            database.close()
-
-    @contextmanager
-    def reader(self, *, import_app: bool = True) -> Iterator[Reader]:
-        """Open the tables for reading; raises what ``store`` does."""
-        from slotwise.store.reading.reader import Reader
-
-        with self.store(import_app=import_app) as store:
-            yield Reader(store)
-
-    @contextmanager
-    def operations(self) -> Iterator[tuple[Operations, Reader]]:
-        """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are
-        known.
-        """
-        from slotwise.client.operations import Operations
-        from slotwise.store.reading.reader import Reader
-
-        with self.store() as store:
-            known = self.with_definitions(store)
-            operations = Operations(lambda: known)
-            yield operations.by(self.author) if self.author else operations, Reader(store)
-
-    def with_definitions(self, store: Store) -> Store:
-        """The same tables; with ``--app``, the store knows the application's jobs and tasks."""
-        if "app" not in self.values:
-            return store
-        return type(store)(store.database, self.registry().definitions)
+        with open_store(self.table_settings() if import_app else self.settings()) as store:
+            yield store
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
@@ -452,13 +442,13 @@ def lines_option(
     )
 
 
-def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> datetime:
+def exact_slot(inspect: Inspection, name: str, id: str, given: datetime) -> datetime:
     """The stored slot for an instant that was copied from a listing.
 
     Listings show milliseconds, but the slot of a trigger has microseconds.
     """
     width = timedelta(milliseconds=1) if given.microsecond else timedelta(seconds=1)
-    found = reader.slots_within(name, instance, given, given + width)
+    found = inspect.slots_within(name, given, given + width, id=id)
     return found[0] if len(found) == 1 and given not in found else given
 
 

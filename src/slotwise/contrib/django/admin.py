@@ -14,10 +14,10 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 
+from slotwise.client.inspection import Inspection
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
-from slotwise.registry.inspection import Inspection
 from slotwise.schedules.description import short_text
 
 Rows = Iterable[Sequence[object]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
+from slotwise.client.inspection import Inspection
 from slotwise.contrib.metrics.figures import ROWS, SECONDS, Snapshot, Value
 from slotwise.contrib.metrics.health import Verdict, WorkerHealth, busy_for
 from slotwise.engine.worker import Worker
@@ -32,7 +33,6 @@ from slotwise.model.events import (
     SlotsSuperseded,
 )
 from slotwise.model.vocabulary import REASONS, Outcome
-from slotwise.registry.inspection import Inspection
 from slotwise.registry.registry import JobRegistry
 from slotwise.store.reading.task_counts import Backlog
 

@@ -4,15 +4,24 @@ dashboards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from zoneinfo import ZoneInfo
 
 from slotwise.client.arguments import AnyTask, Task
 from slotwise.client.client import Awaited, Client, awaited
 from slotwise.client.operations import instant_of, name_of
-from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
+from slotwise.explain.explanation import (
+    Explanation,
+    JobExplanation,
+    TaskExplanation,
+    explain,
+    explain_now,
+    explain_task,
+)
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
@@ -26,6 +35,8 @@ from slotwise.store.reading.views import AttemptInfo, Health, JobInfo, SlotInfo
 from slotwise.store.reading.worker_registry import WorkerInfo
 
 if TYPE_CHECKING:
+    from slotwise.client.opening import Application
+    from slotwise.settings.settings import Settings
     from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -47,6 +58,26 @@ class Inspection:
         self._make_store = store
         self._client = Client(store)
 
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        where: Settings | str | None = None,
+        *,
+        application: Application | None = None,
+    ) -> Iterator[Self]:
+        """Open the tables without a registry, and close the connections at the end.
+
+        ``where``: settings, or the address of the database; by default those of the
+        ``application`` (a JobRegistry), else of environment and settings file. With an
+        ``application``, explanations tell what its jobs and tasks declare. Raises
+        DatabaseUnreachable or another DatabaseProblem, SchemaMissing, SchemaMismatch.
+        """
+        from slotwise.client.opening import open_store  # late: it brings alembic
+
+        with open_store(where, application) as store:
+            yield cls(lambda: store)
+
     @property
     def aio(self) -> AsyncInspection:
         """The same calls for asyncio applications."""
@@ -55,6 +86,41 @@ class Inspection:
     def now(self) -> datetime:
         """Return the database's time."""
         return self._read(Reader.now)
+
+    # -- names and time zones ---------------------------------------------------------------------
+
+    def check_name(
+        self, job: AnyTask, *, id: str | None = None, kind: Literal["job", "task"] = "job"
+    ) -> None:
+        """Raise UnknownTask, with a near name, unless rows, ledger or a live worker have this job.
+
+        With ``id``, also unless it has this recurring instance. ``kind`` is what the message calls
+        it.
+        """
+        name = name_of(job)
+
+        def check(reader: Reader) -> None:
+            reader.known(name, kind=kind)
+            if id is not None:
+                reader.known_instance(name, id)
+
+        self._read(check)
+
+    def jobs_among(self, names: Collection[str]) -> set[str]:
+        """Return those of these names that are jobs which workers have planned."""
+        return self._read(lambda reader: reader.jobs_among(names))
+
+    def zone(self, job: AnyTask, *, id: str | None = None) -> ZoneInfo:
+        """Return the time zone of a job's schedule, or of its instance; UTC if it has none."""
+        return self._read(lambda reader: reader.zone(name_of(job), id or RECURRING))
+
+    def zones(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], ZoneInfo]:
+        """Return the time zones of these jobs and ids; those without a row are left out."""
+        return self._read(lambda reader: reader.zones(keys))
+
+    def common_zone(self) -> ZoneInfo:
+        """Return the one zone besides UTC of the jobs that are due next, or UTC."""
+        return self._read(Reader.common_zone)
 
     # -- jobs and their slots ---------------------------------------------------------------------
 
@@ -75,6 +141,19 @@ class Inspection:
         return self._read(
             lambda reader: reader.instances(name_of(job), limit=limit, after=after)
         )
+
+    def instance_counts(
+        self, *, after: str = "", until: str | None = None
+    ) -> dict[str, int]:
+        """Return the number of recurring instances of each task that has any.
+
+        ``after`` and ``until`` bound the names.
+        """
+        return self._read(lambda reader: reader.instance_counts(after, until))
+
+    def schedules(self) -> dict[str, int]:
+        """Return each schedule in force, as text, with the number of its jobs and instances."""
+        return self._read(Reader.schedules)
 
     def slots(
         self,
@@ -144,6 +223,16 @@ class Inspection:
             lambda reader: reader.slot(name_of(job), instant_of(slot), id or RECURRING)
         )
 
+    def slots_within(
+        self, job: AnyTask, start: datetime, end: datetime, *, id: str | None = None
+    ) -> list[datetime]:
+        """Return the slots from ``start`` to before ``end`` that the ledger or a row has."""
+        return self._read(
+            lambda reader: reader.slots_within(
+                name_of(job), id or RECURRING, instant_of(start), instant_of(end)
+            )
+        )
+
     def attempts(
         self, job: AnyTask, slot: datetime | None = None, *, id: str | None = None
     ) -> list[AttemptInfo]:
@@ -166,6 +255,15 @@ class Inspection:
         return self._ask(
             lambda store: explain(
                 facts(store, name, wanted, id or RECURRING), store.definitions.get(name)
+            )
+        )
+
+    def explain_job(self, job: AnyTask, *, id: str | None = None) -> JobExplanation | None:
+        """Return why a job does not run now, and when it will; None if there is no such job."""
+        name = name_of(job)
+        return self._ask(
+            lambda store: explain_now(
+                store, name, id or RECURRING, store.definitions.get(name)
             )
         )
 
@@ -210,6 +308,10 @@ class Inspection:
         monitoring.
         """
         return self._ask(task_counts.backlog)
+
+    def stranded(self, names: Collection[str]) -> dict[str, str]:
+        """Return those of these one-time tasks that no live worker takes, with the reason."""
+        return self._read(lambda reader: reader.stranded(names))
 
     def since_success(self, jobs: Collection[str]) -> dict[str, timedelta]:
         """Return the time since each of these jobs has last succeeded, or else since it was
@@ -260,21 +362,31 @@ class AsyncInspection(Awaited[Inspection]):
     """As Inspection, awaited: each call runs on a thread."""
 
     now = awaited(Inspection.now)
+    check_name = awaited(Inspection.check_name)
+    jobs_among = awaited(Inspection.jobs_among)
+    zone = awaited(Inspection.zone)
+    zones = awaited(Inspection.zones)
+    common_zone = awaited(Inspection.common_zone)
     jobs = awaited(Inspection.jobs)
     job = awaited(Inspection.job)
     instances = awaited(Inspection.instances)
+    instance_counts = awaited(Inspection.instance_counts)
+    schedules = awaited(Inspection.schedules)
     slots = awaited(Inspection.slots)
     gaps = awaited(Inspection.gaps)
     pending = awaited(Inspection.pending)
     slot = awaited(Inspection.slot)
+    slots_within = awaited(Inspection.slots_within)
     attempts = awaited(Inspection.attempts)
     explain = awaited(Inspection.explain)
+    explain_job = awaited(Inspection.explain_job)
     explain_task = awaited(Inspection.explain_task)
     tasks = awaited(Inspection.tasks)
     task = awaited(Inspection.task)
     task_results = awaited(Inspection.task_results)
     task_counts = awaited(Inspection.task_counts)
     backlog = awaited(Inspection.backlog)
+    stranded = awaited(Inspection.stranded)
     since_success = awaited(Inspection.since_success)
     workers = awaited(Inspection.workers)
     health = awaited(Inspection.health)
