@@ -29,6 +29,8 @@ from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"
+CONNECTIONS = ROOT / "docs" / "connections.md"
+SECURITY = ROOT / "docs" / "security.md"
 REFERENCE = ROOT / "docs" / "operations-reference.md"
 SHARED = {spec.name for spec in dataclasses.fields(events.AttemptEvent)}
 
@@ -130,7 +132,8 @@ def test_deadlines_are_as_listed() -> None:
     """The defaults in the table of deadlines are those of the settings."""
     settings = Settings()
     listed = {
-        name: default for name, _, default in table(PAGE, "## Connections and deadlines")
+        name: default
+        for name, _, default in table(CONNECTIONS, "## Connections and deadlines")
     }
     assert listed.pop("keepalives") == "5 s, 3 × 2 s"
     assert {
@@ -149,7 +152,7 @@ def test_deadlines_are_as_listed() -> None:
 
 def test_connections_are_as_many_as_said() -> None:
     """A process takes at most as many connections as the page says."""
-    said = re.search(r"at most (\d+) per process", PAGE.read_text())
+    said = re.search(r"at most (\d+) per process", CONNECTIONS.read_text())
     assert said is not None
     assert Database(
         Settings(database_url="postgresql://nobody@localhost/nothing")
@@ -183,7 +186,7 @@ def granted(url: str, word: str) -> Iterator[str]:
     name = f"{address.database}_{word}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
-        for block in blocks(PAGE, "sql"):
+        for block in blocks(SECURITY, "sql"):
             if block.code.endswith(f"TO {word};\n"):
                 connection.execute(
                     block.code.replace(f"TO {word};", f"TO {name};").encode()
