@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotwise.client.inspection import AsyncInspection, Inspection
     from slotwise.explain.explanation import Explanation, JobExplanation, TaskExplanation
     from slotwise.model.records import RECURRING
+    from slotwise.schedules.description import describe_schedule, zone_of
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
@@ -29,6 +30,7 @@ _HOMES = {
     "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
     "slotwise.client.inspection": ("AsyncInspection", "Inspection"),
     "slotwise.model.records": ("RECURRING",),
+    "slotwise.schedules.description": ("describe_schedule", "zone_of"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
@@ -59,6 +61,8 @@ __all__ = [
     "TaskResult",
     "Unreadable",
     "WorkerInfo",
+    "describe_schedule",
+    "zone_of",
 ]
 
 

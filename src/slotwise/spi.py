@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from slotwise.model.exports import late
 
 if TYPE_CHECKING:
+    from slotwise.model.durations import format_duration, parse_duration
     from slotwise.model.events import Event
     from slotwise.model.vocabulary import (
         Kind,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         register_reason,
     )
     from slotwise.payload.payload import register_codec
+    from slotwise.schedules.zones import zone_named
 
 _HOMES = {
     # listeners
@@ -34,6 +36,9 @@ _HOMES = {
         "State",
         "register_reason",
     ),
+    # durations and time zones
+    "slotwise.model.durations": ("format_duration", "parse_duration"),
+    "slotwise.schedules.zones": ("zone_named",),
     # codecs
     "slotwise.payload.payload": ("register_codec",),
 }
@@ -44,8 +49,11 @@ __all__ = [
     "Outcome",
     "Reason",
     "State",
+    "format_duration",
+    "parse_duration",
     "register_codec",
     "register_reason",
+    "zone_named",
 ]
 
 

@@ -24,8 +24,8 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.cli.shared.terminal import moment, say, say_document
 from slotwise.errors import SchemaMissing
+from slotwise.inspect import describe_schedule, zone_of
 from slotwise.registry.registry import JobRegistry
-from slotwise.schedules.description import short_text, zone_of
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.deploy_preview import Change, compare
@@ -140,7 +140,7 @@ def _now(change: Change) -> str:
 def _side(text: str | None, slots: Sequence[datetime]) -> str:
     zone = zone_of(text)
     return (
-        f"{short_text(text or '')}: "
+        f"{describe_schedule(text or '')}: "
         f"{', '.join(moment(slot, zone) for slot in slots) or 'no slot'}"
     )
 

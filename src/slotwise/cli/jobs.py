@@ -33,12 +33,11 @@ from slotwise.cli.shared.output import (
 )
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import UnknownTask
-from slotwise.inspect import Inspection, JobInfo
+from slotwise.inspect import Inspection, JobInfo, describe_schedule, zone_of
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
-from slotwise.schedules.description import short_text, zone_of
 
 #: Lines of a table of jobs.
 LINES = 100
@@ -225,7 +224,7 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     code = [entry.code] if entry.code is not None else []
     if line is None:
         schedule = (
-            short_text(entry.definition.schedule)
+            describe_schedule(entry.definition.schedule)
             if entry.definition and entry.definition.schedule
             else ""
         )
@@ -242,7 +241,7 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
         next_slot,
         ago(line.last_success, now),
         failures,
-        short_text(line.schedule),
+        describe_schedule(line.schedule),
     ]
 
 
@@ -336,7 +335,7 @@ def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
         *([("id", line.id)] if line.id != RECURRING else []),
         ("state", outcome(line.state)),
         *([("reason", line.reason)] if line.reason else []),
-        ("schedule", short_text(line.schedule)),
+        ("schedule", describe_schedule(line.schedule)),
         ("time zone", zone.key),
         ("next slot", moment(line.next_slot, zone)),
         ("due", moment(line.due, zone)),

@@ -16,7 +16,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING, TICK, Row, from_micros
 from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.schedules import Schedule
-from slotwise.schedules.description import short_text
+from slotwise.schedules.description import describe_schedule
 from slotwise.store.operations.transaction import AuditEntry
 from slotwise.store.reading.facts import Facts, Load, TaskFacts, facts
 from slotwise.store.reading.reader import Reader
@@ -637,7 +637,7 @@ def _without_trace(facts: Facts) -> tuple[str, None, Iterable[str]]:
         return (
             State.NO_SLOT,
             None,
-            [f"It runs {short_text(schedule)}: no run ended at this instant."],
+            [f"It runs {describe_schedule(schedule)}: no run ended at this instant."],
         )
     if not facts.is_slot:
         return State.NO_SLOT, None, _no_slot(facts, schedule)
@@ -663,10 +663,10 @@ def _no_slot(facts: Facts, schedule: Schedule) -> Iterator[str]:
         yield (
             "Its schedule is disabled, and has no slots."
             if is_disabled
-            else f"{short_text(schedule)} has none."
+            else f"{describe_schedule(schedule)} has none."
         )
         return
-    yield f"The schedule, {short_text(schedule)}, has no slot at {when(facts.slot)}."
+    yield f"The schedule, {describe_schedule(schedule)}, has no slot at {when(facts.slot)}."
     yield from why_no_slot(schedule, facts.slot)
     yield f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}."
 
@@ -795,7 +795,7 @@ def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iter
             if line.state == State.DISABLED
             else "Its schedule has no further slot"
         )
-        yield f"{why}: {short_text(line.schedule)}."
+        yield f"{why}: {describe_schedule(line.schedule)}."
         yield (
             "It runs again only if a deploy changes the schedule; to run it once: "
             "slotwise trigger."
@@ -803,7 +803,7 @@ def _present(line: JobInfo, facts: Facts, definition: Definition | None) -> Iter
         return
     if line.next_slot is not None:
         verb = "It runs for" if line.state == State.RUNNING else "Its next slot is"
-        yield f"{verb} {when(line.next_slot)}; its schedule is {short_text(line.schedule)}."
+        yield f"{verb} {when(line.next_slot)}; its schedule is {describe_schedule(line.schedule)}."
     if (
         line.state == State.PAUSED and facts.is_over
     ):  # as after a restore of the queue alone

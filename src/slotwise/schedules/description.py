@@ -5,7 +5,8 @@ slots.
 from __future__ import annotations
 
 import re
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
+from functools import singledispatch
 from itertools import product
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -38,7 +39,7 @@ def zone_of(schedule: Schedule | str | None) -> ZoneInfo:
     return UTC if found is None else found.last.local_zone or UTC
 
 
-def short_text(schedule: Schedule | str) -> str:
+def describe_schedule(schedule: Schedule | str) -> str:
     """Return the schedule that applies last in a few words; a text that cannot be parsed is
     returned as it is.
     """
@@ -46,58 +47,88 @@ def short_text(schedule: Schedule | str) -> str:
     return str(schedule) if found is None else _short(found.last)
 
 
+@singledispatch
 def _short(schedule: Schedule) -> str:
-    match schedule:
-        case Cron():
-            times = ", ".join(few_times(schedule))
-            weekday = schedule.texts[5]
-            daily = times if weekday in "*?" else f"{times} {weekday}"
-            is_plain = times and schedule.texts[4] == "*" and schedule.texts[3] in "*?"
-            return f"{daily if is_plain else schedule.expression} {schedule.zone.key}"
-        case Daily():
-            return f"{', '.join(map(time_text, schedule.times))} {schedule.zone.key}"
-        case Every():
-            anchor = (
-                "" if schedule.anchor == EPOCH else f" from {instant_text(schedule.anchor)}"
-            )
-            return f"every {_spaced(format_duration(schedule.interval))}{anchor}"
-        case FixedDelay():
-            return f"{_spaced(format_duration(schedule.delay))} after each run"
-        case Once():
-            return f"once at {instant_text(schedule.at)}"
-        case Disabled():
-            return "never"
-        case AnyOf():
-            return "; ".join(map(_short, schedule.schedules))
-        case Between():
-            bounds = (("from", schedule.start), ("until", schedule.end))
-            told = [
-                f" {word} {local_moment(bound, schedule)}"
-                for word, bound in bounds
-                if bound is not None
-            ]
-            return f"{_short(schedule.schedule)}{''.join(told)}"
-        case Spread():
-            return f"{_short(schedule.schedule)}, {_spaced(format_duration(schedule.by))} later"
-        case Excluding():
-            return (
-                f"{_short(schedule.schedule)} excluding "
-                f"{', '.join(schedule.calendars)} ({schedule.roll})"
-            )
-        case BusinessDay():
-            of = f" of {', '.join(schedule.calendars)}" if schedule.calendars else ""
-            nth = "last business day" if schedule.n == -1 else f"business day {schedule.n}"
-            return f"{_short(schedule.schedule)}, {nth}{of}"
     return str(schedule)
 
 
-def _spaced(duration: str) -> str:
-    """``1h30m`` becomes ``1 h 30 min``."""
-    found = re.findall(r"([0-9.]+)([a-z]+)", duration)
-    return (
-        " ".join(f"{number} {'min' if unit == 'm' else unit}" for number, unit in found)
-        or duration
-    )
+@_short.register
+def _(schedule: Cron) -> str:
+    _, _, _, day, month, weekday = schedule.texts
+    times = ", ".join(few_times(schedule))
+    if not times or month != "*" or day not in "*?":
+        return f"{schedule.expression} {schedule.zone.key}"
+    if weekday not in "*?":
+        times = f"{times} {weekday}"
+    return f"{times} {schedule.zone.key}"
+
+
+@_short.register
+def _(schedule: Daily) -> str:
+    return f"{', '.join(map(time_text, schedule.times))} {schedule.zone.key}"
+
+
+@_short.register
+def _(schedule: Every) -> str:
+    every = f"every {_spaced(schedule.interval)}"
+    is_usual = schedule.anchor == EPOCH
+    return every if is_usual else f"{every} from {instant_text(schedule.anchor)}"
+
+
+@_short.register
+def _(schedule: FixedDelay) -> str:
+    return f"{_spaced(schedule.delay)} after each run"
+
+
+@_short.register
+def _(schedule: Once) -> str:
+    return f"once at {instant_text(schedule.at)}"
+
+
+@_short.register
+def _(schedule: Disabled) -> str:
+    return "never"
+
+
+@_short.register
+def _(schedule: AnyOf) -> str:
+    return "; ".join(map(_short, schedule.schedules))
+
+
+@_short.register
+def _(schedule: Between) -> str:
+    text = _short(schedule.schedule)
+    if schedule.start is not None:
+        text += f" from {local_moment(schedule.start, schedule)}"
+    if schedule.end is not None:
+        text += f" until {local_moment(schedule.end, schedule)}"
+    return text
+
+
+@_short.register
+def _(schedule: Spread) -> str:
+    return f"{_short(schedule.schedule)}, {_spaced(schedule.by)} later"
+
+
+@_short.register
+def _(schedule: Excluding) -> str:
+    calendars = ", ".join(schedule.calendars)
+    return f"{_short(schedule.schedule)} excluding {calendars} ({schedule.roll})"
+
+
+@_short.register
+def _(schedule: BusinessDay) -> str:
+    nth = "last business day" if schedule.n == -1 else f"business day {schedule.n}"
+    of = f" of {', '.join(schedule.calendars)}" if schedule.calendars else ""
+    return f"{_short(schedule.schedule)}, {nth}{of}"
+
+
+def _spaced(duration: timedelta) -> str:
+    """``1 h 30 min``, where `format_duration` writes ``1h30m``."""
+    text = format_duration(duration)
+    parts = re.findall(r"([0-9.]+)([a-z]+)", text)
+    words = [f"{number} {'min' if unit == 'm' else unit}" for number, unit in parts]
+    return " ".join(words) or text
 
 
 def local_moment(instant: datetime, schedule: Schedule) -> str:
@@ -111,10 +142,8 @@ def local_moment(instant: datetime, schedule: Schedule) -> str:
 def few_times(schedule: Cron) -> list[str]:
     """The times of day of an expression, if they are few and do not depend on the job's name."""
     seconds, minutes, hours = schedule.values[:3]
-    if (
-        any(map(has_hash, schedule.texts[:3]))
-        or len(seconds) * len(minutes) * len(hours) > _MOST_TIMES
-    ):
+    count = len(seconds) * len(minutes) * len(hours)
+    if count > _MOST_TIMES or any(map(has_hash, schedule.texts[:3])):
         return []
     return [time_text(time(*found)) for found in product(hours, minutes, seconds)]
 

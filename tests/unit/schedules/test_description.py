@@ -11,7 +11,7 @@ import pytest
 
 from slotwise.cli.shared.schedules import explain, outlook
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.description import short_text
+from slotwise.schedules.description import describe_schedule
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),
@@ -117,7 +117,7 @@ def test_a_schedule_in_a_few_words(text: str, words: str) -> None:
     """As people write it: calendars by name, bounds by the clocks of the zone; a text of another
     release as it is.
     """
-    assert short_text(text) == words
+    assert describe_schedule(text) == words
 
 
 DAYS = ("*", "?", "*/1", "*/2", "1-31", "31-30", "13", "*,13", "1-15,20", "H")

@@ -18,7 +18,7 @@ from slotwise.client.inspection import Inspection
 from slotwise.contrib.django.models import Job, Task, Worker
 from slotwise.contrib.django.project import registry
 from slotwise.errors import SlotwiseError
-from slotwise.schedules.description import short_text
+from slotwise.inspect import describe_schedule
 
 Rows = Iterable[Sequence[object]]
 
@@ -147,7 +147,7 @@ class JobPage(ReadOnlyPage):
             yield (
                 self.link(one.job),
                 one.state,
-                short_text(one.schedule),
+                describe_schedule(one.schedule),
                 one.next_slot,
                 one.last_success,
                 one.consecutive_failures,
