@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.kit.progress",
     "tests.kit.selection",
     "tests.ledger_author",
+    "tests.qualified_functions",
 ]
 
 

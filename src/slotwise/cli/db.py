@@ -34,6 +34,7 @@ from slotwise.migrate.revisions import (
     refuse_unversioned,
     unapplied,
 )
+from slotwise.migrate.trusted_schemas import creators_warning
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import lacks_tables, sqlstate
@@ -101,9 +102,12 @@ def upgrade(given: Given, adopt: bool, revision: str) -> None:
         migrate.check(
             connection, **where
         )  # alembic knows the revision only; columns may be missing
+        warning = creators_warning(connection, **where)
     if given.json:
-        print_json({"applied": done})
+        print_json({"applied": done, "warnings": [warning] if warning else []})
     else:
+        if warning:
+            say(f"warning: {warning}", err=True)
         say(
             f"applied {', '.join(done)}"
             if done
@@ -153,6 +157,7 @@ def check(given: Given) -> None:
             for found in (
                 unapplied(connection, **where),
                 database.durability_warning(connection),
+                creators_warning(connection, **where),
             )
             if found
         ]

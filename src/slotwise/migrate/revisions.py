@@ -100,7 +100,9 @@ class Target:
             # index that another one builds concurrently waits for every statement that began
             # before, so this one must not wait itself.
             connection.execute(sa.text(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'"))
-            lock = sa.text("SELECT pg_try_advisory_xact_lock(hashtext(:name))")
+            lock = sa.text(
+                "SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtext(:name))"
+            )
             self.wait_for(lambda: connection.scalar(lock, {"name": self.lock_name}))
             self.make_schema(connection.execute)
         self.is_foreign(connection)
@@ -335,7 +337,9 @@ def applied(
             sa.table(target.version_table, schema=schema)
         )
         if not connection.scalar(
-            sa.func.has_table_privilege(sa.func.to_regclass(name), "SELECT")
+            sa.func.pg_catalog.has_table_privilege(
+                sa.func.pg_catalog.to_regclass(name), "SELECT"
+            )
         ):
             return None
     with _alembic(target.options(), connection=connection) as context:
@@ -504,11 +508,11 @@ def _refuse_hidden(connection: sa.Connection, prefix: str, schema: str | None) -
     if not found:
         return
     role, path = connection.execute(
-        sa.text("SELECT current_user, current_setting('search_path')")
+        sa.text("SELECT current_user, pg_catalog.current_setting('search_path')")
     ).one()
     where = f"the tables {prefix}* are in the schema {' and '.join(found)}, and"
     if len(found) == 1 and not connection.scalar(
-        sa.func.has_schema_privilege(found[0], "USAGE")
+        sa.func.pg_catalog.has_schema_privilege(found[0], "USAGE")
     ):
         raise SchemaMissing(
             f"{where} role {role!r} may not use it; run: GRANT USAGE ON SCHEMA {found[0]} TO {role}"
@@ -646,9 +650,10 @@ def _is_valid(own: sa.Connection, target: Target, index: str) -> bool | None:
     """Whether an index was built to its end; None: there is none of this name."""
     found: bool | None = own.scalar(
         sa.text(
-            "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
-            "WHERE c.relname = :index AND c.relnamespace = coalesce(:schema, "
-            "current_schema())::regnamespace"
+            "SELECT i.indisvalid FROM pg_catalog.pg_index AS i "
+            "JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid "
+            "WHERE c.relname = :index "
+            "AND c.relnamespace = coalesce(:schema, pg_catalog.current_schema())::regnamespace"
         ),
         {"index": index, "schema": target.schema},
     )
@@ -662,10 +667,16 @@ def _alone(own: sa.Connection, target: Target) -> Iterator[None]:
     """
     key = {"name": target.lock_name}
     target.wait_for(
-        lambda: own.scalar(sa.text("SELECT pg_try_advisory_lock(hashtext(:name))"), key)
+        lambda: own.scalar(
+            sa.text("SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext(:name))"),
+            key,
+        )
     )
     try:
         yield
     finally:
         if not own.invalidated:
-            own.execute(sa.text("SELECT pg_advisory_unlock(hashtext(:name))"), key)
+            own.execute(
+                sa.text("SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtext(:name))"),
+                key,
+            )

@@ -47,8 +47,8 @@ register_reason(
     waits="its lock was lost",
 )
 
-_TRY: Final = "SELECT pg_try_advisory_lock(%(key)s::bigint)"
-_UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
+_TRY: Final = "SELECT pg_catalog.pg_try_advisory_lock(%(key)s::bigint)"
+_UNLOCK: Final = "SELECT pg_catalog.pg_advisory_unlock(%(key)s::bigint)"
 #: How often a pooler is tried for lending a session of the server to two clients.
 _LOOKS: Final = 20
 
@@ -284,7 +284,7 @@ class AdvisoryGate:
 
 
 def _backend(session: Session) -> int:
-    ((process,),) = session.execute("SELECT pg_backend_pid()").fetchall()
+    ((process,),) = session.execute("SELECT pg_catalog.pg_backend_pid()").fetchall()
     return int(process)
 
 

@@ -260,18 +260,20 @@ class _Database(ABC, Generic[C]):
         self._is_checked = True
 
 
-_NOW = "timezone('utc', CURRENT_TIMESTAMP)"
-_UNTIL = f"{_NOW} + make_interval(secs => %(seconds)s)"
-_AT_LEAST = "locked_at + make_interval(secs => %(seconds)s)"
+_NOW = "pg_catalog.timezone('utc', CURRENT_TIMESTAMP)"
+_UNTIL = f"{_NOW} + pg_catalog.make_interval(secs => %(seconds)s)"
+_AT_LEAST = "locked_at + pg_catalog.make_interval(secs => %(seconds)s)"
 
 
 # A role may have other defaults: SERIALIZABLE would fail under contention, and without
 # synchronous_commit a crash of the server could forget a lock that is held.
 _SESSION = """\
-SELECT set_config('default_transaction_isolation', 'read committed', false),
-    set_config('statement_timeout', %(limit)s, false), set_config('lock_timeout', %(limit)s, false),
-    set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-        ELSE current_setting('synchronous_commit') END, false)"""
+SELECT pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
+    pg_catalog.set_config('statement_timeout', %(limit)s, false),
+    pg_catalog.set_config('lock_timeout', %(limit)s, false),
+    pg_catalog.set_config('synchronous_commit',
+        CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN 'on'
+        ELSE pg_catalog.current_setting('synchronous_commit') END, false)"""
 
 
 #: What a server writes when it refuses a connection for good; the driver has no code for it.
@@ -308,7 +310,7 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
             f"WHERE held.name = %(name)s AND (held.lock_until <= {_NOW} OR "
             "held.locked_by = %(holder)s) "
             "AND held.locked_at < excluded.locked_at "
-            "RETURNING (extract(epoch FROM locked_at) * 1000000)::bigint"
+            "RETURNING (extract(epoch FROM locked_at) * 1000000.0)::bigint"
         )
         self.extend = (
             f"UPDATE {self.table} SET lock_until = {_UNTIL} {mine} AND lock_until > "
@@ -360,8 +362,9 @@ class _PostgreSQL(_Database["Connection[TupleRow]"]):
 
     def columns(self, connection: Connection[TupleRow]) -> dict[str, str]:
         rows = connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            "SELECT attname, pg_catalog.format_type(atttypid, atttypmod) "
+            "FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass(%s) "
+            "AND attnum > 0 AND NOT attisdropped",
             (self.table,),
         )
         return dict(rows.fetchall())

@@ -26,6 +26,7 @@ from slotwise.store.connect.database_errors import (
     place,
     sqlstate,
 )
+from slotwise.store.connect.exact_names import qualified
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection, Cursor
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _COMPILER = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_COMPILER.statement_compiler = qualified(  # type: ignore[assignment]
+    _COMPILER.statement_compiler
+)
 
 
 class Joined:

@@ -34,6 +34,7 @@ from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
+from slotwise.store.connect.exact_names import qualified
 from slotwise.store.connect.notifications import Along, Hearing
 from slotwise.store.schema.column_types import document
 
@@ -62,10 +63,10 @@ LOST_PLAN = frozenset({"26000", "42P05"})
 
 #: The execution option of a connection in autocommit: channel and payloads of a notification.
 ALONG = "slotwise_along"
-NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
+NOTIFY = "SELECT pg_catalog.pg_notify(%s, word) FROM pg_catalog.unnest(%s::text[]) AS word"
 
 #: "client" if the option came with the connection.
-_SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
+_SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"
 
 #: Formats of values, whatever the defaults of role and database: the driver reads only these.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
@@ -191,13 +192,14 @@ class PostgreSQLLink:
         engine = create_engine(
             self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits
         )
+        engine.dialect.statement_compiler = qualified(engine.dialect.statement_compiler)
 
         def connect(*_: object) -> Driver:
             return self._connect(role, parameters)
 
         def begin(connection: Connection) -> None:
             if self._pooled:
-                calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
+                calls = ", ".join("pg_catalog.set_config(%s, %s, true)" for _ in parameters)
                 connection.exec_driver_sql(
                     f"SELECT {calls}", tuple(sum(parameters.items(), ()))
                 )
@@ -251,7 +253,7 @@ class PostgreSQLLink:
         disk.
         """
         level = connection.exec_driver_sql(
-            "SELECT current_setting('synchronous_commit')"
+            "SELECT pg_catalog.current_setting('synchronous_commit')"
         ).scalar_one()
         if level != "off":
             return None
@@ -490,7 +492,7 @@ def _insist_on_forms(connection: Driver) -> None:
     """
     for name, form in _FORMS.items():
         if not (connection.info.parameter_status(name) or "").startswith(form):
-            connection.execute("SELECT set_config(%s, %s, false)", (name, form))
+            connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, form))
             connection.commit()
 
 

@@ -1,5 +1,5 @@
 UPDATE scheduled_tasks AS t
-SET last_heartbeat = statement_timestamp()
+SET last_heartbeat = pg_catalog.statement_timestamp()
 WHERE t.ctid = ANY (ARRAY(
         SELECT q.ctid
         FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
@@ -14,6 +14,5 @@ RETURNING t.task_name, t.task_instance, t.version;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version
 FROM scheduled_tasks
-WHERE scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR AND scheduled_tasks.picked AND
-    (scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks.version) IN ((%(param_1_1_1)s,
-    %(param_1_1_2)s, %(param_1_1_3)s));
+WHERE scheduled_tasks.picked_by = %(picked_by_1)s::TEXT AND scheduled_tasks.picked AND (scheduled_tasks.task_name,
+    scheduled_tasks.task_instance, scheduled_tasks.version) IN ((%(param_1_1_1)s, %(param_1_1_2)s, %(param_1_1_3)s));

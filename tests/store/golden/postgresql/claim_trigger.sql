@@ -1,42 +1,42 @@
 SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR FOR UPDATE;
+WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT FOR UPDATE;
 
-SELECT statement_timestamp();
+SELECT pg_catalog.statement_timestamp();
 
 SELECT %(param_1)s::INTEGER AS anon_1
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE UNION ALL SELECT
+WHERE scheduled_slots.task_name = %(task_name_1)s::TEXT AND scheduled_slots.task_instance =
+    %(task_instance_1)s::TEXT AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE UNION ALL SELECT
     %(param_1)s::INTEGER AS anon_1
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND (scheduled_tasks.task_instance =
-    %(task_instance_2)s::VARCHAR OR scheduled_tasks.plan_instance = %(plan_instance_1)s::VARCHAR) AND
-    scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH TIME ZONE;
+WHERE scheduled_tasks.task_name = %(task_name_2)s::TEXT AND (scheduled_tasks.task_instance =
+    %(task_instance_2)s::TEXT OR scheduled_tasks.plan_instance = %(plan_instance_1)s::TEXT) AND scheduled_tasks.slot
+    = %(slot_2)s::TIMESTAMP WITH TIME ZONE;
 
 SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data, scheduled_tasks.watermark
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR;
+WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, kind, slot,
-    schedule, plan_instance, origin, created_version, state) VALUES (%(task_name)s::VARCHAR,
-    %(task_instance)s::VARCHAR, %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s,
-    %(version)s::BIGINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
-    %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR, %(created_version)s::BIGINT, %(state)s::VARCHAR) ON CONFLICT DO
-    NOTHING RETURNING scheduled_tasks.task_name;
+    schedule, plan_instance, origin, created_version, state) VALUES (%(task_name)s::TEXT, %(task_instance)s::TEXT,
+    %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(kind)s::TEXT,
+    %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::TEXT, %(plan_instance)s::TEXT, %(origin)s::TEXT,
+    %(created_version)s::BIGINT, %(state)s::TEXT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_name;
 
 WITH due AS (
     UPDATE scheduled_tasks AS t
-    SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
-        version = greatest(least(t.version, 4611686018427387901) + 1, (extract(epoch FROM statement_timestamp()) *
-            1000000)::bigint),
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = pg_catalog.statement_timestamp(), lease = %(lease)s,
+        version = greatest(least(t.version, 4611686018427387901) + 1, (extract(epoch FROM
+            pg_catalog.statement_timestamp()) * 1000000.0)::bigint),
         attempt = least(t.attempt, 2147483646) + 1,
         watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM scheduled_tasks AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <=
+            pg_catalog.statement_timestamp()
           AND d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s
         ORDER BY d.execution_time
         LIMIT %(lost)s
@@ -45,18 +45,18 @@ WITH due AS (
         WHERE c.ctid = ANY (ARRAY(
             SELECT d.ctid FROM scheduled_tasks AS d
             WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <=
-                statement_timestamp()
+                pg_catalog.statement_timestamp()
               AND d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s
             ORDER BY d.execution_time
             LIMIT 1000))
-          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= statement_timestamp()
-              END
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <=
+              pg_catalog.statement_timestamp() END
         ORDER BY -coalesce(c.priority, 50), c.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
-               ELSE t.execution_time <= statement_timestamp() AND t.task_name IN (SELECT unnest(%(names)s::text[]))
-                   END
+               ELSE t.execution_time <= pg_catalog.statement_timestamp() AND t.task_name IN (SELECT
+                   pg_catalog.unnest(%(names)s::text[])) END
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
@@ -69,15 +69,15 @@ WITH due AS (
         task_name, coalesce(plan_instance, task_instance), slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
-        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE statement_timestamp() END
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE pg_catalog.statement_timestamp() END
     FROM due
     WHERE slot IS NOT NULL
       AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot >
-          statement_timestamp()))
+          pg_catalog.statement_timestamp()))
       AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
            OR NOT (task_name = ANY (%(weighed)s::text[])
-                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < statement_timestamp() -
-                       %(late)s::interval)))
+                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot <
+                       pg_catalog.statement_timestamp() - %(late)s::interval)))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = least(s.attempts, 2147483646) + 1,
         collapsed = excluded.collapsed, token = excluded.token, worker = excluded.worker,
@@ -86,16 +86,16 @@ WITH due AS (
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
-SELECT statement_timestamp(), kind = 'task' OR EXISTS (
+SELECT pg_catalog.statement_timestamp(), kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
-    task_name, task_instance, execution_time, version, CASE WHEN length(task_data) <= 1048640 THEN task_data END,
-        last_success, last_failure, consecutive_failures, priority, kind, slot, CASE WHEN kind <> 'plan' OR
-        watermark IS DISTINCT FROM slot THEN watermark END, next_slot, schedule, plan_instance, origin, collapsed,
-        created_version, attempt, lost_count, cancel_requested, control, parked_due, wanted_due, unheld_since,
-        pending::text, CASE WHEN length(task_data) > 1048640
-         THEN 'payload too large: ' || length(task_data) || ' bytes, at most 1048576 are allowed'
+    task_name, task_instance, execution_time, version, CASE WHEN pg_catalog.length(task_data) <= 1048640 THEN
+        task_data END, last_success, last_failure, consecutive_failures, priority, kind, slot, CASE WHEN kind <>
+        'plan' OR watermark IS DISTINCT FROM slot THEN watermark END, next_slot, schedule, plan_instance, origin,
+        collapsed, created_version, attempt, lost_count, cancel_requested, control, parked_due, wanted_due,
+        unheld_since, pending::text, CASE WHEN pg_catalog.length(task_data) > 1048640
+         THEN 'payload too large: ' || pg_catalog.length(task_data) || ' bytes, at most 1048576 are allowed'
          WHEN version > 4611686018427387901 THEN 'its version cannot rise further; give it a lower one'
          WHEN attempt > 2147483646 THEN 'its attempts cannot be counted; set attempt to 0' END
 FROM due

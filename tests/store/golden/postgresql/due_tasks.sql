@@ -17,13 +17,14 @@
 (SELECT p.task_name FROM heads AS p WHERE (
     SELECT true FROM scheduled_tasks AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= statement_timestamp()
+      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= pg_catalog.statement_timestamp()
     ORDER BY w.execution_time LIMIT 1))
 UNION
 (SELECT d.task_name FROM scheduled_tasks AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-   AND d.execution_time <= statement_timestamp() AND d.task_name = ANY (%(tasks)s::text[]))
+   AND d.execution_time <= pg_catalog.statement_timestamp() AND d.task_name = ANY (%(tasks)s::text[]))
 UNION
 (SELECT d.task_name FROM scheduled_tasks AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <=
+     pg_catalog.statement_timestamp()
    AND d.task_name = ANY (%(tasks)s::text[]));

@@ -13,4 +13,4 @@ WITH gone AS (
             FOR UPDATE) AS q))
       AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
     RETURNING 1)
-SELECT pg_current_xact_id()::text, count(*) FROM gone;
+SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.count(*) FROM gone;

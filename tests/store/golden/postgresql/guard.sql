@@ -1,24 +1,24 @@
 SELECT scheduled_meta.value
 FROM scheduled_meta
-WHERE scheduled_meta.key = %(key_1)s::VARCHAR;
+WHERE scheduled_meta.key = %(key_1)s::TEXT;
 
-SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1;
+SELECT pg_catalog.set_config(%(set_config_2)s::TEXT, %(set_config_3)s::TEXT, %(set_config_4)s) AS set_config_1;
 
 SELECT scheduled_slots.token
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
-    scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::VARCHAR AND
-    scheduled_slots.outcome = %(outcome_1)s::VARCHAR FOR SHARE;
+WHERE scheduled_slots.task_name = %(task_name_1)s::TEXT AND scheduled_slots.task_instance =
+    %(task_instance_1)s::TEXT AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
+    scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::TEXT AND
+    scheduled_slots.outcome = %(outcome_1)s::TEXT FOR SHARE;
 
 SELECT scheduled_meta.value
 FROM scheduled_meta
-WHERE scheduled_meta.key = %(key_1)s::VARCHAR;
+WHERE scheduled_meta.key = %(key_1)s::TEXT;
 
-SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1;
+SELECT pg_catalog.set_config(%(set_config_2)s::TEXT, %(set_config_3)s::TEXT, %(set_config_4)s) AS set_config_1;
 
 SELECT scheduled_tasks.version
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
-    %(picked_by_1)s::VARCHAR FOR KEY SHARE;
+WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
+    %(picked_by_1)s::TEXT FOR KEY SHARE;

@@ -1,8 +1,8 @@
-SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_name, q.task_instance,
-    q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
-    q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot, q.schedule,
-    q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
+SELECT pg_catalog.statement_timestamp(), pg_catalog.pg_current_xact_id()::text, q.ctid::text, q.task_name,
+    q.task_instance, q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success,
+    q.last_failure, q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot,
+    q.schedule, q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease,
+    q.state, q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -35,15 +35,14 @@ WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder;
 
-UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, attempts=(scheduled_slots.attempts -
-    %(attempts_1)s::INTEGER), token=(scheduled_slots.token + %(token_1)s::BIGINT),
-    started=scheduled_slots.started_before WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND
-    scheduled_slots.task_instance = %(instance)s::VARCHAR AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME
-    ZONE AND scheduled_slots.token = %(its)s::BIGINT AND scheduled_slots.finished IS NULL AND NOT
-    (scheduled_slots.attempts <= %(attempts_2)s::INTEGER AND scheduled_slots.lost = %(lost_1)s::INTEGER AND
-    scheduled_slots.aborted = %(aborted_1)s::INTEGER);
+UPDATE scheduled_slots SET outcome=%(outcome)s::TEXT, attempts=(scheduled_slots.attempts - %(attempts_1)s::INTEGER),
+    token=(scheduled_slots.token + %(token_1)s::BIGINT), started=scheduled_slots.started_before WHERE
+    scheduled_slots.task_name = %(name)s::TEXT AND scheduled_slots.task_instance = %(instance)s::TEXT AND
+    scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token = %(its)s::BIGINT AND
+    scheduled_slots.finished IS NULL AND NOT (scheduled_slots.attempts <= %(attempts_2)s::INTEGER AND
+    scheduled_slots.lost = %(lost_1)s::INTEGER AND scheduled_slots.aborted = %(aborted_1)s::INTEGER);
 
-DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance =
-    %(instance)s::VARCHAR AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token =
+DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = %(name)s::TEXT AND scheduled_slots.task_instance =
+    %(instance)s::TEXT AND scheduled_slots.slot = %(at)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.token =
     %(its)s::BIGINT AND scheduled_slots.finished IS NULL AND scheduled_slots.attempts <= %(attempts_1)s::INTEGER AND
     scheduled_slots.lost = %(lost_1)s::INTEGER AND scheduled_slots.aborted = %(aborted_1)s::INTEGER;

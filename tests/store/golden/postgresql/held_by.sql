@@ -5,4 +5,4 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.plan_instance, scheduled_tasks.cancel_requested, scheduled_tasks.control,
     scheduled_tasks.pending
 FROM scheduled_tasks
-WHERE scheduled_tasks.picked AND scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR;
+WHERE scheduled_tasks.picked AND scheduled_tasks.picked_by = %(picked_by_1)s::TEXT;

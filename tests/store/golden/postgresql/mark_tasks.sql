@@ -1,5 +1,5 @@
 UPDATE scheduled_tasks AS t
-SET marked = statement_timestamp()
+SET marked = pg_catalog.statement_timestamp()
 WHERE t.ctid = ANY (ARRAY(
         SELECT q.ctid
         FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
@@ -12,4 +12,5 @@ WHERE t.ctid = ANY (ARRAY(
             FOR NO KEY UPDATE) AS q))
   AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
 RETURNING t.task_name, t.task_instance, t.version,
-    CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END;
+    CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN
+        pg_catalog.set_config('synchronous_commit', 'on', true) END;

@@ -17,13 +17,14 @@
     SELECT d.execution_time AS due FROM scheduled_tasks AS d
     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
       AND false
-      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
+      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) ELSE false
+          END
       AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
     ORDER BY d.execution_time LIMIT 1
 )
-SELECT CASE WHEN count(waiting.due) > 0 THEN
-        least(greatest(min(waiting.due), statement_timestamp() - interval '1 day'), timestamptz '9000-01-01Z') -
-            statement_timestamp() END,
+SELECT CASE WHEN pg_catalog.count(waiting.due) > 0 THEN
+        least(greatest(pg_catalog.min(waiting.due), pg_catalog.statement_timestamp() - interval '1 day'),
+            timestamptz '9000-01-01Z') - pg_catalog.statement_timestamp() END,
     NULL
 FROM (
     (SELECT d.execution_time FROM scheduled_tasks AS d

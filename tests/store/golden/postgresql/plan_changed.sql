@@ -11,9 +11,9 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
     newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
-    COLLATE "C" FOR UPDATE OF scheduled_tasks;
+WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::TEXT) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance COLLATE
+    "C" FOR UPDATE OF scheduled_tasks;
 
 SELECT scheduled_tasks.plan, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
@@ -25,24 +25,24 @@ SELECT scheduled_tasks.plan, scheduled_tasks.task_name, scheduled_tasks.task_ins
     scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.parked_due,
     scheduled_tasks.wanted_due, scheduled_tasks.unheld_since, scheduled_tasks.marked, scheduled_tasks.pending
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR FOR UPDATE;
+WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT FOR UPDATE;
 
-SELECT statement_timestamp();
+SELECT pg_catalog.statement_timestamp();
 
-UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NOT NULL) THEN %(param_1)s::VARCHAR ELSE
-    %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost + CASE WHEN
-    (scheduled_slots.started IS NOT NULL) THEN %(param_3)s::INTEGER ELSE %(param_4)s::INTEGER END),
-    finished=%(now)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND
-    scheduled_slots.task_instance = %(plan_of)s::VARCHAR AND scheduled_slots.slot IN (SELECT scheduled_slots.slot
+UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NOT NULL) THEN %(param_1)s::TEXT ELSE
+    %(param_2)s::TEXT END, reason=%(reason)s::TEXT, lost=(scheduled_slots.lost + CASE WHEN (scheduled_slots.started
+    IS NOT NULL) THEN %(param_3)s::INTEGER ELSE %(param_4)s::INTEGER END), finished=%(now)s::TIMESTAMP WITH TIME
+    ZONE WHERE scheduled_slots.task_name = %(plan_name)s::TEXT AND scheduled_slots.task_instance = %(plan_of)s::TEXT
+    AND scheduled_slots.slot IN (SELECT scheduled_slots.slot
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND scheduled_slots.task_instance = %(plan_of)s::VARCHAR
-    ORDER BY scheduled_slots.slot DESC
+WHERE scheduled_slots.task_name = %(plan_name)s::TEXT AND scheduled_slots.task_instance = %(plan_of)s::TEXT ORDER BY
+    scheduled_slots.slot DESC
  LIMIT %(param_5)s::INTEGER) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
-WHERE standing.task_name = %(plan_name)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
-    (standing.task_instance = %(plan_of)s::VARCHAR OR standing.plan_instance = %(plan_of)s::VARCHAR)));
+WHERE standing.task_name = %(plan_name)s::TEXT AND standing.slot = scheduled_slots.slot AND (standing.task_instance
+    = %(plan_of)s::TEXT OR standing.plan_instance = %(plan_of)s::TEXT)));
 
 UPDATE scheduled_tasks SET priority=%(priority)s::SMALLINT, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE,
-    schedule=%(schedule)s::VARCHAR, plan=%(plan)s::JSON WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR
-    AND scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;
+    schedule=%(schedule)s::TEXT, plan=%(plan)s::JSON WHERE scheduled_tasks.task_name = %(task_name_1)s::TEXT AND
+    scheduled_tasks.task_instance = %(task_instance_1)s::TEXT;

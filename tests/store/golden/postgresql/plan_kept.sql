@@ -11,12 +11,12 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
     newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)s::VARCHAR,
-    %(task_name_1_3)s::VARCHAR, %(task_name_1_4)s::VARCHAR, %(task_name_1_5)s::VARCHAR) AND
-    scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C",
-    scheduled_tasks.task_instance COLLATE "C" FOR UPDATE OF scheduled_tasks;
+WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::TEXT, %(task_name_1_2)s::TEXT, %(task_name_1_3)s::TEXT,
+    %(task_name_1_4)s::TEXT, %(task_name_1_5)s::TEXT) AND scheduled_tasks.task_instance = %(task_instance_1)s::TEXT
+    ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance COLLATE "C" FOR UPDATE OF
+    scheduled_tasks;
 
 UPDATE scheduled_tasks SET plan=CAST(CAST(scheduled_tasks.plan AS JSONB) || CAST(%(param_1)s::JSONB AS JSONB) AS
-    JSON) WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)s::VARCHAR,
-    %(task_name_1_3)s::VARCHAR, %(task_name_1_4)s::VARCHAR, %(task_name_1_5)s::VARCHAR) AND
-    scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;
+    JSON) WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::TEXT, %(task_name_1_2)s::TEXT,
+    %(task_name_1_3)s::TEXT, %(task_name_1_4)s::TEXT, %(task_name_1_5)s::TEXT) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT;

@@ -1,4 +1,4 @@
-SELECT statement_timestamp();
+SELECT pg_catalog.statement_timestamp();
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
     scheduled_tasks.plan, EXISTS (SELECT newest.slot
@@ -13,9 +13,9 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
     newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
-    COLLATE "C" FOR UPDATE OF scheduled_tasks;
+WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::TEXT) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance COLLATE
+    "C" FOR UPDATE OF scheduled_tasks;
 
 SELECT greatest(
     (SELECT s.slot FROM scheduled_slots AS s
@@ -28,14 +28,14 @@ SELECT greatest(
 FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
 ORDER BY i.turn;
 
-SELECT statement_timestamp();
+SELECT pg_catalog.statement_timestamp();
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, kind, slot,
-    watermark, next_slot, schedule, plan, created_version) VALUES (%(task_name)s::VARCHAR,
-    %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
-    %(priority)s::SMALLINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH
-    TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(plan)s::JSON,
-    %(created_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_name;
+    watermark, next_slot, schedule, plan, created_version) VALUES (%(task_name)s::TEXT, %(task_instance)s::TEXT,
+    %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(priority)s::SMALLINT,
+    %(kind)s::TEXT, %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE,
+    %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::TEXT, %(plan)s::JSON, %(created_version)s::BIGINT) ON
+    CONFLICT DO NOTHING RETURNING scheduled_tasks.task_name;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
     scheduled_tasks.plan, EXISTS (SELECT newest.slot
@@ -50,6 +50,6 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
     newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
-    COLLATE "C" FOR UPDATE OF scheduled_tasks;
+WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::TEXT) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::TEXT ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance COLLATE
+    "C" FOR UPDATE OF scheduled_tasks;

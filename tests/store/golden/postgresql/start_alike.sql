@@ -44,4 +44,4 @@ WITH held AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 )
 SELECT n.count = %(asked)s, l.task_name, l.task_instance
-FROM (SELECT count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s;
+FROM (SELECT pg_catalog.count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s;

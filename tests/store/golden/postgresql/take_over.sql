@@ -1,8 +1,8 @@
-SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_name, q.task_instance,
-    q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
-    q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot, q.schedule,
-    q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
+SELECT pg_catalog.statement_timestamp(), pg_catalog.pg_current_xact_id()::text, q.ctid::text, q.task_name,
+    q.task_instance, q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success,
+    q.last_failure, q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot,
+    q.schedule, q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease,
+    q.state, q.cancel_requested, q.control, q.parked_due, q.wanted_due, q.unheld_since, q.marked, q.pending::text
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -67,7 +67,7 @@ WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.token = i.token AND s.finished IS NULL;
 
 INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, worker, claimed, started, ended,
-    outcome, reason, error) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH
-    TIME ZONE, %(token)s::BIGINT, %(number)s::INTEGER, %(worker)s::VARCHAR, %(claimed)s::TIMESTAMP WITH TIME ZONE,
-    %(started)s::TIMESTAMP WITH TIME ZONE, %(ended)s::TIMESTAMP WITH TIME ZONE, %(outcome)s::VARCHAR,
-    %(reason)s::VARCHAR, %(error)s::VARCHAR) ON CONFLICT DO NOTHING RETURNING scheduled_attempts.task_name;
+    outcome, reason, error) VALUES (%(task_name)s::TEXT, %(task_instance)s::TEXT, %(slot)s::TIMESTAMP WITH TIME
+    ZONE, %(token)s::BIGINT, %(number)s::INTEGER, %(worker)s::TEXT, %(claimed)s::TIMESTAMP WITH TIME ZONE,
+    %(started)s::TIMESTAMP WITH TIME ZONE, %(ended)s::TIMESTAMP WITH TIME ZONE, %(outcome)s::TEXT, %(reason)s::TEXT,
+    %(error)s::TEXT) ON CONFLICT DO NOTHING RETURNING scheduled_attempts.task_name;

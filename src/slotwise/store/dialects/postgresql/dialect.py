@@ -56,7 +56,7 @@ from slotwise.store.schema.rows import (
 )
 from slotwise.store.schema.tables import MOST_HELD, WINDOW, Tables
 
-_NOW = sa.text("SELECT statement_timestamp()")
+_NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
 
 #: Columns of a held plan row that are empty as long as it runs one slot, and nobody has asked
 #: anything of it.
@@ -84,7 +84,7 @@ class PostgreSQL(Dialect):
         self._names = {
             "now": "CAST(%(now)s AS timestamptz)"
             if self._is_manual
-            else "statement_timestamp()",
+            else "pg_catalog.statement_timestamp()",
             **{
                 table: prepare.format_table(getattr(tables, table))
                 for table in ("tasks", "slots", "gaps", "meta")
@@ -151,17 +151,19 @@ class PostgreSQL(Dialect):
     ) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
             return sa.literal(override - span, Instant)
-        return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
+        return sa.func.pg_catalog.statement_timestamp(type_=Instant) - sa.literal(
+            span, sa.Interval
+        )
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
         found: str = connection.exec_driver_sql(
-            "SELECT pg_current_xact_id()::text"
+            "SELECT pg_catalog.pg_current_xact_id()::text"
         ).scalar_one()
         return found
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         status = connection.exec_driver_sql(
-            "SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}
+            "SELECT pg_catalog.pg_xact_status(%(id)s::xid8)", {"id": transaction_id}
         ).scalar_one()
         return {"committed": True, "aborted": False}.get(status)
 
@@ -431,15 +433,26 @@ class PostgreSQL(Dialect):
         )
         if connection.execute(mine.with_for_update(skip_locked=True)).first() is not None:
             return True
-        locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
-        is_first = connection.exec_driver_sql(
-            locked, {"key": f"{self._names['tasks']}/{name}"}
-        ).scalar_one()
+        is_first = connection.scalar(
+            sa.select(sa.func.pg_catalog.pg_try_advisory_xact_lock(self._lock_key(name, 0)))
+        )
         return bool(is_first) and self.by_row.insert_new(connection, keys, row)
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
-        locked = f"SELECT pg_advisory_xact_lock{'_shared' * shared}(hashtextextended(%(key)s, 1))"
-        connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"})
+        functions = sa.func.pg_catalog
+        lock = (
+            functions.pg_advisory_xact_lock_shared
+            if shared
+            else functions.pg_advisory_xact_lock
+        )
+        connection.execute(sa.select(lock(self._lock_key(name, 1))))
+
+    def _lock_key(self, name: str, seed: int) -> sa.ColumnElement[int]:
+        """The key of an advisory lock. Built, not text: the connection may be a caller's, of any
+        driver.
+        """
+        key = f"{self._names['tasks']}/{name}"
+        return sa.func.pg_catalog.hashtextextended(key, seed, type_=sa.BigInteger)
 
     def hold(
         self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool
@@ -601,6 +614,12 @@ class PostgreSQL(Dialect):
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
 _turn = itemgetter(0, 1)
 
+
+def _qualified(expression: str) -> str:
+    """Name the schema of the one function in what all databases read of a row."""
+    return expression.replace("length(", "pg_catalog.length(")
+
+
 #: What a claim reads of a slot's row: what it has written itself is known. A watermark at the
 #: slot, as most are then, is left out.
 SLOT_COLUMNS = (
@@ -608,7 +627,7 @@ SLOT_COLUMNS = (
     "task_instance",
     "execution_time",
     "version",
-    CLAIMED_DATA,
+    _qualified(CLAIMED_DATA),
     "last_success",
     "last_failure",
     "consecutive_failures",
@@ -630,7 +649,7 @@ SLOT_COLUMNS = (
     "wanted_due",
     "unheld_since",
     "pending::text",
-    FLAW,
+    _qualified(FLAW),
 )
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the
@@ -642,14 +661,14 @@ TASK_COLUMNS = (
     "t.task_name",
     "t.task_instance",
     "t.version",
-    CLAIMED_DATA,
+    _qualified(CLAIMED_DATA),
     "t.slot IS NOT DISTINCT FROM t.execution_time",
     "nullif(t.slot, t.execution_time)",
     "t.created_version",
     "t.attempt",
     "t.cancel_requested",
     "t.last_heartbeat",
-    FLAW,
+    _qualified(FLAW),
 )
 
 

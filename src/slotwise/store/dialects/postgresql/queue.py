@@ -104,23 +104,23 @@ class PostgreSQLTasks(TaskStatements):
         return sa.and_(~self.tasks.c.picked, self.tasks.c.execution_time <= latest)
 
     def _notify(self, word: str | sa.ColumnElement[str]) -> Expression:
-        return sa.func.pg_notify(self._channel, word)
+        return sa.func.pg_catalog.pg_notify(self._channel, word)
 
     def may_delete(self) -> sa.ColumnElement[bool]:
         """Set the option for which the trigger of an adopted table allows the deletion of rows."""
-        return sa.func.set_config("slotwise.delete", "on", True) == "on"
+        return sa.func.pg_catalog.set_config("slotwise.delete", "on", True) == "on"
 
     def now(self) -> sa.ColumnElement[datetime]:
         if self._is_manual:
             return sa.bindparam("now", self.dialect.clock.override(), type_=self.instant)
-        return sa.func.statement_timestamp(type_=Instant)
+        return sa.func.pg_catalog.statement_timestamp(type_=Instant)
 
     def time(self, connection: Joinable) -> Parameters:
         return {"now": self.dialect.clock.override()} if self._is_manual else {}
 
     def created(self) -> Expression:
         return sa.cast(
-            sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger
+            sa.extract("epoch", self.now()) * sa.literal_column("1000000.0"), sa.BigInteger
         )
 
     def put_many(
@@ -157,8 +157,14 @@ class PostgreSQLTasks(TaskStatements):
         wake = self._wake
         soon = [] if wake is None else [self._is_soon(wake).label("soon")]
         put = insert.returning(self.tasks.c.picked, *soon).cte("put")
-        word = [sa.case((sa.func.bool_or(put.c.soon), self._notify(_TASK)))] if soon else []
-        return sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
+        word = (
+            [sa.case((sa.func.pg_catalog.bool_or(put.c.soon), self._notify(_TASK)))]
+            if soon
+            else []
+        )
+        return sa.select(
+            sa.func.pg_catalog.count(sa.literal_column("*")).filter(~put.c.picked), *word
+        ).select_from(put)
 
     def _asked_rows(self, dues: str, ranks: bool) -> sa.Select[Any]:
         """Ids and data travel as one string each, which the server splits: an array of strings
@@ -167,11 +173,15 @@ class PostgreSQLTasks(TaskStatements):
         columns: dict[str, tuple[Any, Expression]] = {
             "instance": (
                 sa.Text,
-                sa.func.string_to_array(sa.bindparam("ids", type_=sa.Text), "\n"),
+                sa.func.pg_catalog.string_to_array(
+                    sa.bindparam("ids", type_=sa.Text), "\n"
+                ),
             ),
             "data": (
                 sa.Text,
-                sa.func.string_to_array(sa.bindparam("all_data", type_=sa.Text), ",", ""),
+                sa.func.pg_catalog.string_to_array(
+                    sa.bindparam("all_data", type_=sa.Text), ",", ""
+                ),
             ),
         }
         if dues == "many":
@@ -200,7 +210,7 @@ class PostgreSQLTasks(TaskStatements):
         priority = (
             asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         )
-        data = sa.func.decode(asked.c.data, "hex")
+        data = sa.func.pg_catalog.decode(asked.c.data, "hex")
         return sa.select(
             _KIND,
             _TASK,

@@ -17,6 +17,8 @@ Rules behind them, each from an experiment:
 - The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between.
   It does so within a CASE, which no index fits: on a table never analysed, the planner would else
   search all due rows once more.
+- Each function bears its schema: a name alone is searched in the session's search_path. The
+  parser itself resolves an unnest of several arrays, always to pg_catalog's.
 - Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot
   deadlock.
 """
@@ -27,7 +29,7 @@ CLAIM = """\
 WITH due AS (
     UPDATE {tasks} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-        version = greatest(least(t.version, {last_version}) + 1, (extract(epoch FROM {now}) * 1000000)::bigint),
+        version = greatest(least(t.version, {last_version}) + 1, (extract(epoch FROM {now}) * 1000000.0)::bigint),
         attempt = least(t.attempt, {last_attempt}) + 1,
         watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
@@ -41,7 +43,7 @@ WITH due AS (
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
-               ELSE t.execution_time <= {now} AND t.task_name IN (SELECT unnest(%(names)s::text[])) END
+               ELSE t.execution_time <= {now} AND t.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) END
     RETURNING {columns}
 ), ledger AS (
     INSERT INTO {slots} AS s
@@ -98,7 +100,7 @@ SELECT d.ctid FROM {tasks} AS d
 
 #: Which rows a claim takes: one, or all of these names.
 ONE = "d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s"
-OF_NAMES = "(d.task_name IN (SELECT unnest(%(names)s::text[]))) IS TRUE"
+OF_NAMES = "(d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[]))) IS TRUE"
 #: For every claim but that of a row which an operator runs. Evaluated once per statement, not per
 #: row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
@@ -154,7 +156,7 @@ HEADS = """\
 CLAIM_TASKS = """\
 UPDATE {tasks} AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-    version = greatest(least(t.version, {last_version}) + 1, (SELECT (extract(epoch FROM {now}) * 1000000)::bigint)),
+    version = greatest(least(t.version, {last_version}) + 1, (SELECT (extract(epoch FROM {now}) * 1000000.0)::bigint)),
     attempt = least(t.attempt, {last_attempt}) + 1
 WHERE t.ctid = ANY (ARRAY(
     {heads}
@@ -210,12 +212,12 @@ NEXT_DUE = """\
 {heads}, own AS MATERIALIZED (
     SELECT d.execution_time AS due FROM {tasks} AS d
     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'{since}
-      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
+      AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT pg_catalog.unnest(%(names)s::text[])) ELSE false END
       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
     ORDER BY d.execution_time LIMIT 1
 )
-SELECT CASE WHEN count(waiting.due) > 0 THEN
-        least(greatest(min(waiting.due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} END,
+SELECT CASE WHEN pg_catalog.count(waiting.due) > 0 THEN
+        least(greatest(pg_catalog.min(waiting.due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} END,
     {begin}
 FROM (
     (SELECT d.execution_time FROM {tasks} AS d
@@ -260,7 +262,7 @@ WITH gone AS (
             FOR UPDATE) AS q))
       AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
     RETURNING 1)
-SELECT pg_current_xact_id()::text, count(*) FROM gone"""
+SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.count(*) FROM gone"""
 
 # Row and ledger row are found by key, one after the other, and written by place. Each value to
 # check or to write may differ from row to row, or be the same for all.
@@ -298,10 +300,10 @@ WITH held AS MATERIALIZED (
     SET outcome = 'succeeded', reason = NULL, error = NULL, attempts = 1, finished = {now}
     WHERE s.ctid = ANY (ARRAY(SELECT entry FROM gone)) AND s.finished IS NULL AND s.outcome = 'running'
     RETURNING 1)
-SELECT pg_current_xact_id()::text, (SELECT count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
+SELECT pg_catalog.pg_current_xact_id()::text, (SELECT pg_catalog.count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
 
 HOLD = """\
-SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
+SELECT {now}, pg_catalog.pg_current_xact_id()::text, q.ctid::text, {q_columns}
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -351,7 +353,7 @@ ORDER BY t.last_heartbeat LIMIT {most_held}"""
 # transaction turns it on; its flush also covers the claim, which was written before. Other levels
 # are the admin's choice and stay.
 DURABLY = """\
-CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
 MARK = f"""\
 UPDATE {{slots}} AS s SET outcome = 'running', started = {{now}}
 WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
@@ -424,7 +426,7 @@ BEGIN = f"""{_OWN}\
     RETURNING s.task_name, s.task_instance
 )
 SELECT b.count, l.task_name, l.task_instance
-FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
+FROM (SELECT pg_catalog.count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
 
 # Start rows that this transaction has claimed and that one decision serves, with their gap, if
 # any. Left out are rows of which ledger or gaps know a slot from ``since`` on, and those whose
@@ -465,7 +467,7 @@ START_ALIKE = f"""{_OWN}\
     ON CONFLICT DO NOTHING
 )
 SELECT n.count = %(asked)s, l.task_name, l.task_instance
-FROM (SELECT count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
+FROM (SELECT pg_catalog.count(*) FROM ledger) AS n LEFT JOIN ledger AS l ON n.count < %(asked)s"""
 
 # A ledger row for a single slot that will not run, a gap row for several. The job's last gap goes
 # on if it ends with the slot before (``after``), has the same reason, and no slot of an earlier
