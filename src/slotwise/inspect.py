@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from slotwise.client.inspection import AsyncInspection, Inspection
     from slotwise.explain.explanation import Explanation, JobExplanation, TaskExplanation
     from slotwise.model.records import RECURRING
-    from slotwise.schedules.description import describe_schedule, zone_of
+    from slotwise.schedules.comparison import ScheduleComparison, compare_schedules
+    from slotwise.schedules.description import clock, describe_schedule, zone_of
+    from slotwise.schedules.outlook import OutlookEntry, outlook, slot_note
+    from slotwise.schedules.sentences import explain_schedule
+    from slotwise.schedules.starts import StartCounts, count_starts
     from slotwise.store.operations.transaction import AuditEntry
     from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import Backlog, TaskCount
@@ -30,7 +34,11 @@ _HOMES = {
     "slotwise.explain.explanation": ("Explanation", "JobExplanation", "TaskExplanation"),
     "slotwise.client.inspection": ("AsyncInspection", "Inspection"),
     "slotwise.model.records": ("RECURRING",),
-    "slotwise.schedules.description": ("describe_schedule", "zone_of"),
+    "slotwise.schedules.comparison": ("ScheduleComparison", "compare_schedules"),
+    "slotwise.schedules.description": ("clock", "describe_schedule", "zone_of"),
+    "slotwise.schedules.outlook": ("OutlookEntry", "outlook", "slot_note"),
+    "slotwise.schedules.sentences": ("explain_schedule",),
+    "slotwise.schedules.starts": ("StartCounts", "count_starts"),
     "slotwise.store.operations.transaction": ("AuditEntry",),
     "slotwise.store.queue.queue": ("TaskInfo", "TaskResult"),
     "slotwise.store.reading.task_counts": ("Backlog", "TaskCount"),
@@ -54,14 +62,23 @@ __all__ = [
     "Inspection",
     "JobExplanation",
     "JobInfo",
+    "OutlookEntry",
+    "ScheduleComparison",
     "SlotInfo",
+    "StartCounts",
     "TaskCount",
     "TaskExplanation",
     "TaskInfo",
     "TaskResult",
     "Unreadable",
     "WorkerInfo",
+    "clock",
+    "compare_schedules",
+    "count_starts",
     "describe_schedule",
+    "explain_schedule",
+    "outlook",
+    "slot_note",
     "zone_of",
 ]
 

@@ -14,9 +14,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from slotwise.cli.entry import status
-from slotwise.cli.schedules import count_starts, lay_out
+from slotwise.cli.schedules import lay_out
 from slotwise.cli.shared import exits
 from slotwise.contrib.picture import Box
+from slotwise.inspect import count_starts
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily
 
 VIENNA = ("--tz", "Europe/Vienna")

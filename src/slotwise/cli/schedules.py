@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from bisect import bisect_left
 from calendar import monthrange
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from math import log
 from pathlib import Path
 from typing import Final
@@ -19,7 +16,16 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
+from slotwise import (
+    Calendar,
+    Cron,
+    InvalidSchedule,
+    InvalidSetting,
+    Schedule,
+    parse_schedule,
+)
 from slotwise.cli.shared.options import (
+    DURATIONS,
     FORMS,
     Command,
     Given,
@@ -31,17 +37,18 @@ from slotwise.cli.shared.options import (
     zone_name,
 )
 from slotwise.cli.shared.output import print_json, print_json_list, print_table, say_zones
-from slotwise.cli.shared.schedules import Entry, explain, outlook
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import plain
 from slotwise.contrib.picture import Box, Label, Picture
-from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
-from slotwise.model.durations import LONGEST, parse_duration
-from slotwise.model.records import KNOWN_YEARS
-from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
-from slotwise.schedules.base import first_beyond
-from slotwise.schedules.combinators import Spread
-from slotwise.schedules.zones import zone_named
+from slotwise.inspect import (
+    OutlookEntry,
+    StartCounts,
+    compare_schedules,
+    count_starts,
+    explain_schedule,
+    outlook,
+)
+from slotwise.spi import parse_duration, zone_named
 from slotwise.store.planning.calendars import calendars_of
 
 
@@ -89,13 +96,13 @@ _NAME = click.option(
 @_TZ
 @common
 @pass_given
-def explain_schedule(given: Given, text: str, tz: str | None) -> None:
+def explain(given: Given, text: str, tz: str | None) -> None:
     """Explain TEXT in words."""
     found = schedule_of(text, tz)
     if given.json:
-        print_json({"schedule": str(found), "words": explain(found)})
+        print_json({"schedule": str(found), "words": explain_schedule(found)})
     else:
-        for sentence in (*explain(found), f"Text: {found}"):
+        for sentence in (*explain_schedule(found), f"Text: {found}"):
             say(sentence)
 
 
@@ -150,7 +157,7 @@ def next_slots(
     say_zones([zone])
 
 
-def _rows(entries: Sequence[Entry], zone: ZoneInfo) -> Iterator[list[str | Text]]:
+def _rows(entries: Sequence[OutlookEntry], zone: ZoneInfo) -> Iterator[list[str | Text]]:
     """One line for each slot; what the clocks do before it is a note of its line."""
     notes: list[str] = []
     for entry in entries:
@@ -206,84 +213,26 @@ def diff(
     after: str | None,
 ) -> int:
     """List the slots that a change from OLD to NEW removes (-) and adds (+)."""
-    before, later = (
-        _slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new)
-    )
+    before, later = (ready(given, schedule_of(text, tz), name) for text in (old, new))
     zone = zone_of(later, tz)
     start = instant(after, zone)
-    end = start + timedelta(days=days)
-    sums = _sums(before, later, start, end)
-    found = islice(_differences(before, later, start, end), count)
+    found = compare_schedules(before, later, start, start + timedelta(days=days))
+    differences = list(islice(found.differences(), count))
+    sums = {"removed": found.removed, "added": found.added, "kept": found.kept}
     if given.json:
-        print_json(
-            {
-                **sums,
-                "differences": [
-                    {"slot": plain(slot), "change": sign} for slot, sign in found
-                ],
-            }
-        )
+        lines = [{"slot": plain(slot), "change": sign} for slot, sign in differences]
+        print_json({**sums, "differences": lines})
     else:
-        _print_differences(found, sums, zone, days)
-    return 1 if sums["removed"] or sums["added"] else 0
-
-
-def _slots_of(schedule: Schedule) -> Schedule:
-    """The schedule of the slots that run, without its spread, which moves no slot. Raises
-    ConfigurationError.
-    """
-    running = schedule.running
-    if running.from_end:
-        raise ConfigurationError(
-            f"{schedule}: its slots are unknown before its runs have ended, so "
-            "they cannot be compared; see what it "
-            f"means: slotwise schedule explain {shlex.quote(str(schedule))}"
-        )
-    return running.schedule if isinstance(running, Spread) else running
-
-
-def _both(before: Schedule, later: Schedule) -> Schedule:
-    """The slots of both; a disabled schedule has none."""
-    return (
-        AnyOf(*(one for one in (before, later) if one != Disabled()))
-        if before != later
-        else before
-    )
-
-
-def _sums(
-    before: Schedule, later: Schedule, start: datetime, end: datetime
-) -> dict[str, int]:
-    """Count removed, added and kept slots without iterating over them."""
-    both = _both(before, later).count_between(start, end)
-    had = before.count_between(start, end)
-    has = later.count_between(start, end)
-    return {"removed": both - has, "added": both - had, "kept": had + has - both}
-
-
-def _differences(
-    before: Schedule, later: Schedule, start: datetime, end: datetime
-) -> Iterator[tuple[datetime, str]]:
-    both = _both(before, later)
-    gone = first_beyond(later, both, start, end)
-    come = first_beyond(before, both, start, end)
-    while gone is not None or come is not None:
-        if come is None or (gone is not None and gone < come):
-            assert gone is not None
-            yield gone, "-"
-            gone = first_beyond(later, both, gone, end)
-        else:
-            yield come, "+"
-            come = first_beyond(before, both, come, end)
+        _print_differences(differences, sums, zone, days)
+    return 1 if found.removed or found.added else 0
 
 
 def _print_differences(
-    found: Iterator[tuple[datetime, str]],
+    lines: Sequence[tuple[datetime, str]],
     sums: Mapping[str, int],
     zone: ZoneInfo,
     days: int,
 ) -> None:
-    lines = list(found)
     styles = {"-": "red", "+": "green"}
     rows: list[list[str | Text]] = [
         [Text(f"{sign} {moment(slot, zone)}", style=styles[sign]), moment(slot)]
@@ -300,77 +249,9 @@ def _print_differences(
     )
 
 
-_TICK = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
 _SHADES = ("", "dim", "", "bold", "bold yellow", "bold red")
 _PICTURES = (".svg", ".png")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Starts:
-    """The number of starts in each hour of some days, in local time of a zone."""
-
-    days: Sequence[date]
-    hours: Sequence[Sequence[int]]
-    passed_over: Sequence[int]
-    zone: ZoneInfo
-
-    def of_day(self, number: int) -> int:
-        return sum(self.hours[number])
-
-
-def count_starts(
-    schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo
-) -> Starts:
-    """Count the starts in each hour of these consecutive days; a schedule counts once for each of
-    its jobs.
-
-    When clocks change, an hour may be missing or last two hours.
-    """
-    edges = _edges(days, zone)
-    running = [0] * (len(edges) - 1)
-    passed = [0] * (len(edges) - 1)
-    for schedule, weight in schedules.items():
-        _add(running, schedule.running, edges, weight)
-        if schedule.running is not schedule:
-            _add(passed, schedule, edges, weight)
-            _add(passed, schedule.running, edges, -weight)
-    return Starts(
-        days=days,
-        hours=[running[begin : begin + 24] for begin in range(0, len(running), 24)],
-        passed_over=[
-            sum(passed[begin : begin + 24]) for begin in range(0, len(passed), 24)
-        ],
-        zone=zone,
-    )
-
-
-def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
-    """The instants just before each hour, and the end. A day that a zone skips ends before it
-    begins: no hours.
-    """
-    edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [
-        _edge(days[-1], 24, zone)
-    ]
-    return [*accumulate(reversed(edges), min)][::-1]
-
-
-def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
-    local = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(hours=hour)
-    return local.astimezone(UTC) - _TICK
-
-
-def _add(
-    hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int
-) -> None:
-    """Add a schedule's slots to the hours. Only slots of sparse schedules are iterated over."""
-    if schedule.count_between(edges[0], edges[-1]) <= len(hours):
-        for slot in schedule.slots(edges[0], edges[-1]):
-            hours[bisect_left(edges, slot) - 1] += weight
-        return
-    for number, (low, high) in enumerate(pairwise(edges)):
-        if low < high:
-            hours[number] += weight * schedule.count_between(low, high)
 
 
 @schedule.command(
@@ -421,7 +302,10 @@ def month(
         found = _jobs(given)
         zone = zone_named(tz or "UTC")
     countable = {one: count for one, count in found.items() if not one.from_end}
-    starts = count_starts(countable, _days_of_month(wanted, zone), zone)
+    try:
+        starts = count_starts(countable, _days_of_month(wanted, zone), zone)
+    except InvalidSchedule as error:
+        raise click.UsageError(f"--month {wanted}: {error}") from None
     title = (
         f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts "
         f"of {_subject(text, found)}"
@@ -478,14 +362,12 @@ def _days_of_month(wanted: str | None, zone: ZoneInfo) -> list[date]:
         raise click.UsageError(
             f"--month {wanted}: write a year and a month, as 2026-11"
         ) from None
-    if not 1900 <= first.year < 9000:
-        raise click.UsageError(f"--month {wanted}: schedules know {KNOWN_YEARS}")
     return [
         first + number * _DAY for number in range(monthrange(first.year, first.month)[1])
     ]
 
 
-def _month_json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
+def _month_json(starts: StartCounts, found: Counter[Schedule]) -> dict[str, object]:
     return {
         "zone": starts.zone.key,
         "schedules": {str(schedule): count for schedule, count in found.items()},
@@ -501,7 +383,7 @@ def _month_json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
     }
 
 
-def _print_month(title: str, starts: Starts) -> None:
+def _print_month(title: str, starts: StartCounts) -> None:
     """Weeks from Monday to Sunday: under each date how often something starts."""
     most = max(starts.of_day(number) for number in range(len(starts.days)))
     cells: list[str | Text] = [""] * starts.days[0].weekday()
@@ -518,7 +400,7 @@ def _print_month(title: str, starts: Starts) -> None:
         )
 
 
-def _cell(starts: Starts, number: int, most: int) -> Text:
+def _cell(starts: StartCounts, number: int, most: int) -> Text:
     """`14  24`: the date and the count; `14±` if clocks change, `-3` for slots that are passed
     over.
     """
@@ -526,14 +408,11 @@ def _cell(starts: Starts, number: int, most: int) -> Text:
     passed = starts.passed_over[number]
     told = [f"-{passed}"] * bool(passed) + [str(count)] * bool(count)
     shade = min(4, 5 * count // (most + 1)) + 1 if count else 0
-    day = f"{starts.days[number].day:>2}{'±' if _changes_clocks(starts.days[number], starts.zone) else ' '}"
+    mark = "±" if starts.has_clock_change(number) else " "
+    day = f"{starts.days[number].day:>2}{mark}"
     return Text(day, style="bold") + Text(
         f"{' '.join(told) or '·':>5}", style=_SHADES[shade]
     )
-
-
-def _changes_clocks(day: date, zone: ZoneInfo) -> bool:
-    return _edge(day, 24, zone) - _edge(day, 0, zone) != _DAY
 
 
 _CELL: Final = (28, 18)
@@ -639,6 +518,6 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
     try:
         written = read_written(text, "--after")
     except ValueError:
-        forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
+        forms = f"neither {FORMS} nor {DURATIONS} (2h)"
         raise click.UsageError(f"--after {text}: {forms}") from None
     return written.within(zone, "--after")

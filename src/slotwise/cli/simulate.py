@@ -23,16 +23,15 @@ from slotwise.cli.shared.options import (
     read_written,
 )
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
-from slotwise.cli.shared.schedules import marked
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.errors import InvalidSetting, SlotwiseError
+from slotwise.inspect import clock, slot_note
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import KNOWN_YEARS, is_known
 from slotwise.model.vocabulary import Outcome
-from slotwise.schedules.description import clock
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
 from slotwise.store.reading.views import SlotInfo
 
@@ -301,7 +300,7 @@ def _why(job: Definition, line: SlotInfo) -> str:
 def _note(job: Definition, line: SlotInfo) -> str:
     """The effect of a clock change on the slot."""
     return (
-        marked(job.schedule, line.slot, _zone(job))
+        slot_note(job.schedule, line.slot, _zone(job))
         if job.schedule is not None and line.last is None
         else ""
     )

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.cli.shared.schedules import explain, outlook
+from slotwise.inspect import describe_schedule, explain_schedule, outlook
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.description import describe_schedule
 
 FIRST_SENTENCE = [
     ("0 2 * * *", "At 02:00 every day"),
@@ -75,7 +74,7 @@ FIRST_SENTENCE = [
 )
 def test_cron_in_words(text: str, words: str) -> None:
     """However it is spelled, what it comes to."""
-    assert explain(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
+    assert explain_schedule(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
 
 
 SHORT = [
@@ -133,7 +132,7 @@ def test_the_days_said_are_the_days_of_the_slots(day: str, weekday: str, rule: A
     """
     schedule = Cron(f"0 0 {day} * {weekday}", day_rule=rule).bind("any")
     told = (
-        explain(schedule)[0]
+        explain_schedule(schedule)[0]
         .removeprefix("At 00:00")
         .removesuffix(", by the clocks of UTC.")
     )
@@ -237,7 +236,7 @@ WHOLE = [
 @pytest.mark.parametrize(("text", "words"), WHOLE, ids=[text for text, _ in WHOLE])
 def test_every_kind_in_words(text: str, words: str) -> None:
     """Zone, rules, bounds and calendars included."""
-    assert " ".join(explain(parse_schedule(text))) == words
+    assert " ".join(explain_schedule(parse_schedule(text))) == words
 
 
 # The outlook.

@@ -295,6 +295,7 @@ def _kebab(name: str) -> str:
 # -- values ---------------------------------------------------------------------------------------
 
 #: For error messages.
+DURATIONS = f"a duration of at most {LONGEST.days}d"
 FORMS = f"an instant of {KNOWN_YEARS} (2026-01-31T02:00Z)"
 _WHAT_ZONE = (
     "write 2026-01-31T02:00Z, an offset (2026-01-31T02:00+01:00) or a zone "
@@ -374,7 +375,7 @@ def instant(
     try:
         return read_written(text)
     except ValueError:
-        forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h ago: 2h)"
+        forms = f"neither {FORMS} nor {DURATIONS} (2h ago: 2h)"
         raise click.BadParameter(f"{text!r:.60} is {forms}", ctx, option) from None
 
 
