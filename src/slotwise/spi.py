@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from slotwise.model.exports import late
 
 if TYPE_CHECKING:
+    from slotwise.engine.process.foreground import Foreground
+    from slotwise.engine.process.signals import StopSignals
+    from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
+    from slotwise.engine.process.supervisor import Supervisor
+    from slotwise.engine.worker import Worker
     from slotwise.model.durations import format_duration, parse_duration
+    from slotwise.model.error_text import error_summary
     from slotwise.model.events import Event
     from slotwise.model.vocabulary import (
         Kind,
@@ -22,6 +28,13 @@ if TYPE_CHECKING:
         register_reason,
     )
     from slotwise.payload.payload import register_codec
+    from slotwise.registry.application import (
+        ApplicationFailed,
+        lifespan_errors,
+        load_registry,
+    )
+    from slotwise.registry.host import START_WAIT, Host, RegistrySource
+    from slotwise.registry.isolated import run_isolated
     from slotwise.schedules.zones import zone_named
 
 _HOMES = {
@@ -39,20 +52,52 @@ _HOMES = {
     # durations and time zones
     "slotwise.model.durations": ("format_duration", "parse_duration"),
     "slotwise.schedules.zones": ("zone_named",),
+    # a worker inside a host
+    "slotwise.registry.host": ("START_WAIT", "Host", "RegistrySource"),
+    "slotwise.engine.worker": ("Worker",),
+    # a worker, or one slot, as the purpose of a process
+    "slotwise.engine.process.foreground": ("Foreground",),
+    "slotwise.engine.process.signals": ("StopSignals",),
+    "slotwise.engine.process.slot_run": ("Ended", "SingleRun", "SlotEnd", "SlotRun"),
+    "slotwise.engine.process.supervisor": ("Supervisor",),
+    "slotwise.registry.application": (
+        "ApplicationFailed",
+        "lifespan_errors",
+        "load_registry",
+    ),
+    "slotwise.registry.isolated": ("run_isolated",),
+    # errors as text
+    "slotwise.model.error_text": ("error_summary",),
     # codecs
     "slotwise.payload.payload": ("register_codec",),
 }
 __all__ = [
+    "START_WAIT",
+    "ApplicationFailed",
+    "Ended",
     "Event",
+    "Foreground",
+    "Host",
     "Kind",
     "Origin",
     "Outcome",
     "Reason",
+    "RegistrySource",
+    "SingleRun",
+    "SlotEnd",
+    "SlotRun",
     "State",
+    "StopSignals",
+    "Supervisor",
+    "Worker",
+    "error_summary",
     "format_duration",
+    "lifespan_errors",
+    "load_registry",
     "parse_duration",
     "register_codec",
     "register_reason",
+    "run_isolated",
     "zone_named",
 ]
 

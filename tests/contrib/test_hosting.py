@@ -17,8 +17,8 @@ from slotwise import JobContext, JobRegistry, SlotwiseError, task
 from slotwise.contrib.asgi import SlotwiseASGI, slotwise_lifespan
 from slotwise.contrib.fastapi import health_router, slotwise_client
 from slotwise.contrib.flask import Slotwise
-from slotwise.contrib.hosting import Host, unhealthy
 from slotwise.contrib.wsgi import SlotwiseWSGI
+from slotwise.spi import Host
 
 PATIENCE = 30
 
@@ -104,7 +104,7 @@ def test_a_wsgi_application_whose_registry_runs_already(
         "the worker cannot start: the registry is running already in this "
         "process; stop it first, or pass worker=False"
     ]
-    assert "running already" in str(unhealthy(wsgi.host))
+    assert "running already" in str(wsgi.host.problem())
     assert wsgi.host.stop() == 0
     assert registry.worker is not None
 

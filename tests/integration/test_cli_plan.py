@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from slotwise import CatchUp, Every, JobContext, job
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import load_registry
 from slotwise.model.clock import ManualClock, host_now
 from slotwise.model.events import SlotsSkipped
 from slotwise.schedules import Schedule
+from slotwise.spi import load_registry
 from slotwise.testing import ManualWorker
 
 APP = """

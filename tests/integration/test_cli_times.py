@@ -18,8 +18,8 @@ from tests.databases import Databases
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import load_registry
 from slotwise.model.clock import ManualClock
+from slotwise.spi import load_registry
 from slotwise.testing import ManualWorker
 
 APP = """

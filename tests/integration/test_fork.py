@@ -133,7 +133,7 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
             assert registry.worker is None
             assert registry.stop() == 0
             registry.client.schedule(work, "child")
-            registry._configured(threads=3)
+            registry.configure(threads=3)
             try:
                 registry.start()
             except ConfigurationError as error:

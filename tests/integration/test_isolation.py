@@ -457,7 +457,7 @@ def test_without_an_application_it_is_refused() -> None:
         ConfigurationError,
         match='alone: isolation="process" needs to import the application again',
     ):
-        registry._make_worker()
+        registry.make_worker()
 
 
 WAITING = """

@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 def _planned(registry: JobRegistry) -> None:
-    registry._make_worker().entrance.plan()
+    registry.make_worker().entrance.plan()
 
 
 def _dead(registry: JobRegistry) -> None:

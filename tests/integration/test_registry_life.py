@@ -31,7 +31,6 @@ from slotwise import (
 )
 from slotwise.engine import sign_in
 from slotwise.engine.loops import held_claims
-from slotwise.engine.process.slot_run import SingleRun, SlotRun
 from slotwise.model import events
 from slotwise.model.records import Failed
 
@@ -121,7 +120,7 @@ def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
         with pytest.raises(
             ConfigurationError, match="stop it before changing its settings"
         ):
-            registry._configured(threads=3)
+            registry.configure(threads=3)
         assert registry.stop() == 0
         assert registry.stop() == 0
     told = [(event.change, event.level) for event in heard.of("planned")]
@@ -514,7 +513,7 @@ def test_a_slot_in_the_foreground_keeps_its_claim(
     hand it back.
     """
     registry = a_registry(url, heard)
-    run = SingleRun(registry._single_worker(), "hourly")
+    run = registry.single_run("hourly")
     claim = run._claim
 
     def claim_with_a_heartbeat_after_it() -> Any:
@@ -548,7 +547,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
-    run = SingleRun(registry._single_worker(), "deaf")
+    run = registry.single_run("deaf")
     with ThreadPoolExecutor(1) as threads:
         ended = threads.submit(run.run)
         assert entered.wait(PATIENCE)
@@ -677,7 +676,7 @@ def test_a_hook_is_verified_before_anything_is_claimed(url: str, heard: Heard) -
         registry.client.schedule("mail")
         heard.wait("settled", job="mail")
     assert door.said == ["verified", "asked"]
-    SingleRun(registry._single_worker(), "hourly").run()
+    registry.single_run("hourly").run()
     assert door.said == ["verified", "asked"] * 2
     registry.database.close()
 
@@ -686,7 +685,7 @@ def test_a_hook_that_cannot_be_used_ends_the_start(url: str, heard: Heard) -> No
     """The start raises what the hook raised; the lifespan is not entered, and nothing stays."""
     life, door = Life(), Door(ConfigurationError("a transaction pooler is in between"))
     registry = a_registry(url, heard, before_start=[door], lifespan=life)
-    alone = [kind(registry._single_worker(), "hourly").run for kind in (SlotRun, SingleRun)]
+    alone = [make("hourly").run for make in (registry.slot_run, registry.single_run)]
     for start in (*alone, registry.start):
         with pytest.raises(ConfigurationError, match="a transaction pooler"):
             start()
@@ -1065,7 +1064,7 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
     names = ["bad", "good", "also good", "later"]
     for name in names:
         registry.client.schedule("mail", id=name)
-    store = registry._make_worker().store
+    store = registry.make_worker().store
     claims = store.claims.claim_tasks(
         "w:1:a", 4, lease=timedelta(minutes=1), names=["mail"]
     )

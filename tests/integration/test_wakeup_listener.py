@@ -25,7 +25,6 @@ from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job
 from slotwise.client.bulk import GATHER
 from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.engine.loops.service import Common
-from slotwise.engine.process.slot_run import SingleRun
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once
@@ -238,7 +237,7 @@ def run_alone(scene: Scene) -> None:
     alone = JobRegistry(
         jobs=[soon], listeners=[heard], database_url=scene.url, process_hook=False
     )
-    assert SingleRun(alone._single_worker(), "rare").run().succeeded
+    assert alone.single_run("rare").run().succeeded
     alone.database.close()
     assert [event.change for event in heard.of("planned")] == ["added"]
     scene.heard.wait("settled", before + 1, outcome="succeeded")

@@ -13,8 +13,8 @@ import pytest
 
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import ApplicationFailed, load_registry
 from slotwise.errors import ConfigurationError
+from slotwise.spi import ApplicationFailed, load_registry
 
 ONE = """
     from slotwise import Every, JobRegistry, job

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.cli.worker import GENERATION, _spare_the_collector
+from slotwise.engine.process.foreground import GENERATION, spare_the_collector
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def as_before() -> Iterator[None]:
 
 def test_what_is_there_is_not_looked_through_again() -> None:
     """Modules and registry stay; only what claims make and leave is collected."""
-    _spare_the_collector()
+    spare_the_collector()
     assert gc.get_freeze_count() > 1000
 
 
@@ -38,5 +38,5 @@ def test_how_often_it_comes(before: int, after: int) -> None:
     heard.
     """
     gc.set_threshold(before, 10, 10)
-    _spare_the_collector()
+    spare_the_collector()
     assert gc.get_threshold() == (after, 10, 10)

@@ -186,7 +186,7 @@ def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         50,
         timedelta(seconds=10),
     )
-    built._configured(threads=7, heartbeat_interval="1s")
+    built.configure(threads=7, heartbeat_interval="1s")
     assert seen == [2, 7]
     assert (built.settings.threads, built.settings.heartbeat_interval) == (
         50,
@@ -472,9 +472,9 @@ def test_an_address_of_others_is_refused_when_it_is_used(
     registry = JobRegistry(jobs=[tick])
     with pytest.raises(InvalidSetting, match="mysql databases are not supported"):
         registry.start()
-    registry._configured(database_url="sqlite://")
+    registry.configure(database_url="sqlite://")
     with pytest.raises(InvalidSetting, match="the database address is not understood"):
-        registry._configured(database_url="nonsense")
+        registry.configure(database_url="nonsense")
     monkeypatch.setenv("SLOTWISE_DATABASE_URL", "nonsense")
     with pytest.raises(InvalidSetting, match="the database address is not understood"):
         JobRegistry(jobs=[tick])
@@ -581,7 +581,7 @@ async def handler(ctx): ...
 registry = JobRegistry(
     jobs=[job(name="a", schedule=Every("1s"))(handler)], database_url="postgresql://nobody@192.0.2.1/x"
 )
-registry._configured(threads=3)
+registry.configure(threads=3)
 assert state() == before, (before, state())
 """
 

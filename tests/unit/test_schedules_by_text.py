@@ -68,9 +68,9 @@ def test_settings_outrank_the_code() -> None:
 
 def test_settings_laid_over_later_count() -> None:
     """The command line's, for instance; taken back, the code counts again."""
-    made = registry(report="0 3 * * *")._configured(schedules={"report": "0 4 * * *"})
+    made = registry(report="0 3 * * *").configure(schedules={"report": "0 4 * * *"})
     assert made.definitions["report"].schedule == Cron("0 4 * * *")
-    assert made._configured(schedules={}).definitions["report"].schedule == Daily("02:00")
+    assert made.configure(schedules={}).definitions["report"].schedule == Daily("02:00")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise import ConfigurationError, JobCancelled, JobRegistry, Settings
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.exits import end_now
 from slotwise.cli.shared.options import (
     FORMS,
@@ -31,13 +31,17 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import as_json, print_json, span
 from slotwise.cli.shared.terminal import moment, say
 from slotwise.contrib.logging import LogListener, configure
-from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.slot_run import Ended, SingleRun, SlotEnd, SlotRun
-from slotwise.errors import ConfigurationError, JobCancelled
-from slotwise.model.error_text import error_summary
-from slotwise.model.vocabulary import Outcome, Reason
-from slotwise.registry.registry import JobRegistry
-from slotwise.settings.settings import Settings
+from slotwise.spi import (
+    Ended,
+    Outcome,
+    Reason,
+    SingleRun,
+    SlotEnd,
+    SlotRun,
+    StopSignals,
+    error_summary,
+    lifespan_errors,
+)
 
 _STATUS = {
     signal.SIGINT: exits.INTERRUPTED,
@@ -140,14 +144,12 @@ def run(
             if isinstance(wanted, Written)
             else wanted
         )
-        slot_run = SlotRun(
-            registry._single_worker(), name, slot, early=early, waits=not no_wait, tell=_say
-        )
+        slot_run = registry.slot_run(name, slot, early=early, waits=not no_wait, tell=_say)
         return _run_slot(given, registry, slot_run)
-    single = SingleRun(registry._single_worker(), name)
+    single = registry.single_run(name)
     signals = StopSignals(_reaction(single))
     try:
-        with signals, _output_for_answers(given.json), lifespan_of(single.worker):
+        with signals, _output_for_answers(given.json), lifespan_errors(single.worker):
             ended = single.run()
     except JobCancelled as error:
         say(f"{error}", err=True)
@@ -164,7 +166,7 @@ def run(
 def _run_slot(given: Given, registry: JobRegistry, slot_run: SlotRun) -> int:
     signals = StopSignals(_drain(slot_run))
     try:
-        with signals, _output_for_answers(given.json), lifespan_of(slot_run.worker):
+        with signals, _output_for_answers(given.json), lifespan_errors(slot_run.worker):
             end = slot_run.run()
             if end.unfinished:  # its slot was handed back as the last write
                 end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import gc
 import logging
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -17,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from slotwise import JobRegistry
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
 from slotwise.cli.shared.options import (
@@ -32,11 +30,7 @@ from slotwise.cli.shared.options import (
     with_options,
 )
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
-from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.supervisor import Lifeline, Supervisor
-from slotwise.engine.worker import Worker
-from slotwise.registry.registry import JobRegistry
-from slotwise.settings.readers import spell
+from slotwise.spi import Foreground, Supervisor, Worker, format_duration, lifespan_errors
 
 if TYPE_CHECKING:
     from slotwise.contrib.metrics.health import Source
@@ -44,9 +38,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 logger = logging.getLogger("slotwise.worker")
-
-#: Allocations between two collections: more than two claimed batches need.
-GENERATION = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +105,7 @@ class Monitoring:
                     *(
                         []
                         if self.stuck_after is None
-                        else [f"--stuck-after={spell(self.stuck_after)}"]
+                        else [f"--stuck-after={format_duration(self.stuck_after)}"]
                     ),
                 ]
         finally:
@@ -301,11 +292,11 @@ def worker(
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes, crontabs, monitoring)
     shown = monitoring.of_worker(registry.listen(LogListener()))
-    made = registry._make_worker(born=born)
+    made = registry.make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
     with shown(made):
-        return serve(made, Lifeline(lifeline) if lifeline is not None else None)
+        return serve(made, lifeline)
 
 
 def supervise(
@@ -313,10 +304,7 @@ def supervise(
 ) -> int:
     """Run this command line in child processes, one worker each."""
     options = {**given.values, "app_dir": str(given.app_dir)}
-    flags = [
-        f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}"
-        for name, value in options.items()
-    ]
+    flags = [_flag(name, value) for name, value in options.items()]
     command = [
         sys.executable,
         "-P",
@@ -335,72 +323,26 @@ def supervise(
         ).run()
 
 
-def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
+def _flag(name: str, value: str | bool) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is True else f"{option}={value}"
+
+
+def serve(worker: Worker, lifeline: int | None = None) -> int:
     """Run one worker in this process, in the foreground; return the exit status."""
-    if lifeline is not None:
-        lifeline.watch(on_drain=made.request_stop, on_cancel=made.cancel)
-    _spare_the_collector()
+    foreground = Foreground(
+        worker, lifeline=lifeline, end_now=lambda: end_now(exits.UNFINISHED)
+    )
     try:
-        with StopSignals(_reaction(made), final=True):
-            with lifespan_of(made):
-                made.start()
-            if lifeline is not None and not made.wait_for_stop(0):
-                lifeline.say_up()
-            made.wait_for_stop()
-            _stop(made)
-    finally:
-        made.store.database.close()
-    return end_soon(exits.OK)
-
-
-def _spare_the_collector() -> None:
-    """Keep the garbage collector from traversing all that exists at the start, and run it less
-    often.
-
-    An application that has disabled it, or has set a higher threshold, keeps its choice.
-    """
-    gc.collect()
-    gc.freeze()
-    young, *older = gc.get_threshold()
-    if 0 < young < GENERATION:
-        gc.set_threshold(GENERATION, *older)
-
-
-def _stop(made: Worker) -> None:
-    """Race: a handler that did not stop was handed back; until this process exits, it may run here
-    and elsewhere.
-    """
-    try:
-        with lifespan_of(made):
-            made.stop(ending=True)
+        with lifespan_errors(worker):
+            unfinished = foreground.run()
     except BaseException as error:
-        if made.unfinished:
+        if worker.unfinished:
             end_now(report_error(error))
         raise
-    if made.unfinished:
+    if unfinished:
         end_now(exits.UNFINISHED)
-
-
-def _reaction(made: Worker) -> Callable[[int, int], None]:
-    def react(number: int, count: int) -> None:
-        word = signal.Signals(number).name
-        if count > 2:
-            logger.warning(
-                "%s again: ending at once; other workers take over when the leases expire",
-                word,
-            )
-            end_now(exits.UNFINISHED)
-        if count == 1:
-            logger.info(
-                "%s: draining; send it again, after a second, to cancel running handlers",
-                word,
-            )
-            made.request_stop()
-        else:
-            logger.info("%s: cancelling running handlers", word)
-            made.cancel()
-
-    return react
+    return end_soon(exits.OK)
 
 
 def _enable_loggers() -> None:

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
-from slotwise.engine.run.runner import Threads
-from slotwise.errors import ConfigurationError
+from slotwise import ConfigurationError
+from slotwise.contrib.hosting import checked_application
 from slotwise.registry.registry import checked_lifespan
+from slotwise.spi import START_WAIT, Host, RegistrySource
 
 Scope: TypeAlias = MutableMapping[str, object]
 Message: TypeAlias = MutableMapping[str, object]
@@ -29,7 +29,7 @@ _HOOK = "start it in each worker: the server must run the lifespan after its for
 
 
 def slotwise_lifespan(
-    registry: Source,
+    registry: RegistrySource,
     *,
     worker: bool = True,
     start_wait: timedelta | str = START_WAIT,
@@ -58,51 +58,13 @@ def slotwise_lifespan(
     @asynccontextmanager
     async def run(app: object) -> AsyncIterator[dict[str, object]]:
         if lifespan is None:
-            async with hosted(host):
+            async with host.running():
                 yield {STATE: host}
             return
-        async with lifespan(app) as state, hosted(host):
+        async with lifespan(app) as state, host.running():
             yield {**(state or {}), STATE: host}
 
     return run
-
-
-@asynccontextmanager
-async def hosted(host: Host) -> AsyncIterator[Host]:
-    """Run the host's worker beside the running loop, until the block is left."""
-    loop = asyncio.get_running_loop()
-    is_ours = True
-
-    def start() -> None:
-        nonlocal is_ours
-        is_ours = host.start(host_loop=loop)
-
-    try:
-        await _beside(start)
-        yield host
-    finally:
-        if is_ours:  # else the block that has started it stops it
-            await _beside(host.stop)
-
-
-async def _beside(work: Callable[[], object]) -> None:
-    """Do this on a thread, to its end.
-
-    Race: the server may cancel its lifespan meanwhile. A stop that is abandoned would leave a
-    worker behind on a loop that closes.
-    """
-    threads = Threads(1, "slotwise-host")
-    running = asyncio.wrap_future(threads.call(work))
-    threads.close()
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None and running.exception() is None:
-        raise cancelled
-    running.result()
 
 
 class SlotwiseASGI:
@@ -118,7 +80,7 @@ class SlotwiseASGI:
     def __init__(
         self,
         application: Application,
-        registry: Source,
+        registry: RegistrySource,
         *,
         worker: bool = True,
         start_wait: timedelta | str = START_WAIT,
@@ -161,7 +123,7 @@ class _Lifespan:
         phase = "startup"
         try:
             await self._pass("startup", inbox, outbox)
-            async with hosted(self._host):
+            async with self._host.running():
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from slotwise.client.client import Client
+from slotwise import Client, ConfigurationError, JobRegistry
 from slotwise.contrib.asgi import SlotwiseASGI, host_of, slotwise_lifespan
-from slotwise.contrib.hosting import unhealthy
 from slotwise.contrib.injection import FastAPIDependencies
-from slotwise.errors import ConfigurationError
-from slotwise.registry.registry import JobRegistry
 
 try:
     from fastapi import APIRouter, Depends
@@ -85,7 +82,7 @@ def health_router(prefix: str = "/health") -> APIRouter:
     @router.get("/ready")
     def ready(connection: HTTPConnection) -> Any:
         host = host_of(connection)
-        reason = unhealthy(host)
+        reason = host.problem()
         return _answer(host.state, reason, is_well=reason is None)
 
     return router

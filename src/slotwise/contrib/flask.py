@@ -16,10 +16,9 @@ from typing import Final
 
 import click
 
-from slotwise.client.client import Client
-from slotwise.contrib.hosting import START_WAIT, Host, Source, run_commands
-from slotwise.errors import ConfigurationError
-from slotwise.registry.registry import JobRegistry
+from slotwise import Client, ConfigurationError, JobRegistry
+from slotwise.contrib.hosting import run_commands
+from slotwise.spi import START_WAIT, Host, RegistrySource
 
 try:
     from flask import Flask, current_app, has_app_context
@@ -45,7 +44,7 @@ class Slotwise:
 
     def __init__(
         self,
-        registry: Source,
+        registry: RegistrySource,
         app: Flask | None = None,
         *,
         worker: bool = False,

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from slotwise.contrib.hosting import START_WAIT, Host, Source, checked_application
+from slotwise.contrib.hosting import checked_application
+from slotwise.spi import START_WAIT, Host, RegistrySource
 
 #: The key of the Host in the environment of a request.
 ENVIRON: Final = "slotwise"
@@ -26,7 +27,7 @@ class SlotwiseWSGI:
     def __init__(
         self,
         application: WSGIApplication,
-        registry: Source,
+        registry: RegistrySource,
         *,
         worker: bool = True,
         start_wait: timedelta | str = START_WAIT,

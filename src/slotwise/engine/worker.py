@@ -411,6 +411,10 @@ class Worker:
         """What the registry's lifespan has yielded; None without one."""
         return self.loop.state
 
+    def blame(self, error: BaseException) -> str | None:
+        """Return the name of the registry's lifespan if it raised this error, else None."""
+        return self.loop.blame(error)
+
     @property
     def unfinished(self) -> int:
         """The number of handlers, outcomes and lifespans that the worker left behind when it

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 from slotwise.client.client import Client
 from slotwise.engine.process.isolation import Isolation
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.process.slot_run import Ended, SingleRun
+from slotwise.engine.process.slot_run import Ended, SingleRun, SlotRun, Wanted
 from slotwise.engine.run.event_loop import Lifespan
-from slotwise.engine.run.runner import BeforeStart, Interceptor, Threads
+from slotwise.engine.run.runner import BeforeStart, Interceptor
 from slotwise.engine.worker import Hooks, Worker, aside
 from slotwise.errors import (
     ConfigurationError,
@@ -37,6 +37,7 @@ from slotwise.model.clock import Clock
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
+from slotwise.registry.beside import run_beside
 from slotwise.settings.settings import Settings, SettingsKeywords, place
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url
@@ -129,11 +130,13 @@ class JobRegistry:
         """
         return RegistryBuilder()
 
-    def _configured(self, **settings: object) -> Self:
-        """Apply further settings, such as those of the command line, then ``customize`` again. Not
-        while running.
+    def configure(self, **settings: object) -> Self:
+        """Apply further settings, such as those of a command line, then ``customize`` again.
+
+        For hosts, before a start: raises ConfigurationError while the registry runs. Raises
+        InvalidSetting.
         """
-        if self._running():
+        if self.is_running:
             raise ConfigurationError(
                 "the registry is running; stop it before changing its settings"
             )
@@ -197,6 +200,20 @@ class JobRegistry:
         """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
         return self.client.inspect
 
+    def add(self, jobs: Iterable[object]) -> Self:
+        """Add jobs, such as those of a file that the command line names; for hosts, before a
+        start.
+
+        Raises ConfigurationError if a name is taken.
+        """
+        added = {found.name: found for found in defined(jobs, "jobs")}
+        if double := sorted(added.keys() & self.definitions.keys()):
+            raise ConfigurationError(
+                f"the registry has jobs of the same names already: {', '.join(double)}"
+            )
+        self.definitions = {**self.definitions, **added}
+        return self
+
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for workers that are created from now on."""
         self.listeners = (*self.listeners, listener)
@@ -211,22 +228,55 @@ class JobRegistry:
         of an unavailable database.
         """
         try:
-            return SingleRun(self._single_worker(), name).run()
+            return self.single_run(name).run()
         finally:
             self.database.close()
 
-    def _single_worker(self) -> Worker:
+    # -- for hosts: a worker that they run themselves ---------------------------------------------
+
+    def single_run(self, name: str) -> SingleRun:
+        """Return a run of one slot of the job now, which a host starts, and may cancel; ``run_now``
+        is the short form.
+
+        Raises UnknownTask, and ConfigurationError for a one-time task. Close ``database`` after it.
+        """
+        return SingleRun(self._worker_of_one_slot(), name)
+
+    def slot_run(
+        self,
+        name: str,
+        wanted: Wanted = "due",
+        *,
+        early: timedelta = timedelta(0),
+        waits: bool = True,
+        tell: Callable[[str], object] = lambda line: None,
+    ) -> SlotRun:
+        """Return a run of one slot of the job's schedule, as in the pod of a CronJob.
+
+        ``wanted``: the newest slot that has come, the one before it, or the one of an instant.
+        ``early``: how long to wait for a slot that is about to come. ``waits``: wait for another
+        holder where no worker is live. ``tell`` receives a line for each wait. Raises UnknownTask,
+        and ConfigurationError for a one-time task. Close ``database`` after it.
+        """
+        worker = self._worker_of_one_slot()
+        return SlotRun(worker, name, wanted, early=early, waits=waits, tell=tell)
+
+    def _worker_of_one_slot(self) -> Worker:
         """A worker for one slot in the foreground, whatever ``only`` says."""
         return self._build_worker(self.settings.replace(only=frozenset()))
 
-    def _make_worker(
+    def make_worker(
         self,
         *,
         host_loop: asyncio.AbstractEventLoop | None = None,
         born: float | None = None,
     ) -> Worker:
-        """A worker that has not started; ``start`` makes the usual one. ``born``: as for the
-        Worker.
+        """Return a worker that has not started, for a host that runs it itself, such as
+        Foreground; ``start`` makes the usual one.
+
+        ``host_loop`` runs the ``async def`` handlers. ``born``: when the process that stands for
+        this deploy started, in elapsed seconds. Raises ConfigurationError if ``only`` names what
+        is not registered.
         """
         unknown = sorted(self.settings.only - set(self.definitions))
         if unknown:
@@ -303,12 +353,12 @@ class JobRegistry:
             )
         if wait:
             refuse_own_loop(host_loop)
-        worker = self._make_worker(host_loop=host_loop)
+        worker = self.make_worker(host_loop=host_loop)
         starts = threading.Thread(
             target=self._start_aside, args=(worker,), name="slotwise-start", daemon=True
         )
         with self._turn:
-            if self._running():
+            if self.is_running:
                 raise ConfigurationError("the registry is running already; stop it first")
             if self._worker is not None:
                 raise ConfigurationError(
@@ -355,19 +405,27 @@ class JobRegistry:
             if worker.asked_meanwhile:
                 self._forget(worker)
 
-    def stop(self, grace: timedelta | None = None) -> int:
+    def stop(
+        self,
+        grace: timedelta | None = None,
+        *,
+        started_by: threading.Thread | None = None,
+    ) -> int:
         """Drain and stop. Return how much was left behind after ``grace`` (default:
         ``shutdown_grace``): handlers that did not stop, outcomes that could not be written, a
         lifespan that was not left.
 
         Such handlers keep their claims until they return or the process ends, so no other worker
         starts their slots. A second call waits for the first one. Raises what the lifespan raises
-        on exit, after everything has ended.
+        on exit, after everything has ended. ``started_by``: stop only a worker that this thread has
+        started, and leave that of another caller alone.
         """
-        return self._stop(self._worker, grace)
-
-    def _stop(self, worker: Worker | None, grace: timedelta | None = None) -> int:
-        """Stop this worker. Without one, close the connections of the client alone."""
+        # Race: another caller may start the registry meanwhile. So the worker is read before it
+        # is judged.
+        worker = self._worker
+        is_others = self.is_running and started_by not in (None, self._starter)
+        if is_others:
+            return 0
         if worker is None or self._worker_pid != os.getpid():
             if self._database is not None:
                 self._database.close()  # the client may have used it
@@ -404,13 +462,14 @@ class JobRegistry:
     @property
     def worker(self) -> Worker | None:
         """The running worker, if any."""
-        return self._worker if self._running() else None
+        return self._worker if self.is_running else None
 
     def _ask(self, order: Callable[[Worker], object]) -> None:
         if (worker := self.worker) is not None:
             order(worker)
 
-    def _running(self) -> bool:
+    @property
+    def is_running(self) -> bool:
         """Whether a worker runs in this process. After a fork the child has no threads, so it does
         not run there.
         """
@@ -425,13 +484,13 @@ class JobRegistry:
 
     async def __aenter__(self) -> Self:
         start = functools.partial(self.start, host_loop=asyncio.get_running_loop())
-        await _run_beside(
+        await run_beside(
             start, on_cancel=lambda: self._ask(Worker.request_stop), undo=self.stop
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _run_beside(self.stop, on_cancel=lambda: self._ask(Worker.cancel))
+        await run_beside(self.stop, on_cancel=lambda: self._ask(Worker.cancel))
 
 
 class RegistryBuilder:
@@ -519,33 +578,6 @@ def _start_within(worker: Worker, limit: timedelta | None) -> None:
             "database does not answer, or rows stayed "
             "locked; the log has the reason"
         )
-
-
-async def _run_beside(
-    work: Callable[[], object],
-    on_cancel: Callable[[], None],
-    undo: Callable[[], object] | None = None,
-) -> None:
-    """Run ``work`` on a thread of its own while the loop goes on.
-
-    Race: this task may be cancelled meanwhile, and the worker would have no owner. So it is
-    stopped, and undone.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    threads = Threads(1, "slotwise-life")
-    running = asyncio.wrap_future(threads.call(work))
-    threads.close()
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            on_cancel()
-    if cancelled is not None:
-        if running.exception() is None and undo is not None:
-            await _run_beside(undo, on_cancel)
-        raise cancelled
-    running.result()
 
 
 # -- validation: each error is one line with the cure ---------------------------------------------

@@ -204,14 +204,14 @@ def override(registry: JobRegistry, **settings: Any) -> Iterator[JobRegistry]:
     before = registry.settings
     definitions = registry.definitions
     database = registry._database
-    if registry._running():
+    if registry.is_running:
         raise ConfigurationError(
             "the registry is running; stop it before the test overrides its settings"
         )
     own = "database_url" not in settings
     registry._database = None
     try:
-        registry._configured(**{"database_url": IN_MEMORY} | settings)
+        registry.configure(**{"database_url": IN_MEMORY} | settings)
         if own:
             provision(registry.database)
         yield registry

@@ -133,7 +133,7 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
     plain = job(name="plain", schedule=Every(MINUTE))(lambda ctx: None)
     registry = JobRegistry(jobs=[plain], database_url=url, listeners=[told.append])
     try:
-        registry._make_worker().entrance.plan()
+        registry.make_worker().entrance.plan()
     finally:
         registry.database.close()
     (said,) = [event for event in told if isinstance(event, events.SlotsMoved)]

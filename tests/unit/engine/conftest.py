@@ -54,7 +54,7 @@ class Bench:
         #: What it would say to workers elsewhere; SQLite has no way to them.
         self.words: list[str] = []
         self.registry.database.wake_ups = WakeUps(self.words_said)
-        self.worker: Worker = self.registry._make_worker()
+        self.worker: Worker = self.registry.make_worker()
         self.worker.entrance.plan()
         self.events.clear()
 

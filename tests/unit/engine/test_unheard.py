@@ -31,7 +31,7 @@ def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
     registry = JobRegistry(
         jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url
     )
-    worker = registry._make_worker()
+    worker = registry.make_worker()
     worker.entrance.plan()
     deaf.told.clear()
     registry.client.schedule_many("mail", range(20))

@@ -14,10 +14,10 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.application import ApplicationFailed
 from slotwise.cli.shared.terminal import say_error, say_json, say_lines
 from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.model.error_text import hide_password
+from slotwise.spi import ApplicationFailed
 from slotwise.store.connect.database_errors import describe
 
 BUG = "this is a bug in slotwise; please report it with the lines above"

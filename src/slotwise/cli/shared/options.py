@@ -134,8 +134,8 @@ class Given:
 
         ``jobs`` are added to it. If there are any, the application is optional.
         """
-        from slotwise.cli.shared.application import add_jobs, load_registry
-        from slotwise.registry.registry import JobRegistry
+        from slotwise import JobRegistry
+        from slotwise.spi import load_registry
 
         app = self.settings().app
         if app is None and not jobs:
@@ -145,9 +145,7 @@ class Given:
             os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())
         if app is None:
             return JobRegistry(jobs=jobs, **self.overrides)
-        return add_jobs(
-            load_registry(app, self.app_dir)._configured(**self.overrides), jobs
-        )
+        return load_registry(app, self.app_dir).configure(**self.overrides).add(jobs)
 
     def table_settings(self) -> Settings:
         """The settings that locate the tables.

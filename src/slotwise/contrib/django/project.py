@@ -198,7 +198,7 @@ class ProjectRegistry(JobRegistry):
                 self.settings.database_url == self.followed != address
                 and self.worker is None
             ):
-                self._configured(database_url=address)
+                self.configure(database_url=address)
                 self.followed = address
 
 

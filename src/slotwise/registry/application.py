@@ -9,21 +9,16 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING
 
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
-from slotwise.jobs.definition import define
 from slotwise.registry.registry import JobRegistry, RegistryBuilder
 
-if TYPE_CHECKING:
-    from slotwise.contrib.command import CommandJob
-
 _SPEC = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<name>\w+(?:\.\w+)*))?")
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = str(Path(__file__).resolve().parents[1])
 
 
 class ApplicationFailed(ConfigurationError):
@@ -51,24 +46,15 @@ def load_registry(spec: str, app_dir: Path) -> JobRegistry:
     return _registry(_attribute(module, match["name"], spec), spec)
 
 
-def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
-    """Add these jobs to the registry. Raises ConfigurationError if a name is taken."""
-    added = {found.name: found for found in map(define, jobs)}
-    if double := sorted(added.keys() & registry.definitions.keys()):
-        raise ConfigurationError(
-            f"the application has jobs of the same names as the crontab: {', '.join(double)}"
-        )
-    registry.definitions = {**registry.definitions, **added}
-    return registry
-
-
 @contextlib.contextmanager
-def lifespan_of(worker: Worker) -> Iterator[None]:
-    """Convert errors of the worker's lifespan to ApplicationFailed."""
+def lifespan_errors(worker: Worker) -> Iterator[None]:
+    """Raise ApplicationFailed, with the application's own traceback, for what the worker's
+    lifespan raises. Other errors pass.
+    """
     try:
         yield
     except BaseException as error:
-        if (name := worker.loop.blame(error)) is None:
+        if (name := worker.blame(error)) is None:
             raise
         raise _failed(f"the lifespan {name}", error) from None
 

@@ -1,0 +1,191 @@
+"""The child process that runs one attempt of a job with ``isolation="process"``; only a worker
+starts it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeAlias, TypedDict, cast
+
+from slotwise.engine.process.isolation import Channel, say_outcome
+from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.run.active_claims import Holding
+from slotwise.engine.worker import Worker
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model.events import Event, HandlerStarted
+from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
+from slotwise.model.vocabulary import Reason
+from slotwise.registry.application import load_registry
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database_errors import is_transient
+
+_PR_SET_PDEATHSIG = 1
+
+#: What the program above configures from the application's settings, such as logging.
+Prepare: TypeAlias = Callable[[Settings], object]
+
+FIRST_PAUSE = timedelta(milliseconds=100)
+LONGEST_PAUSE = timedelta(seconds=2)
+
+
+class Order(TypedDict):
+    """What the parent sends first: the claim, and where the application is."""
+
+    task: str
+    instance: str
+    token: int
+    holder: str
+    renewed: float
+    path: list[str]
+    app: str
+    settings: dict[str, object]
+
+
+class Message(TypedDict, total=False):
+    """What the parent sends later: the time of a renewal, the start of a drain, or the reason for
+    a stop.
+    """
+
+    renewed: float
+    draining: bool
+    stop: str
+
+
+def run_isolated(descriptor: int, prepare: Prepare) -> None:
+    """Run the attempt that the parent, a worker, orders over this socket; then end the process.
+
+    ``prepare`` is called with the application's settings before the handler starts.
+    """
+    os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=descriptor))
+    _follow_parent()
+    order = _first(channel)
+    channel.send(**say_outcome(_obey(order, channel, prepare)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a thread that the handler left must not keep the slot from ending
+
+
+def _follow_parent() -> None:
+    """Stop only when the parent asks, even if a supervisor signals all processes; but die with the
+    parent.
+
+    Signals get a handler and are not ignored: child processes would inherit the latter, and could
+    not be ended.
+    """
+    StopSignals(lambda number, count: None).__enter__()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first(channel: Channel) -> Order:
+    while (said := channel.lines(None)) is not None:
+        for order in said:
+            return cast(Order, order)
+    _die()
+    raise AssertionError
+
+
+def _die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _obey(order: Order, channel: Channel, prepare: Prepare) -> AttemptOutcome:
+    try:
+        worker = _worker(order, channel, prepare)
+        claim, words = _find_claim(worker, order, channel)
+    except Exception as error:
+        return Failed(f"its process cannot start: {error}")
+    if claim is None:
+        return HandedBack(Reason.LOST)  # while the application was imported
+    (holding,) = worker.active_claims.add([claim], order["renewed"])
+    for word in [
+        *words,
+        *(channel.lines(0) or ()),
+    ]:  # it may have been renewed while the application was imported
+        _heed(word, holding, worker)
+    threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
+    ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
+    try:
+        worker.runner.on_end = lambda _, outcome: ended.put(outcome)
+        worker.loop.start()
+        worker.runner.start([holding])
+        return ended.get()
+    except BaseException as error:
+        if (name := worker.blame(error)) is None:
+            raise
+        return Failed(
+            f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}"
+        )
+
+
+def _find_claim(
+    worker: Worker, order: Order, channel: Channel
+) -> tuple[Claim | None, list[Message]]:
+    """Return the claim, if it is still valid, and the parent's messages so far.
+
+    Wait while the database is unreachable. The parent ends this process if the claim is lost
+    meanwhile; this process exits if the parent is gone.
+    """
+    words: list[Message] = []
+    for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
+        try:
+            fence = order["task"], order["instance"], order["token"], order["holder"]
+            return worker.store.held.find_claim(*fence), words
+        except Exception as error:
+            if not is_transient(error):
+                raise
+        if (said := channel.lines(pause.total_seconds())) is None:
+            _die()
+        else:
+            words += (cast(Message, word) for word in said)
+    raise AssertionError("pauses never end")
+
+
+def _worker(order: Order, channel: Channel, prepare: Prepare) -> Worker:
+    """The application's worker. Only its runner is used, with the same handler, interceptors and
+    lifespan.
+    """
+    sys.path[:] = order["path"]
+    registry = load_registry(order["app"], Path.cwd())
+    registry.configure(**order["settings"] | {"only": []})
+    prepare(registry.settings)
+    alone = replace(registry.definitions[order["task"]], isolation=None)
+    registry.definitions = {**registry.definitions, alone.name: alone}
+
+    def tell(event: Event) -> None:
+        if isinstance(event, HandlerStarted):
+            channel.send(say="starting")
+
+    registry.listeners = (tell,)
+    registry.hooks = replace(
+        registry.hooks, before_start=()
+    )  # the parent has called them, and holds what they return
+    return registry.make_worker()
+
+
+def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:
+    while (said := channel.lines(None)) is not None:
+        for word in said:
+            _heed(cast(Message, word), holding, worker)
+    _die()
+
+
+def _heed(word: Message, holding: Holding, worker: Worker) -> None:
+    if "renewed" in word:
+        holding.renew(word["renewed"])
+    if word.get("draining"):
+        worker.runner.is_draining = True
+    if "stop" in word:
+        holding.signal.set(word["stop"])
