@@ -5,9 +5,9 @@ from __future__ import annotations
 from slotwise.decide import claim, ending, pause
 from slotwise.decide.ending import Ending
 from slotwise.engine.run.runner import Runner
-from slotwise.store.dialects import by_row, port
-from slotwise.store.dialects.by_row import ByRow
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects import by_key, upserts
+from slotwise.store.dialects.conditions import Conditions
+from slotwise.store.dialects.one_writer import OneWriter
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import plan_rows
 from slotwise.store.planning.planner import Planner
@@ -26,10 +26,10 @@ TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 REFUSAL = Runner._refusal
-HELD = ByRow.held
-HOLD = Dialect.hold
-AS_HELD = ByRow.under
-OPEN_ENTRY = ByRow._open_entry
+HELD = Conditions.held
+HOLD = OneWriter.hold
+AS_HELD = Conditions.under
+OPEN_ENTRY = Conditions.open_entry
 
 # where overlap and catch-up meet
 HELD_UNTIL = ending._held_until
@@ -63,9 +63,9 @@ BACKFILLS_NEWEST_START = detached._Queue._newest_start
 FREED = detached.freed
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = by_row._entry
+LEDGER_ENTRY = upserts._entry
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = port._newest_of
+NEWEST_DECIDED = by_key._newest_of
 FIRST_SLOT = plan_rows.first_slot
 REPLANNED = plan_rows.replanned
 OWED = plan_rows._owed

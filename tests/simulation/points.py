@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from slotwise.decide import ending
 from slotwise.jobs.definition import Definition
-from slotwise.store.dialects.by_row import ByRow
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.by_key import ByKey
+from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
 from slotwise.store.slots.settlements import Settlements, onward
 from slotwise.store.slots.store import HeldRows
 
 # claims
-ENTER = ByRow.enter
-RANK = ByRow._rank
+ENTER = Upserting.enter
+RANK = ByKey._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 MARK_RUNNING = HeldRows.mark_running
 LOST = ending._lost
 
 # ends
-GAPS = Dialect.gaps
+GAPS = ByKey.gaps
 TAKE_OVER = Settlements.take_over
 
 # the rate of a recovery

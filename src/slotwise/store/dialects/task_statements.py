@@ -7,9 +7,10 @@ than running it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -22,19 +23,23 @@ from slotwise.store.schema.tables import is_task
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
-    from slotwise.store.dialects.port import Dialect, Upsert
+    from slotwise.store.dialects.by_key import ByKey
+    from slotwise.store.dialects.port import NewRow
+    from slotwise.store.dialects.upserts import Upsert, Upserting
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 Parameters: TypeAlias = dict[str, object]
 Expression: TypeAlias = sa.ColumnElement[Any]
+#: What is built once.
+Statement = TypeVar("Statement")
 
 
 class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskStatements:
-    """The portable form: it writes a chunk row by row, and sends no notification to other
+class TaskStatements(ABC):
+    """What all dialects share: a helper of the bases. It sends no notification to other
     processes.
     """
 
@@ -42,11 +47,11 @@ class TaskStatements:
     instant: ClassVar[TypeEngine[datetime]] = Instant()
     delay: ClassVar[TypeEngine[timedelta]] = Duration()
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: ByKey) -> None:
         self.dialect = dialect
         self.tasks = dialect.tables.tasks
         self.key_columns = [self.tasks.c.task_name, self.tasks.c.task_instance]
-        self._statements: dict[Hashable, sa.Executable] = {}
+        self._statements: dict[Hashable, object] = {}
 
     def now(self) -> Expression:
         """Return the time as a part of a statement that is kept."""
@@ -73,6 +78,7 @@ class TaskStatements:
     def may_delete(self) -> sa.ColumnElement[bool]:
         return sa.true()
 
+    @abstractmethod
     def put(
         self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
     ) -> Status:
@@ -82,112 +88,14 @@ class TaskStatements:
         row. A row that is claimed meanwhile is "running" and stays unchanged. If the task that had
         the id has ended since, it "exists".
         """
-        is_at = wanted.when.at is not None
-        waits = wanted.waits_for > 0
-        statement = self.kept(
-            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
-        )
-        key = Key(name, wanted.instance)
-        parameters: Parameters = {
-            "data": wanted.data,
-            "rank": wanted.priority,
-            **named(key),
-        }
-        parameters |= self.due_parameters(connection, wanted.when)
-        if waits:
-            parameters["count"] = wanted.waits_for
-        return self.answer(
-            connection, statement, key, absent="exists", parameters=parameters
-        )
 
-    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
-        due = self.due(is_at)
-        created = self.created()
-        row: Parameters = {
-            "task_name": sa.bindparam("name"),
-            "task_instance": sa.bindparam("instance"),
-            "task_data": sa.bindparam("data"),
-            "execution_time": due,
-            "slot": due,
-            "picked": sa.false(),
-            "kind": sa.literal_column(f"'{Kind.TASK}'"),
-            "version": created,
-            "created_version": created,
-            "priority": sa.bindparam("rank", type_=sa.SmallInteger),
-        }
-        if waits:
-            row |= {
-                "state": State.BLOCKED,
-                "parked_due": due,
-                "execution_time": sa.literal(FOREVER, Instant),
-                "waits_for": sa.bindparam("count", type_=sa.Integer),
-            }
-        insert = self.inserting(if_exists, self.dialect.insert(self.tasks).values(**row))
-        return insert.returning(self.tasks.c.picked, *self.notification())
-
-    def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
-        """Return the insert, with the action for a row that has the id."""
-        match if_exists:
-            case "replace":
-                return self._or_replace(insert)
-            case "reschedule":
-                return self._or_move(insert)
-        return insert.on_conflict_do_nothing()
-
-    def _or_replace(self, insert: Upsert) -> Upsert:
-        """The id gets a new task, by its created version; tokens keep rising."""
-        tasks = self.tasks
-        new = insert.excluded
-        parked = (tasks.c.state == State.PAUSED) | (new.state == State.BLOCKED)
-        version = sa.case(
-            (tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version
-        )
-        values = {
-            "task_data": new.task_data,
-            "slot": new.slot,
-            "priority": new.priority,
-            "version": version,
-            "execution_time": sa.case(
-                (parked, sa.literal(FOREVER, Instant)), else_=new.execution_time
-            ),
-            "parked_due": sa.case(
-                (parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None
-            ),
-            "state": sa.case(
-                (new.state == State.BLOCKED, State.BLOCKED.value),
-                (parked, State.PAUSED.value),
-                else_=None,
-            ),
-            "waits_for": new.waits_for,
-            "created_version": version,
-            "attempt": 0,
-            "lost_count": 0,
-            "pending": None,
-            "consecutive_failures": 0,
-            "last_error": None,
-        }
-        return insert.on_conflict_do_update(
-            index_elements=self.key_columns,
-            set_=values,
-            where=sa.and_(~tasks.c.picked, is_task(tasks)),
-        )
-
-    def _or_move(self, insert: Upsert) -> Upsert:
-        new = insert.excluded
-        return insert.on_conflict_do_update(
-            index_elements=self.key_columns,
-            set_={**self.moved(new.execution_time), "priority": new.priority},
-            where=sa.and_(*self.alive()),
-        )
-
+    @abstractmethod
     def put_many(
         self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
     ) -> int:
         """As ``put``, for a chunk of rows with different ids; return how many were scheduled."""
-        return [self.put(connection, name, one, if_exists) for one in wanted].count(
-            "scheduled"
-        )
 
+    @abstractmethod
     def put_new(
         self,
         connection: Joinable,
@@ -202,33 +110,21 @@ class TaskStatements:
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where
         it was before.
         """
-        for place, one in enumerate(wanted):
-            if self.put(connection, name, one, "keep") != "scheduled":
-                # No savepoint: in SQLite the end of one may end the caller's transaction.
-                mine = self.tasks.c.task_instance.in_(
-                    [before.instance for before in wanted[:place]]
-                )
-                connection.execute(
-                    self.tasks.delete().where(self.tasks.c.task_name == name, mine)
-                )
-                raise Taken
 
     def answer(
         self,
         connection: Joinable,
-        statement: sa.Executable,
+        written: Sequence[Any] | None,
         key: Key,
         *,
         absent: Status,
-        parameters: Parameters,
     ) -> Status:
-        """Run a statement that returns whether the row it wrote is held; if it wrote none, read
-        the row.
+        """Return the answer of a statement that returns whether the row it wrote is held; if it
+        wrote none, read the row.
 
         Only a statement of its own sees what another transaction committed while the first one
         waited.
         """
-        written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
         found = self.look(connection, key)
@@ -265,16 +161,157 @@ class TaskStatements:
             "slot": sa.case((begun, tasks.c.slot), else_=due),
         }
 
+    def replaced(self, new: NewRow) -> dict[str, Any]:
+        """Return the columns of a row whose id gets a new task; tokens keep rising."""
+        tasks = self.tasks
+        parked = (tasks.c.state == State.PAUSED) | (new["state"] == State.BLOCKED)
+        version = sa.case(
+            (tasks.c.version >= new["version"], tasks.c.version + 1), else_=new["version"]
+        )
+        return {
+            "task_data": new["task_data"],
+            "slot": new["slot"],
+            "priority": new["priority"],
+            "version": version,
+            "execution_time": sa.case(
+                (parked, sa.literal(FOREVER, Instant)), else_=new["execution_time"]
+            ),
+            "parked_due": sa.case(
+                (parked, sa.func.coalesce(new["parked_due"], new["execution_time"])),
+                else_=None,
+            ),
+            "state": sa.case(
+                (new["state"] == State.BLOCKED, State.BLOCKED.value),
+                (parked, State.PAUSED.value),
+                else_=None,
+            ),
+            "waits_for": new["waits_for"],
+            "created_version": version,
+            "attempt": 0,
+            "lost_count": 0,
+            "pending": None,
+            "consecutive_failures": 0,
+            "last_error": None,
+        }
+
     def alive(self) -> list[sa.ColumnElement[bool]]:
         return [is_task(self.tasks), self.tasks.c.state.is_distinct_from(State.DEAD)]
 
-    def kept(self, shape: Hashable, build: Callable[[], sa.Executable]) -> sa.Executable:
+    def kept(self, shape: Hashable, build: Callable[[], Statement]) -> Statement:
         """Return the statement of this shape, built when it is first asked for: that takes longer
         than to run it.
         """
         if (found := self._statements.get(shape)) is None:
             found = self._statements[shape] = build()
-        return found
+        return cast("Statement", found)
+
+
+class UpsertingTasks(TaskStatements):
+    """Commands of the bases that have ON CONFLICT: one statement each."""
+
+    def __init__(self, dialect: Upserting) -> None:
+        super().__init__(dialect)
+        self.insert: Callable[[sa.Table], Upsert] = dialect.insert
+
+    def put(
+        self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists
+    ) -> Status:
+        is_at = wanted.when.at is not None
+        waits = wanted.waits_for > 0
+        statement = self.kept(
+            ("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits)
+        )
+        key = Key(name, wanted.instance)
+        parameters: Parameters = {
+            "data": wanted.data,
+            "rank": wanted.priority,
+            **named(key),
+        }
+        parameters |= self.due_parameters(connection, wanted.when)
+        if waits:
+            parameters["count"] = wanted.waits_for
+        written = connection.execute(statement, parameters).fetchone()
+        return self.answer(connection, written, key, absent="exists")
+
+    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
+        due = self.due(is_at)
+        created = self.created()
+        row: Parameters = {
+            "task_name": sa.bindparam("name"),
+            "task_instance": sa.bindparam("instance"),
+            "task_data": sa.bindparam("data"),
+            "execution_time": due,
+            "slot": due,
+            "picked": sa.false(),
+            "kind": sa.literal_column(f"'{Kind.TASK}'"),
+            "version": created,
+            "created_version": created,
+            "priority": sa.bindparam("rank", type_=sa.SmallInteger),
+        }
+        if waits:
+            row |= {
+                "state": State.BLOCKED,
+                "parked_due": due,
+                "execution_time": sa.literal(FOREVER, Instant),
+                "waits_for": sa.bindparam("count", type_=sa.Integer),
+            }
+        insert = self.inserting(if_exists, self.insert(self.tasks).values(**row))
+        return insert.returning(self.tasks.c.picked, *self.notification())
+
+    def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
+        """Return the insert, with the action for a row that has the id."""
+        match if_exists:
+            case "replace":
+                return self._or_replace(insert)
+            case "reschedule":
+                return self._or_move(insert)
+        return insert.on_conflict_do_nothing()
+
+    def _or_replace(self, insert: Upsert) -> Upsert:
+        tasks = self.tasks
+        return insert.on_conflict_do_update(
+            index_elements=self.key_columns,
+            set_=self.replaced(insert.excluded),
+            where=sa.and_(~tasks.c.picked, is_task(tasks)),
+        )
+
+    def _or_move(self, insert: Upsert) -> Upsert:
+        new = insert.excluded
+        return insert.on_conflict_do_update(
+            index_elements=self.key_columns,
+            set_={**self.moved(new["execution_time"]), "priority": new["priority"]},
+            where=sa.and_(*self.alive()),
+        )
+
+
+class OneWriterTasks(UpsertingTasks):
+    """Chunks row by row, where one transaction writes at a time."""
+
+    def put_many(
+        self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists
+    ) -> int:
+        return [self.put(connection, name, one, if_exists) for one in wanted].count(
+            "scheduled"
+        )
+
+    def put_new(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        *,
+        copy: bool = False,
+    ) -> None:
+        for place, one in enumerate(wanted):
+            if self.put(connection, name, one, "keep") != "scheduled":
+                # No savepoint: in SQLite the end of one may end the caller's transaction.
+                mine = self.tasks.c.task_instance.in_(
+                    [before.instance for before in wanted[:place]]
+                )
+                connection.execute(
+                    self.tasks.delete().where(self.tasks.c.task_name == name, mine)
+                )
+                raise Taken
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:

@@ -30,7 +30,7 @@ from slotwise.jobs.policies import LONGEST_QUEUE
 from slotwise.model.durations import format_duration
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, schedule_in
 from slotwise.store.schema.rows import utc

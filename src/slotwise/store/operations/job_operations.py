@@ -132,7 +132,7 @@ def pause_all(at: Operation) -> bool:
     meta = at.store.tables.meta
     value = {"since": at.now.isoformat(), "author": at.author.name, "note": at.author.note}
     row = {"key": PAUSED_KEY, "value": json.dumps(value)}
-    if not at.dialect.by_row.insert_new(at.connection, meta, row):
+    if not at.dialect.insert_new(at.connection, meta, row):
         return False
     at.sign("pause")
     return True

@@ -30,7 +30,7 @@ from slotwise.model.records import FOREVER, RECURRING, TICK, Claim, Key, Row, to
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Order, Transaction
 from slotwise.store.operations import transaction
 from slotwise.store.operations.transaction import Operation, Progress, id_of, schedule_in

@@ -21,7 +21,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.description import zone_of
 from slotwise.store.connect.database_errors import in_its_letters
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Unread, row_of, rows_apart, stored, texts_of, utc
 from slotwise.store.schema.tables import Tables, is_plan, of_plan

@@ -199,9 +199,7 @@ class CalendarChanges:
             # two changes.
             again = {**values, "revision": self._table.c.revision + 1}
             new = {"name": name, **values}
-            self._store.dialect.by_row.upsert(
-                connection, self._table, new, lambda new: again
-            )
+            self._store.dialect.upsert(connection, self._table, new, lambda new: again)
             self._audit(connection, command, str(after))
         return before, after
 

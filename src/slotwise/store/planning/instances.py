@@ -17,7 +17,7 @@ from slotwise.model.records import RECURRING, Key, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Transaction
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Author, Operation
@@ -158,7 +158,7 @@ class Instances:
             columns |= asleep(columns["execution_time"]) | {"control": control}
         if tags := self._store.definitions[wanted.task].runs_on:
             columns["plan"] = {"runs_on": sorted(tags)}
-        return slot, dialect.by_row.insert_new(connection, self._tasks, columns)
+        return slot, dialect.insert_new(connection, self._tasks, columns)
 
     def _known(
         self, connection: sa.Connection, wanted: Instance

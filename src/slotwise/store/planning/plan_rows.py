@@ -20,7 +20,7 @@ from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.base import due_at, slot_after
 from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.schema.rows import expect, row_of, stored
 from slotwise.store.slots.store import Store
 

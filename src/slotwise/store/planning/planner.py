@@ -208,7 +208,7 @@ class Planner:
                     }
         if not rows:
             return []
-        added = self._store.dialect.by_row.insert_missing(
+        added = self._store.dialect.insert_missing(
             connection, self._tasks, list(rows.values())
         )
         for row in connection.execute(_rows_to_plan(self._store, added)).mappings():
@@ -260,7 +260,7 @@ class Planner:
                     "plan": _document_of(job, revision),
                     "task_data": _data_of(job),
                 }
-                if self._store.dialect.by_row.insert_new(connection, self._tasks, new):
+                if self._store.dialect.insert_new(connection, self._tasks, new):
                     return Plan(
                         job=job.name,
                         change="added",

@@ -29,8 +29,8 @@ from slotwise.model.vocabulary import Origin, State
 from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.port import Dialect, Reading
 from slotwise.store.dialects.task_statements import Status, TaskStatements, asked_key, named
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_task
@@ -327,19 +327,16 @@ class TaskCommands:
         """
         is_at = when.at is not None
         ranks = priority is not None
-        statement = self._rows.kept(
-            ("move", is_at, ranks), lambda: self._move(is_at, ranks)
-        )
+        move = self._rows.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
         parameters = (
             named(key)
             | self._rows.due_parameters(connection, when)
             | ({"rank": priority} if ranks else {})
         )
-        return self._rows.answer(
-            connection, statement, key, absent="gone", parameters=parameters
-        )
+        written = next(iter(move(connection, parameters)), None)
+        return self._rows.answer(connection, written, key, absent="gone")
 
-    def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
+    def _move(self, is_at: bool, ranks: bool) -> Reading:
         tasks = self._tasks
         values = self._rows.moved(self._rows.due(is_at))
         if ranks:
@@ -347,7 +344,7 @@ class TaskCommands:
         statement = (
             tasks.update().where(*asked_key(tasks), *self._rows.alive()).values(**values)
         )
-        return self._rows.dialect.by_row.reading(
+        return self._rows.dialect.reading(
             statement, tasks.c.picked, *self._rows.notification()
         )
 
@@ -416,7 +413,7 @@ class TaskCommands:
             .limit(AT_ONCE)
         )
         due = self._rows.due(when.at is not None)
-        again = tasks.update().where(self._rows.dialect.locked(chosen))
+        again = tasks.update().where(self._rows.dialect.locked(connection, chosen))
         again = again.values(
             state=None,
             parked_due=None,
@@ -428,11 +425,11 @@ class TaskCommands:
             consecutive_failures=0,
             version=tasks.c.version + 1,
         )
-        read = self._rows.dialect.by_row.reading(
+        read = self._rows.dialect.reading(
             again, tasks.c.task_instance, *self._rows.notification()
         )
         told = self._rows.due_parameters(connection, when)
-        return sorted(row[0] for row in connection.execute(read, told).fetchall())
+        return sorted(row[0] for row in read(connection, told))
 
     def remove(
         self, connection: Joinable, name: str, state: str | None, after: str
@@ -456,13 +453,10 @@ class TaskCommands:
             .limit(AT_ONCE)
         )
         gone = tasks.delete().where(
-            self._rows.dialect.locked(chosen), self._rows.may_delete()
+            self._rows.dialect.locked(connection, chosen), self._rows.may_delete()
         )
         return sorted(
-            instance
-            for (instance,) in connection.execute(
-                self._rows.dialect.by_row.reading(gone, id)
-            ).fetchall()
+            instance for (instance,) in self._rows.dialect.reading(gone, id)(connection)
         )
 
     def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from slotwise.model.records import FOREVER, RECURRING, Key
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
 from slotwise.schedules.description import UTC, zone_of
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.operations.transaction import zoned_text
 from slotwise.store.planning.revision import Declared

@@ -102,7 +102,7 @@ class WorkerRegistry:
                 if field.name not in lists
             }
             row = {**others, **lists, "state": state, "last_seen": now, "skew": skew}
-            self._store.dialect.by_row.insert_new(connection, self._workers, row)
+            self._store.dialect.insert_new(connection, self._workers, row)
         return skew, 1
 
     def _renew(
@@ -136,10 +136,8 @@ class WorkerRegistry:
             )
         )
         silent = sa.exists().where(*self._silent(connection, others, badge))
-        read = dialect.by_row.reading(
-            renewal, mine.c.last_seen, peers.scalar_subquery(), silent
-        )
-        found = connection.execute(read).first()
+        read = dialect.reading(renewal, mine.c.last_seen, peers.scalar_subquery(), silent)
+        found = next(iter(read(connection)), None)
         return None if found is None else (found[0], found[1], found[2])
 
     def _mark_gone(self, badge: Badge) -> None:
@@ -155,7 +153,9 @@ class WorkerRegistry:
                 *self._silent(connection, workers, badge)
             )
             connection.execute(
-                workers.update().where(dialect.locked(silent)).values(state=State.GONE)
+                workers.update()
+                .where(dialect.locked(connection, silent))
+                .values(state=State.GONE)
             )
 
     def _silent(

@@ -265,7 +265,8 @@ class Claims:
             return []
         order = self._order(holder, names, limit, lease, lost=0, ranges=ranges)
         try:
-            with self.transaction() if is_bounded else self._due.look() as connection:
+            is_single = self.dialect.is_one_statement and not is_bounded
+            with self._due.look() if is_single else self.transaction() as connection:
                 if is_bounded:
                     order = order._replace(limit=self._gates.room(names, limit, connection))
                     if order.limit == 0:
@@ -384,7 +385,7 @@ class Claims:
     def _claim_row_by_row(self, order: Order, kind: str = HAS_SLOT) -> Taken:
         """Claim row by row, and quarantine the row that makes the claim of the batch fail."""
         with self.transaction() as connection:
-            keys = self.dialect.by_row.due(connection, order, kind)
+            keys = self.dialect.due_keys(connection, order, kind)
         all_taken = Taken(len(keys), [], [])
         for key in keys:
             if len(self.refused) >= MOST_APART:
@@ -414,7 +415,7 @@ class Claims:
                 raise
             self.note([key], describe(error))
             with self.transaction() as connection:
-                self.dialect.by_row.quarantine(connection, key, describe(error))
+                self.dialect.quarantine(connection, key, describe(error))
             return Taken(0, [], [])
 
     def refuse(
@@ -425,7 +426,7 @@ class Claims:
             Change(held=Held(row=row, now=now), transition=refuse(row, now, flaw))
             for row, flaw in bad
         ]
-        self.dialect.by_row.release(connection, changes)
+        self.dialect.release(connection, changes)
         for name in {row.task_name for row, _ in bad}:
             some = [(row.key, flaw) for row, flaw in bad if row.task_name == name]
             self.note([key for key, _ in some], some[-1][1])

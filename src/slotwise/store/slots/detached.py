@@ -29,7 +29,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import FOREVER, RECURRING, Key, Row, to_micros
 from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, State
 from slotwise.store.connect.database import Database
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.rows import Change, utc
 from slotwise.store.schema.tables import of_plan
@@ -62,7 +62,7 @@ def detach(
         row["task_instance"] = instance
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
-    is_new = at.dialect.by_row.insert_new(at.connection, at.dialect.tables.tasks, row)
+    is_new = at.dialect.insert_new(at.connection, at.dialect.tables.tasks, row)
     return Key(name, row["task_instance"]) if is_new else None
 
 
@@ -125,7 +125,7 @@ def queue_backfill(
         .where(*mine, tasks.c.origin == Origin.BACKFILL)
         .values(control=number)
     )
-    at.dialect.by_row.insert_missing(at.connection, tasks, rows)
+    at.dialect.insert_missing(at.connection, tasks, rows)
 
 
 def start_backfill(
@@ -241,7 +241,7 @@ def detach_started(at: Transaction, plan: Row) -> Row | None:
     )
     own |= {"picked": True, "last_heartbeat": at.now, "attempt": 1}
     row = own | {name: getattr(plan, name) for name in _OF_PLAN}
-    if not at.dialect.by_row.insert_new(at.connection, at.dialect.tables.tasks, row):
+    if not at.dialect.insert_new(at.connection, at.dialect.tables.tasks, row):
         return None
     return replace(
         plan,
@@ -377,7 +377,7 @@ class _Queue:
             sa.select(controls.c.id).where(controls.c.id == order).with_for_update()
         )
         own = sa.select(self.at.dialect.tables.slots.c.started).where(
-            *self.at.dialect.by_row.at(self.row.ledger_key)
+            *self.at.dialect.conditions.at(self.row.ledger_key)
         )
         began = None if never_began else utc(self.at.connection.scalar(own))
         due = sa.func.coalesce(

@@ -141,7 +141,7 @@ class Limits(Gate):
                 starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now))
             )
             row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
-            self._dialect.by_row.upsert(
+            self._dialect.upsert(
                 transaction,
                 starts,
                 row,
@@ -305,7 +305,7 @@ class RecoveryRate(Gate):
     Starts within one second are less than a second apart: n * p < 1.25 s, and with the first they
     are no more than the rate. A start's instant is the claim's "now", which is what the ledger
     says of when the slot started, unless ``give_up`` marks it later; a claim that never began
-    takes that back (``ByRow.undo_entries``).
+    takes that back (``undo_entries`` of a dialect).
     """
 
     def __init__(
@@ -357,8 +357,8 @@ class RecoveryRate(Gate):
         self, full: datetime, promised: datetime, transaction: sa.Connection
     ) -> None:
         row = {"key": BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
-        self._dialect.by_row.upsert(
-            transaction, self._tables.meta, row, lambda new: {"value": new.value}
+        self._dialect.upsert(
+            transaction, self._tables.meta, row, lambda new: {"value": new["value"]}
         )
 
 

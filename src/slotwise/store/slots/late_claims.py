@@ -311,7 +311,7 @@ class LateClaims:
             self._skip_slot(started, Reason.UNREADABLE)
         if detached is not None and not self._enter(detached):
             # The ledger refuses the slot: delete the new row.
-            mine = self._dialect.by_row.under(detached, detached.picked_by)
+            mine = self._dialect.conditions.under(detached, detached.picked_by)
             self._connection.execute(self._dialect.tables.tasks.delete().where(*mine))
             detached = None
         definition = self._definitions[started.task_name]
@@ -359,12 +359,12 @@ class LateClaims:
         self._let_go(row, defer(row, later.due, later.reason))
 
     def _enter(self, row: Row) -> bool:
-        entered = self._dialect.by_row.enter(self._connection, row, self._now, self._strict)
+        entered = self._dialect.enter(self._connection, row, self._now, self._strict)
         return entered or self._enter_disowned(row)
 
     def _enter_disowned(self, row: Row) -> bool:
         is_free = row.task_name not in self._strict and ledger.disown(self._at, row)
-        return is_free and self._dialect.by_row.enter(
+        return is_free and self._dialect.enter(
             self._connection, row, self._now, self._strict
         )
 
@@ -381,7 +381,7 @@ class LateClaims:
 
     def _let_go(self, row: Row, transition: Transition) -> None:
         change = Change(held=Held(row=row, now=self._now), transition=transition)
-        self._dialect.by_row.release(self._connection, [change])
+        self._dialect.release(self._connection, [change])
         if row.is_detached and transition.remove:
             release_queued(self._at, [change])
 

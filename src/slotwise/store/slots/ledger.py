@@ -22,7 +22,7 @@ from slotwise.decide.pause import as_decided
 from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.by_row import of_key
+from slotwise.store.dialects.conditions import of_key
 from slotwise.store.dialects.port import Dialect, Transaction
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, utc
@@ -44,7 +44,7 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     row = claim.row
     now = dialect.ago(connection)
     if row.ledger_key is not None:
-        mine = [*dialect.by_row.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
+        mine = [*dialect.conditions.entry_of(claim), slots.c.outcome == Outcome.RUNNING]
         written = (
             slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
         )
@@ -62,7 +62,7 @@ def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
         "finished": now,
     }
     replaced = ("outcome", "attempts", "token", "worker", "finished")
-    return dialect.by_row.upsert(
+    return dialect.upsert(
         connection, slots, values, lambda new: {name: new[name] for name in replaced}
     )
 
@@ -75,7 +75,7 @@ def remember_attempts(at: Transaction, ended: Sequence[Mapping[str, object]]) ->
     and loses it.
     """
     if ended:
-        at.dialect.by_row.insert_missing(at.connection, at.dialect.tables.attempts, ended)
+        at.dialect.insert_missing(at.connection, at.dialect.tables.attempts, ended)
 
 
 def remember_tasks(at: Transaction, ended: Sequence[Mapping[str, object]]) -> None:
@@ -83,7 +83,7 @@ def remember_tasks(at: Transaction, ended: Sequence[Mapping[str, object]]) -> No
     id replaces it.
     """
     if ended:
-        at.dialect.by_row.replace_all(at.connection, at.dialect.tables.slots, ended)
+        at.dialect.replace_all(at.connection, at.dialect.tables.slots, ended)
 
 
 def disown(at: Transaction, row: Row) -> bool:
@@ -94,7 +94,7 @@ def disown(at: Transaction, row: Row) -> bool:
     """
     slots = at.dialect.tables.slots
     holders = at.dialect.tables.tasks.alias("holders")
-    mine = at.dialect.by_row.at(row.ledger_key)
+    mine = at.dialect.conditions.at(row.ledger_key)
     held = sa.exists().where(
         holders.c.task_name == slots.c.task_name,
         holders.c.version == slots.c.token,
@@ -189,7 +189,7 @@ def raise_token(at: Transaction, row: Row, token: int) -> None:
     there.
     """
     slots = at.dialect.tables.slots
-    mine = [*at.dialect.by_row.at(row.ledger_key), slots.c.token == row.version]
+    mine = [*at.dialect.conditions.at(row.ledger_key), slots.c.token == row.version]
     at.connection.execute(slots.update().where(*mine).values(token=token))
 
 
@@ -245,7 +245,9 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
     old = sa.select(*slots.primary_key.columns).where(
         slots.c.expires <= dialect.now(connection)
     )
-    taken = slots.delete().where(dialect.locked(old.order_by(slots.c.expires).limit(limit)))
+    taken = slots.delete().where(
+        dialect.locked(connection, old.order_by(slots.c.expires).limit(limit))
+    )
     return connection.execute(taken).rowcount
 
 
@@ -269,7 +271,7 @@ def prune(
             .order_by(order)
             .limit(limit)
         )
-        return history.delete().where(dialect.locked(found))
+        return history.delete().where(dialect.locked(connection, found))
 
     if history is not dialect.tables.slots:
         return connection.execute(taken()).rowcount, None
@@ -279,12 +281,12 @@ def prune(
     is_untried = tries == sa.case((history.c.outcome == Outcome.SUCCEEDED, 1), else_=0)
     is_plain = sa.and_(history.c.origin == Origin.TASK, is_untried)
     count = connection.execute(taken(is_plain)).rowcount
-    gone = dialect.by_row.reading(
+    gone = dialect.reading(
         taken(~is_plain), *history.primary_key.columns, history.c.origin, is_untried
     )
     found = [
         (name, instance, utc(slot), *rest)
-        for name, instance, slot, *rest in connection.execute(gone)
+        for name, instance, slot, *rest in gone(connection)
     ]
     if tried := [
         (name, instance, slot) for name, instance, slot, _, untried in found if not untried
@@ -313,7 +315,7 @@ def prune_attempts(
         attempts.c.ended < before, ~its_slot
     )
     taken = attempts.delete().where(
-        dialect.locked(old.order_by(attempts.c.ended).limit(limit))
+        dialect.locked(connection, old.order_by(attempts.c.ended).limit(limit))
     )
     return connection.execute(taken).rowcount
 
@@ -382,7 +384,7 @@ def _write_open(
     """Write the slot of this row if it is open; return whether it was."""
     slots = at.dialect.tables.slots
     written = slots.update().where(
-        *at.dialect.by_row.at(row.ledger_key), slots.c.finished.is_(None), *conditions
+        *at.dialect.conditions.at(row.ledger_key), slots.c.finished.is_(None), *conditions
     )
     return at.connection.execute(written.values(**values)).rowcount == 1
 
@@ -405,4 +407,4 @@ def _enter_ended(at: Transaction, row: Row, **values: object) -> None:
         "slot": row.slot,
         "origin": row.origin or Origin.SCHEDULE,
     }
-    at.dialect.by_row.insert_new(at.connection, at.dialect.tables.slots, slot | values)
+    at.dialect.insert_new(at.connection, at.dialect.tables.slots, slot | values)

@@ -119,6 +119,8 @@ class Pruner:
                 expired = ledger.delete_expired(connection, self._store.dialect, BATCH)
             yield Page(slots=expired)
         with self._store.transaction() as connection:
+            self._store.dialect.delete_receipts(connection)
+        with self._store.transaction() as connection:
             place: Place | None = _place_in(self._turn(connection))
         while place is not None and place.part < len(self._parts):
             page, place = self._page(place)
@@ -327,12 +329,12 @@ def _note(
     """
     meta = store.tables.meta
     row = {"key": key, "value": value}
-    return store.dialect.by_row.upsert(
+    return store.dialect.upsert(
         connection,
         meta,
         row,
-        lambda new: {"value": new.value},
-        lambda new: where(meta.c.value, new.value),
+        lambda new: {"value": new["value"]},
+        lambda new: where(meta.c.value, new["value"]),
     )
 
 

@@ -287,7 +287,7 @@ class Settlements:
             )
         try:
             with self.transaction() as connection:
-                label = self.dialect.by_row.quarantine_held(
+                label = self.dialect.quarantine_held(
                     connection, claim, outcome, describe(error)
                 )
                 if label is not None and claim.row.has_slot:
@@ -319,7 +319,7 @@ class Settlements:
             if missing:  # skipped is not lost
                 with self.transaction() as connection:
                     left = dict.fromkeys(
-                        self.dialect.by_row.still_held(connection, missing), LOCKED
+                        self.dialect.still_held(connection, missing), LOCKED
                     )
         except (
             SQLAlchemyError

@@ -32,9 +32,9 @@ from slotwise.store.connect.caller_transaction import (
 )
 from slotwise.store.connect.database import Database, sure_transaction
 from slotwise.store.connect.database_errors import sqlstate
-from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect, SQLite, Transaction
-from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.port import Dialect, Transaction
+from slotwise.store.dialects.registered import dialect_of
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import HOLD_COLUMNS, row_of
 from slotwise.store.schema.tables import tables
@@ -65,8 +65,8 @@ class Store:
         self.tables = tables(
             database.settings.table_prefix, database.settings.schema, database.dialect_name
         )
-        kind = PostgreSQL if database.dialect_name == PostgreSQL.name else SQLite
-        self.dialect: Dialect = kind(self.tables, clock or DatabaseClock())
+        make = dialect_of(database.dialect_name)
+        self.dialect: Dialect = make(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self.installation = Installation(database, self.tables.meta)
         #: A transaction on the ordinary pool.
@@ -167,6 +167,11 @@ class HeldRows:
         self.transaction = store.transaction
         self._task_marks = TaskMarks(self)
 
+    def single(self) -> AbstractContextManager[sa.Connection]:
+        """A connection for one verb that writes."""
+        is_one = self.dialect.is_one_statement
+        return self.database.alone() if is_one else self.database.transaction()
+
     def mark_running(self, claim: Claim) -> bool:
         """Record, before a handler that gives up starts, that it starts. True only after a durable
         commit.
@@ -190,7 +195,7 @@ class HeldRows:
         with self.database.heart.begin() as connection:
             # Race: an operation may have locked the row for a moment, so a skipped claim is not
             # lost.
-            kept = self.dialect.by_row.still_held(connection, missing)
+            kept = self.dialect.still_held(connection, missing)
         return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
@@ -253,7 +258,7 @@ class TaskMarks:
     def _send(self) -> None:
         sent = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
         try:
-            with self._rows.database.alone() as connection:
+            with self._rows.single() as connection:
                 marked = self._rows.dialect.mark_tasks(
                     connection, [claim for claim, _ in sent]
                 )
@@ -286,7 +291,7 @@ class LedgerFence:
     def _guard(self, own: Joinable, claim: Claim, *, completes: bool = False) -> None:
         self._installation.check(own)
         try:
-            held = self._lock(own, claim)
+            held = self._dialect.guard(own, claim)
             if is_without_transaction(own):  # some drivers know it only after a write
                 raise ConfigurationError(
                     "this connection commits every statement by itself "
@@ -315,44 +320,8 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             return False
         outcome = self._tables.slots.c.outcome
-        mine = [*self._dialect.by_row.entry_of(claim), outcome == Outcome.SUCCEEDED]
+        mine = [*self._dialect.conditions.entry_of(claim), outcome == Outcome.SUCCEEDED]
         return own.execute(sa.select(outcome).where(*mine)).fetchone() is not None
-
-    def _lock(self, own: Joinable, claim: Claim) -> bool:
-        """Lock the slot's ledger row, or the key of a one-time task, which has none: no heartbeat
-        needs that lock.
-        """
-        slots = self._tables.slots
-        meta = self._tables.meta
-        if (
-            own.dialect.name == "postgresql"
-        ):  # a frozen holder's transaction ends with its lease, and its lock with it
-            limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
-            own.execute(
-                sa.select(
-                    sa.func.set_config("idle_in_transaction_session_timeout", limit, True)
-                )
-            )
-        else:  # one writer at a time, and no FOR SHARE: a write that finds nothing keeps others out, too
-            own.execute(meta.update().where(sa.false()).values(value=meta.c.value))
-        if claim.row.ledger_key is None:
-            held = sa.select(self._tables.tasks.c.version).where(
-                *self._dialect.by_row.under(claim.row, claim.holder)
-            )
-            return (
-                own.execute(held.with_for_update(read=True, key_share=True)).fetchone()
-                is not None
-            )
-        running = [
-            *self._dialect.by_row.entry_of(claim),
-            slots.c.outcome == Outcome.RUNNING,
-        ]
-        return (
-            own.execute(
-                sa.select(slots.c.token).where(*running).with_for_update(read=True)
-            ).fetchone()
-            is not None
-        )
 
 
 def _lost(claim: Claim) -> ClaimLost:

@@ -27,11 +27,12 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable
-from slotwise.store.dialects.by_row import of_key
-from slotwise.store.dialects.port import Dialect, Order, Parted, Range
+from slotwise.store.dialects.conditions import of_key
+from slotwise.store.dialects.port import Order, Parted, Range
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import PostgreSQLTasks
 from slotwise.store.dialects.task_statements import Parameters, TaskStatements
+from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADDED_COLUMNS,
@@ -63,13 +64,14 @@ _NOW = sa.text("SELECT pg_catalog.statement_timestamp()")
 UNASKED = ("pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
-class PostgreSQL(Dialect):
+class PostgreSQL(Upserting):
     """The reference: whole batches, one statement each. Every verb of claims, held rows and the
     ledger is its own.
     """
 
     name = "postgresql"
     has_fast_finish = True
+    is_one_statement = True
     insert = staticmethod(insert)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
@@ -340,7 +342,7 @@ class PostgreSQL(Dialect):
         }
         for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = gaps[turn - 1]
-            parts = self.by_row.close_open_slots(connection, row, gap, now)
+            parts = self.close_open_slots(connection, row, gap, now)
             if parts != [gap]:
                 whole = self.tables.gaps
                 mine = (
@@ -391,7 +393,10 @@ class PostgreSQL(Dialect):
             f"SET LOCAL lock_timeout = {wait // timedelta(milliseconds=1)}"
         )
 
-    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    def delete_receipts(self, connection: sa.Connection) -> int:
+        return 0
+
+    def locked(self, connection: Joinable, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """By the places of the rows that ``found`` locks: it runs once, and there is no join to
         choose.
 
@@ -436,7 +441,7 @@ class PostgreSQL(Dialect):
         is_first = connection.scalar(
             sa.select(sa.func.pg_catalog.pg_try_advisory_xact_lock(self._lock_key(name, 0)))
         )
-        return bool(is_first) and self.by_row.insert_new(connection, keys, row)
+        return bool(is_first) and self.insert_new(connection, keys, row)
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
         functions = sa.func.pg_catalog
@@ -453,6 +458,16 @@ class PostgreSQL(Dialect):
         """
         key = f"{self._names['tasks']}/{name}"
         return sa.func.pg_catalog.hashtextextended(key, seed, type_=sa.BigInteger)
+
+    def guard(self, connection: Joinable, claim: Claim) -> bool:
+        """FOR SHARE, or FOR KEY SHARE of a one-time task's row: no heartbeat needs those locks."""
+        limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
+        connection.execute(
+            sa.select(
+                sa.func.pg_catalog.set_config("idle_in_transaction_session_timeout", limit, True)
+            )
+        )
+        return self._shares(connection, claim, key_only=True)
 
     def hold(
         self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool
@@ -521,6 +536,10 @@ class PostgreSQL(Dialect):
         }
 
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """Write by place what ``hold`` has locked, and by key what this transaction has claimed."""
+        if changes[0].held.place is None:
+            super().release(connection, changes)
+            return
         removed = [change for change in changes if change.transition.remove]
         kept = [change for change in changes if not change.transition.remove]
         count = 0
@@ -543,7 +562,7 @@ class PostgreSQL(Dialect):
         written = [
             change for change in changes if change.ledger_place and change.transition.record
         ]
-        self.by_row.record(connection, [change for change in written if change.never_began])
+        self.record(connection, [change for change in written if change.never_began])
         if recorded := [change for change in written if not change.never_began]:
             parameters, parts = spread(
                 [change.recorded for change in recorded], RECORDED_COLUMNS, added="s"

@@ -28,13 +28,13 @@ from slotwise.model.records import IfExists, Wanted, to_micros
 from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import Joinable, copy_into
 from slotwise.store.connect.notifications import channel_of
-from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import (
     Expression,
     Parameters,
     Taken,
-    TaskStatements,
+    UpsertingTasks,
 )
+from slotwise.store.dialects.upserts import Upserting
 from slotwise.store.schema.column_types import Instant
 
 #: The columns that are written, in this order.
@@ -72,7 +72,7 @@ _KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
-class PostgreSQLTasks(TaskStatements):
+class PostgreSQLTasks(UpsertingTasks):
     """By the server's clock, each chunk in one statement; with ``wake`` they notify workers at the
     commit.
     """
@@ -80,7 +80,7 @@ class PostgreSQLTasks(TaskStatements):
     instant = sa.DateTime(timezone=True)  # the driver takes an aware datetime as it is
     delay = sa.Interval()
 
-    def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
+    def __init__(self, dialect: Upserting, wake: timedelta | None) -> None:
         super().__init__(dialect)
         self._is_manual = dialect.clock.override() is not None
         self._wake = wake
@@ -147,9 +147,7 @@ class PostgreSQLTasks(TaskStatements):
     def _put_all(
         self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool
     ) -> sa.Executable:
-        insert = self.dialect.insert(self.tasks).from_select(
-            COPIED, self._asked_rows(dues, ranks)
-        )
+        insert = self.insert(self.tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
             insert = self.inserting(if_exists, insert)
         if counts:

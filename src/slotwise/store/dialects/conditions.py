@@ -1,0 +1,68 @@
+"""Conditions of single rows, as parts of statements; they are the same in every database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.model.records import Claim, Key, LedgerKey, Row
+from slotwise.store.schema.tables import PAUSED_KEY, Tables
+
+All: TypeAlias = list[sa.ColumnElement[bool]]
+
+
+def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> All:
+    """Whether a row of this table has the key of a row."""
+    return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
+
+
+class Conditions:
+    """The conditions on the tables of one prefix and schema."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._tasks = tables.tasks
+        self._slots = tables.slots
+
+    def under(self, row: Row, holder: str | None) -> All:
+        """Whether a row is held under this token by this holder, or was until just now."""
+        return [
+            *of_key(self._tasks, row),
+            self._tasks.c.version == row.version,
+            self._tasks.c.picked_by == holder,
+        ]
+
+    def held(self, claim: Claim) -> All:
+        return [*self.under(claim.row, claim.holder), self._tasks.c.picked]
+
+    def at(self, key: LedgerKey | None) -> All:
+        assert key is not None  # one-time tasks have no row there
+        return [*of_key(self._slots, key), self._slots.c.slot == key.slot]
+
+    def entry_of(self, claim: Claim) -> All:
+        mine = self.at(claim.row.ledger_key)
+        return [
+            *mine,
+            self._slots.c.token == claim.token,
+            self._slots.c.worker == claim.holder,
+        ]
+
+    def open_entry(self, row: Row) -> All:
+        """The ledger row of this claim, as long as its slot has not ended."""
+        return [
+            *self.at(row.ledger_key),
+            self._slots.c.token == row.version,
+            self._slots.c.finished.is_(None),
+        ]
+
+    def waiting(self, by: datetime | None = None) -> All:
+        """Whether a row waits, and is due by then."""
+        tasks = self._tasks
+        due = () if by is None else (tasks.c.execution_time <= by,)
+        return [~tasks.c.picked, tasks.c.state.is_(None), *due]
+
+    def not_all_paused(self) -> sa.ColumnElement[bool]:
+        """Whether claims are not paused altogether; evaluated once per statement, not per row."""
+        return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)
