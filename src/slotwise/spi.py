@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from slotwise.registry.host import START_WAIT, Host, RegistrySource
     from slotwise.registry.isolated import run_isolated
     from slotwise.schedules.zones import zone_named
+    from slotwise.store.dialects.one_writer import OneWriter
+    from slotwise.store.dialects.port import Dialect
+    from slotwise.store.dialects.registered import register_dialect
 
 _HOMES = {
     # listeners
@@ -68,17 +71,23 @@ _HOMES = {
     "slotwise.registry.isolated": ("run_isolated",),
     # errors as text
     "slotwise.model.error_text": ("error_summary",),
+    # the port to a database
+    "slotwise.store.dialects.port": ("Dialect",),
+    "slotwise.store.dialects.one_writer": ("OneWriter",),
+    "slotwise.store.dialects.registered": ("register_dialect",),
     # codecs
     "slotwise.payload.payload": ("register_codec",),
 }
 __all__ = [
     "START_WAIT",
     "ApplicationFailed",
+    "Dialect",
     "Ended",
     "Event",
     "Foreground",
     "Host",
     "Kind",
+    "OneWriter",
     "Origin",
     "Outcome",
     "Reason",
@@ -96,6 +105,7 @@ __all__ = [
     "load_registry",
     "parse_duration",
     "register_codec",
+    "register_dialect",
     "register_reason",
     "run_isolated",
     "zone_named",

@@ -17,7 +17,7 @@ from tests.store.bench import MINUTE, NOON, Bench, at, claim_due
 from slotwise.decide import claim, ending
 from slotwise.model.records import RECURRING, Claim, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.payload.payload import PAYLOAD_LIMIT
-from slotwise.store.dialects import port
+from slotwise.store.dialects import by_key
 from slotwise.store.dialects.postgresql import dialect as postgresql
 from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import Duration, Instant
@@ -231,7 +231,7 @@ def test_a_reaper_reads_some_thousands_of_rows(
     """Those with the oldest heartbeats: what nobody renews is among them, however many others are
     held.
     """
-    for module in (postgresql, port):
+    for module in (postgresql, by_key):
         monkeypatch.setattr(module, "MOST_HELD", 2)
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")

@@ -464,7 +464,9 @@ class PostgreSQL(Upserting):
         limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
         connection.execute(
             sa.select(
-                sa.func.pg_catalog.set_config("idle_in_transaction_session_timeout", limit, True)
+                sa.func.pg_catalog.set_config(
+                    "idle_in_transaction_session_timeout", limit, True
+                )
             )
         )
         return self._shares(connection, claim, key_only=True)
